@@ -1,0 +1,41 @@
+# Every target makes the virtual environment that it needs: Python 3.11 or later and make are enough to start.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench soak format clean
+
+help:  ## what there is to make
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 10
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## send an update between processes and see what it costs
+	@$(BIN)/klms demo
+
+test: $(READY)  ## everything that must pass
+	$(BIN)/python -m pytest -m 'not soak'
+
+check: $(READY)  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## how fast the codec is, beside the paper's algorithm in NumPy
+	$(BIN)/klms bench codec
+
+soak: $(READY)  ## the long tests: 200,000 hostile messages and more
+	$(BIN)/python -m pytest -m soak
+
+format: $(READY)  ## make `check` happy about the format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## back to a fresh clone
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,161 @@
+"""The bench behind `klms bench codec`: nanoseconds per parameter, in one process, on one machine, in one run.
+
+Machines are noisy: compare figures of one run, and trust ratios more than figures.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numba
+import numpy as np
+
+import klms
+from klms.benchmarks import oracle
+from klms.codec import Bernoulli, Categorical, Codec, Distribution, Gaussian, SharedKey, fixed_blocks, inspect
+
+FAMILIES = ("bernoulli", "ternary", "gaussian")
+BITS = (2, 4, 8, 12)
+BLOCK = 500
+KL_OF_BLOCK = 8.0
+_ORACLE_WORK = 40_000_000  # candidate-coordinates: about a second
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement. The oracle runs over the first coordinates only, as many as take it about a second."""
+
+    family: str
+    bits: int
+    d: int
+    threads: int
+    encode_ns: float
+    decode_ns: float
+    oracle_ns: float | None
+    bits_per_parameter: float
+    extra_bytes_per_parameter: float | None
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than the oracle encoding is."""
+        return None if self.oracle_ns is None else self.oracle_ns / self.encode_ns
+
+
+def laws(family: str, d: int, rng: np.random.Generator) -> tuple[Distribution, Distribution]:
+    """`q` and `p` with a KL of about 8 bits in 500 coordinates, as in a round of training."""
+    nats = KL_OF_BLOCK / BLOCK * np.log(2.0)
+    if family == "bernoulli":
+        theta = rng.uniform(0.05, 0.95, d)
+        step = np.sqrt(2 * nats / np.mean(theta * (1 - theta)))
+        logit = np.log(theta / (1 - theta)) + rng.normal(0, step, d)
+        return Bernoulli(1 / (1 + np.exp(-logit))), Bernoulli(theta)
+    if family == "ternary":
+        table = rng.dirichlet([2.0, 6.0, 2.0], d)
+        tilted = table * np.exp(rng.normal(0, np.sqrt(2.2 * nats / 0.6), table.shape))
+        values = [-1.0, 0.0, 1.0]
+        return Categorical(tilted / tilted.sum(axis=1, keepdims=True), values), Categorical(table, values)
+    if family == "gaussian":
+        return Gaussian(rng.normal(0, np.sqrt(2 * nats), d), 1.0), Gaussian(np.zeros(d), 1.0)
+    raise ValueError(f"family must be one of {', '.join(FAMILIES)}; got {family!r}")
+
+
+def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool, repeats: int = 3) -> Row:
+    """Encode and decode, each the best of `repeats` after one to compile; decoding hashes `p` anew each time."""
+    rng = np.random.default_rng(0)
+    q, p = laws(family, d, rng)
+    blocks = fixed_blocks(d, BLOCK)
+    key = SharedKey(seed=1, round=2, client=3)
+    codec = Codec(bits=bits, threads=threads)
+
+    def encode() -> bytes:
+        return codec.encode(q, p, blocks, key=key, rng=np.random.default_rng(1))
+
+    def decode() -> None:
+        p.__dict__.pop("digest", None)
+        codec.decode(message, p, key=key, blocks=blocks)
+
+    message = encode()
+    decode()
+    extra = peak_extra_bytes(encode)
+    return Row(
+        family=family,
+        bits=bits,
+        d=d,
+        threads=threads,
+        encode_ns=_best(encode, repeats) / d * 1e9,
+        decode_ns=_best(decode, repeats) / d * 1e9,
+        oracle_ns=_oracle_ns(q, p, bits) if with_oracle else None,
+        bits_per_parameter=inspect(message).bits_per_parameter,
+        extra_bytes_per_parameter=None if extra is None else extra / d,
+    )
+
+
+def run(
+    *,
+    families: Sequence[str] = FAMILIES,
+    bits: Sequence[int] = BITS,
+    d: int = 2_000_000,
+    scaling: Sequence[int] = (100_000, 1_000_000, 10_000_000),
+) -> Iterator[Row]:
+    """All rows, as they are measured: the families at one size, then Bernoulli at 8 bits over sizes."""
+    cores = os.cpu_count() or 1
+    for family in families:
+        for b in bits:
+            yield measure(family, b, d, 1, with_oracle=True)
+            if cores > 1:
+                yield measure(family, b, d, cores, with_oracle=False)
+    for size in scaling:
+        yield measure("bernoulli", 8, size, 1, with_oracle=False)
+
+
+def as_json(rows: Sequence[Row]) -> dict[str, object]:
+    """The rows and what they were measured with."""
+    return {
+        "klms": klms.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "block": BLOCK,
+        "kl_bits_per_block": KL_OF_BLOCK,
+        "rows": [asdict(row) | {"speedup": row.speedup} for row in rows],
+    }
+
+
+def peak_extra_bytes(work: Callable[[], object]) -> int | None:
+    """How far the process's memory rises above where it stood while `work` runs; None where Linux does not tell."""
+    clear = Path("/proc/self/clear_refs")
+    try:
+        clear.write_text("5")
+    except OSError:
+        return None
+    before = _status_kib("VmRSS")
+    work()
+    return max(_status_kib("VmHWM") - before, 0) * 1024
+
+
+def _status_kib(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise RuntimeError(f"no {field} in the process's status")
+
+
+def _oracle_ns(q: Distribution, p: Distribution, bits: int) -> float:
+    count = max(_ORACLE_WORK >> bits, BLOCK) // BLOCK * BLOCK
+    count = min(count, p.d)
+    blocks = fixed_blocks(count, BLOCK)
+    return _best(lambda: oracle.encode(q, p, blocks, bits=bits, rng=np.random.default_rng(2)), 1) / count * 1e9
+
+
+def _best(work: Callable[[], object], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)

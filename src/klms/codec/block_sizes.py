@@ -1,0 +1,159 @@
+"""Block sizes as bytes: constriction's range coder over a model that learns as the sizes go by.
+
+All sizes but the last are coded (the last is what they leave of `d`), in small batches. The model of a batch is a
+mixture of histograms of the sizes before it, which both sides know: of all of them and of the latest ones (layers
+differ), each as counted and smoothed over neighbours at three widths (a size seen makes like sizes likely), and a
+prior that falls as 1/size. The shares of the mixture move towards the histograms that foretold the sizes best.
+
+The model is integers throughout, so that both sides build the same one on any machine.
+"""
+
+import constriction
+import numpy as np
+import numpy.typing as npt
+
+from klms.codec._jit import kernel
+from klms.codec.blocks import MAX_BLOCK_SIZE
+from klms.codec.errors import CorruptMessage
+
+_WIDTHS = np.array([0, 1, 5, 25])
+_RECENT = 64
+_EXPERTS = 1 + 2 * len(_WIDTHS)
+_UNIT = 1 << 20  # the mass of each histogram
+_SIZE_SHARE = 1 << 14  # what one size adds to the shares of the mixture
+_FIRST_SHARE = 1 << 12
+_FIRST_SHARE_OF_COUNTS = 8 * _SIZE_SHARE
+
+Int64 = npt.NDArray[np.int64]
+
+
+class _Model:
+    """The mixture, and what it has seen. `symbols` are sizes minus 1."""
+
+    def __init__(self, alphabet: int) -> None:
+        self.seen = 0
+        self._latest = np.empty(0, dtype=np.int64)
+        self._counts = np.zeros(alphabet, dtype=np.int64)
+        self._shares = np.full(_EXPERTS, _FIRST_SHARE, dtype=np.int64)
+        self._shares[1] = _FIRST_SHARE_OF_COUNTS
+        self._experts = np.empty((_EXPERTS, alphabet), dtype=np.int64)
+        prior = _UNIT // np.arange(1, alphabet + 1)
+        self._experts[:] = prior * _UNIT // prior.sum()
+
+    def batch(self) -> int:
+        """How many sizes the next batch has: few at first, while each teaches much."""
+        return max(1, min(self.seen // 4, max(16, self.seen // 32)))
+
+    def distribution(self) -> constriction.stream.model.Categorical:
+        """The law of the next batch."""
+        weights = _mix(self._experts, self._shares)
+        return constriction.stream.model.Categorical(weights.astype(np.float64), lazy=False, perfect=False)
+
+    def learn(self, symbols: Int64) -> None:
+        """Take in a batch that both sides now know."""
+        _move_shares(self._experts, self._shares, symbols)
+        alphabet = self._counts.size
+        self._counts += np.bincount(symbols, minlength=alphabet)
+        self._latest = np.concatenate([self._latest, symbols])[-_RECENT:]
+        self.seen += symbols.size
+        latest = np.bincount(self._latest, minlength=alphabet)
+        _smooth(self._counts, _WIDTHS, self._experts[1 : 1 + len(_WIDTHS)])
+        _smooth(latest, _WIDTHS, self._experts[1 + len(_WIDTHS) :])
+
+
+@kernel
+def _mix(experts: Int64, shares: Int64) -> Int64:
+    out = np.ones(experts.shape[1], dtype=np.int64)
+    for e in range(experts.shape[0]):
+        for v in range(experts.shape[1]):
+            out[v] += shares[e] * experts[e, v]
+    return out
+
+
+@kernel
+def _move_shares(experts: Int64, shares: Int64, symbols: Int64) -> None:
+    forgotten = min(symbols.size, 256)
+    before = shares.copy()
+    for e in range(shares.size):
+        shares[e] -= (shares[e] * forgotten) >> 9
+    for v in symbols:
+        total = 0
+        for e in range(shares.size):
+            total += before[e] * experts[e, v]
+        total = max(total >> 14, 1)
+        for e in range(shares.size):
+            shares[e] += before[e] * experts[e, v] // total
+
+
+@kernel
+def _smooth(counts: Int64, widths: Int64, out: Int64) -> None:
+    """Row `w`: the counts spread twice over `2 widths[w] + 1` neighbours, scaled to mass `_UNIT`."""
+    n = counts.size
+    once = np.empty(n, dtype=np.int64)
+    for row in range(widths.size):
+        width = widths[row]
+        _box(counts, width, once)
+        _box(once, width, out[row])
+        mass = 0
+        for v in range(n):
+            mass += out[row, v]
+        for v in range(n):
+            out[row, v] = out[row, v] * _UNIT // mass
+
+
+@kernel
+def _box(values: Int64, width: int, out: Int64) -> None:
+    n = values.size
+    running = 0
+    for v in range(min(width, n)):
+        running += values[v]
+    for v in range(n):
+        if v + width < n:
+            running += values[v + width]
+        if v - width - 1 >= 0:
+            running -= values[v - width - 1]
+        out[v] = running
+
+
+def pack_sizes(sizes: Int64) -> bytes:
+    """The sizes of the blocks of a message, to be read back by `unpack_sizes`."""
+    symbols = sizes[:-1] - 1
+    if symbols.size == 0:
+        return b""
+    largest = int(symbols.max())
+    model = _Model(max(largest + 1, 2))
+    encoder = constriction.stream.queue.RangeEncoder()
+    while model.seen < symbols.size:
+        part = symbols[model.seen : model.seen + model.batch()]
+        encoder.encode(part.astype(np.int32), model.distribution())
+        model.learn(part)
+    coded: bytes = encoder.get_compressed().astype("<u4").tobytes()
+    return largest.to_bytes(2, "little") + coded
+
+
+def unpack_sizes(section: bytes, count: int, d: int) -> Int64:
+    """The sizes of `count` blocks over `d` coordinates. `section` is not trusted; `count` and `d` bound the work."""
+    if count == 1:
+        if section:
+            raise CorruptMessage("bytes where the size of a single block needs none")
+        sizes = np.array([d], dtype=np.int64)
+    else:
+        if len(section) < 2 or len(section) % 4 != 2:
+            raise CorruptMessage("the block sizes are cut off")
+        symbols = np.empty(count - 1, dtype=np.int64)
+        model = _Model(max(int.from_bytes(section[:2], "little") + 1, 2))
+        decoder = constriction.stream.queue.RangeDecoder(np.frombuffer(section[2:], dtype="<u4").astype(np.uint32))
+        while model.seen < symbols.size:
+            start = model.seen
+            end = min(start + model.batch(), symbols.size)
+            try:
+                symbols[start:end] = decoder.decode(model.distribution(), end - start)
+            except AssertionError as error:
+                raise CorruptMessage("the block sizes do not decode") from error
+            model.learn(symbols[start:end])
+        if not decoder.maybe_exhausted():
+            raise CorruptMessage("bytes after the block sizes")
+        sizes = np.append(symbols + 1, d - int(symbols.sum()) - symbols.size)
+    if not 1 <= sizes[-1] <= MAX_BLOCK_SIZE:
+        raise CorruptMessage(f"the block sizes do not add up to {d}")
+    return sizes

@@ -1,0 +1,154 @@
+"""`Codec`: `(q, p, blocks, key) -> bytes -> sample` (Algorithms Fixed-KLMS, Adaptive-KLMS and KLMS-Decoder)."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from klms.codec import discrete, gaussian
+from klms.codec import message as wire
+from klms.codec.blocks import Blocks
+from klms.codec.candidates import MAX_BITS, generators
+from klms.codec.distributions import Discrete, Distribution, Gaussian
+from klms.codec.errors import SideInformationMismatch
+from klms.codec.philox import SharedKey
+from klms.codec.selection import GREEDY, SELECTIONS
+
+Selection = Literal["sample", "greedy", "matched"]
+Sample = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+
+_LN_2 = float(np.log(2.0))
+_FEWEST_PER_THREAD = 20_000  # coordinates; below that a thread costs more than it saves
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Sends a sample of `q` to whoever holds `p`, at `bits` bits a block.
+
+    >>> p, q = Bernoulli(np.full(1000, 0.5)), Bernoulli(np.full(1000, 0.6))
+    >>> blocks = adaptive_blocks(q.kl(p), target=8.0)
+    >>> key = SharedKey(seed=7, round=3, client=12)
+    >>> message = Codec(bits=8).encode(q, p, blocks, key=key, rng=np.random.default_rng(0))
+    >>> sample = Codec().decode(message, p, key=key, blocks=blocks)
+    >>> len(message), sample.shape, sample.dtype
+    (36, (1000,), dtype('uint8'))
+    """
+
+    bits: int = 8
+    """Candidates a block: `K = 2^bits`. Encoding takes time proportional to `K`, decoding does not."""
+    selection: Selection = "sample"
+    """How the encoder chooses among them; see `selection.py`."""
+    threads: int | None = None
+    """At most so many threads; all cores by default. The bytes do not depend on it."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 1 <= self.bits <= MAX_BITS:
+            raise ValueError(f"bits must be an integer from 1 to {MAX_BITS}, got {self.bits!r}")
+        if self.selection not in SELECTIONS:
+            raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}; got {self.selection!r}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
+
+    def encode(
+        self,
+        q: Distribution,
+        p: Distribution,
+        blocks: Blocks,
+        *,
+        key: SharedKey,
+        rng: np.random.Generator | None = None,
+        send_blocks: bool = False,
+        scalars: Sequence[float] = (),
+    ) -> bytes:
+        """A message from which the holder of `p` and `key` decodes a sample that is close to one of `q`.
+
+        `rng` is the sender's own randomness: never derive it from the key, which the receiver knows. `send_blocks`
+        puts the block map into the message, for a receiver that does not have it. `scalars` travel along as float32.
+        """
+        q.check_same_family(p)
+        if blocks.d != p.d:
+            raise ValueError(f"blocks cover {blocks.d} coordinates, p has {p.d}")
+        rule = SELECTIONS.index(self.selection)
+        if rule == GREEDY:
+            uniforms = np.zeros(len(blocks))
+        elif rng is None:
+            raise ValueError(f"rng must be given for selection {self.selection!r}: it draws the index")
+        else:
+            uniforms = rng.random(len(blocks))
+        indices = np.empty(len(blocks), dtype=np.uint16)
+        kls = np.empty(len(blocks))
+        table = generators(key, int(blocks.sizes.max()), self.bits).view(np.int16)
+        shared = (table, key.words(), rule, uniforms, indices, kls)
+        if isinstance(q, Discrete) and isinstance(p, Discrete):
+            arguments = (q.probabilities, p.thresholds, *shared)
+            self._over(blocks, lambda a, b: discrete.encode_blocks(a, b, blocks.bounds, *arguments))
+        elif isinstance(q, Gaussian) and isinstance(p, Gaussian):
+            tables = (gaussian.fine_cells(), gaussian.walsh_terms())
+            parameters = (q.mean, q.std, p.mean, p.std, *tables, *shared)
+            self._over(blocks, lambda a, b: gaussian.encode_blocks(a, b, blocks.bounds, *parameters))
+        return wire.write(
+            p,
+            blocks,
+            key,
+            bits=self.bits,
+            indices=indices,
+            mean_kl=float(kls.mean()) / _LN_2,
+            scalars=scalars,
+            send_blocks=send_blocks,
+        )
+
+    def decode(self, message: bytes, p: Distribution, *, key: SharedKey, blocks: Blocks | None = None) -> Sample:
+        """The sample: uint8 for Bernoulli, float32 for the others.
+
+        `blocks` is needed when the message carries none. Nothing of `message` is trusted; what does not decode raises
+        a `KLMSError`. The number of bits is the message's, not this codec's.
+        """
+        info = wire.inspect(message)
+        if info.family != p.family or info.d != p.d:
+            raise SideInformationMismatch(
+                f"the message is for {info.d} {info.family} coordinates, p has {p.d} {p.family} ones"
+            )
+        if info.carries_blocks:
+            blocks = wire.carried_blocks(message, info)
+        elif blocks is None:
+            raise SideInformationMismatch("the message carries no block map and none was given: pass blocks=")
+        elif blocks.d != info.d or len(blocks) != info.blocks:
+            raise SideInformationMismatch(
+                f"the message has {info.blocks} blocks over {info.d} coordinates, "
+                f"the block map {len(blocks)} over {blocks.d}"
+            )
+        if wire.agreement_tag(p, blocks, key) != info.tag:
+            raise SideInformationMismatch(
+                "the sender held another p, key (seed, round, client) or block map; decoding would yield noise"
+            )
+        indices = wire.indices(message, info)
+        table = np.ascontiguousarray(generators(key, int(blocks.sizes.max()), info.bits).T)
+        words = key.words()
+        bounds = blocks.bounds
+        if isinstance(p, Discrete):
+            sample: Sample = np.empty(p.d, dtype=p.values.dtype)
+            discretely = (indices, p.thresholds, table, words, p.values, sample)
+            self._over(blocks, lambda a, b: discrete.decode_blocks(a, b, bounds, *discretely))
+        elif isinstance(p, Gaussian):
+            sample = np.empty(p.d, dtype=np.float32)
+            normally = (indices, p.mean, p.std, p.quantiles, table, words, sample)
+            self._over(blocks, lambda a, b: gaussian.decode_blocks(a, b, bounds, *normally))
+        return sample
+
+    def _over(self, blocks: Blocks, work: Callable[[int, int], None]) -> None:
+        """Run `work(first, end)` over ranges of blocks with about equally many coordinates, one a thread."""
+        cores = self.threads or os.cpu_count() or 1
+        threads = max(1, min(cores, len(blocks), blocks.d // _FEWEST_PER_THREAD))
+        if threads == 1:
+            work(0, len(blocks))
+            return
+        cuts = np.searchsorted(blocks.bounds, np.linspace(0, blocks.d, threads + 1)[1:-1])
+        edges = [0, *cuts.tolist(), len(blocks)]
+        with ThreadPoolExecutor(threads) as pool:
+            for future in [pool.submit(work, a, b) for a, b in pairwise(edges)]:
+                future.result()

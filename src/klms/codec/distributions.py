@@ -1,0 +1,285 @@
+"""The distributions, in fixed point.
+
+One class serves both roles. As `p` (the side information) it is integers before anything random happens: cumulative
+16-bit thresholds for the discrete families, so that a word `u` is symbol `a` iff `thresholds[a-1] <= u <
+thresholds[a]`. Two hosts that hold the same parameters hold the same thresholds, whatever their float units do. As `q`
+(the client's own) it is probabilities, which only the encoder ever sees. The encoder weighs with the same quantised
+`p` that the decoder samples, so quantisation costs a little KL and no bias.
+
+KL divergences are per coordinate and in bits.
+"""
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import ClassVar, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from klms.codec._jit import kernel
+from klms.codec.elementary import LN_2, take_logarithms
+from klms.codec.quantiles import normal_quantiles
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+UInt16 = npt.NDArray[np.uint16]
+_Array = TypeVar("_Array", bound=npt.NDArray[np.generic])
+
+MAX_ALPHABET = 256
+SMALLEST_PROBABILITY = 2.0**-24
+"""Stands for 0 where a logarithm of `q` is taken: a candidate that `q` excludes loses 24 bits, not the message."""
+
+_KL_CHUNK = 1024
+
+
+class Distribution(ABC):
+    """What the codec needs of a family. All of them are immutable."""
+
+    family: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def d(self) -> int:
+        """The number of coordinates."""
+
+    @abstractmethod
+    def kl(self, p: Self) -> Float64:
+        """KL divergence of this distribution to `p` in bits, coordinate by coordinate; finite and not negative."""
+
+    @cached_property
+    @abstractmethod
+    def digest(self) -> bytes:
+        """SHA-256 of the fixed-point form: equal digests mean equal candidates."""
+
+    def check_same_family(self, p: "Distribution") -> None:
+        """Raise a `ValueError` unless `p` can be the side information for this distribution."""
+        if type(p) is not type(self):
+            raise ValueError(f"p must be {self.family} as q is, got {getattr(p, 'family', type(p).__name__)}")
+        if p.d != self.d:
+            raise ValueError(f"p has {p.d} coordinates, q has {self.d}")
+
+
+class Discrete(Distribution):
+    """A law over a small alphabet at each coordinate. Symbol `a` stands for `values[a]`."""
+
+    probabilities: Float32
+    """One row a symbol; the last row may be left out, being what the others leave of 1."""
+    values: npt.NDArray[np.uint8] | Float32
+
+    @property
+    def d(self) -> int:
+        return int(self.probabilities.shape[1])
+
+    @cached_property
+    def thresholds(self) -> UInt16:
+        """Row `a`, column `i`: the first word that is above symbol `a`. Every symbol keeps at least 1/65536."""
+        out = np.empty((self.values.size - 1, self.d), dtype=np.uint16)
+        _cumulate(self.probabilities, out)
+        return _frozen(out)
+
+    def kl(self, p: Self) -> Float64:
+        self.check_same_family(p)
+        out = np.empty(self.d)
+        _discrete_kl(self.probabilities, p.thresholds, out)
+        return out
+
+    @cached_property
+    def digest(self) -> bytes:
+        header = f"{self.family} {self.d} ".encode() + self.values.astype(self.values.dtype.newbyteorder("<")).tobytes()
+        return _sha256(header, self.thresholds)
+
+
+class Bernoulli(Discrete):
+    """`P(y_i = 1) = probability[i]`. As `p`: `y = 1` iff `u < clip(rint(65536 probability), 1, 65535)`.
+
+    >>> Bernoulli([0.9, 0.5]).kl(Bernoulli([0.5, 0.5])).round(3).tolist()
+    [0.531, 0.0]
+    """
+
+    family = "bernoulli"
+    values = np.array([1, 0], dtype=np.uint8)
+
+    def __init__(self, probability: npt.ArrayLike) -> None:
+        vector = _vector("probability", probability)
+        if vector.min() < 0 or vector.max() > 1:
+            raise ValueError("probability must be in [0, 1]")
+        self.probabilities = _frozen(vector.reshape(1, -1))
+
+    @property
+    def probability(self) -> Float32:
+        """The probability of a one, coordinate by coordinate."""
+        row: Float32 = self.probabilities[0]
+        return row
+
+
+class Categorical(Discrete):
+    """`P(y_i = values[a]) = probabilities[i, a]`, for 2 to 256 values that all coordinates share.
+
+    >>> q = Categorical([[0.1, 0.8, 0.1]], values=[-1.0, 0.0, 1.0])
+    >>> q.kl(q).item() < 1e-6
+    True
+    """
+
+    family = "categorical"
+
+    def __init__(self, probabilities: npt.ArrayLike, values: npt.ArrayLike) -> None:
+        table = np.asarray(probabilities, dtype=np.float64)
+        if table.ndim != 2 or table.shape[0] == 0:
+            raise ValueError("probabilities must be a table, a row a coordinate and a column a value")
+        if not 2 <= table.shape[1] <= MAX_ALPHABET:
+            raise ValueError(f"probabilities must have 2 to {MAX_ALPHABET} columns, got {table.shape[1]}")
+        if not np.isfinite(table).all() or table.min() < 0 or table.max() > 1:
+            raise ValueError("probabilities must be in [0, 1]")
+        totals = table.sum(axis=1)
+        if np.abs(totals - 1).max() > 1e-3:
+            raise ValueError("probabilities must sum to 1 in every row")
+        self.values = _frozen(_vector("values", values))
+        if self.values.size != table.shape[1]:
+            raise ValueError(f"values must have one entry a column of probabilities, {table.shape[1]}")
+        self.probabilities = _frozen(np.ascontiguousarray((table / totals[:, None]).T, dtype=np.float32))
+
+    def check_same_family(self, p: Distribution) -> None:
+        super().check_same_family(p)
+        if isinstance(p, Categorical) and not np.array_equal(p.values, self.values):
+            raise ValueError("p must be over the same values as q")
+
+
+class Gaussian(Distribution):
+    """Independent normals. As `p`: `y = mean + std * Q[u]`, `Q` the quantile table of `quantiles.py`.
+
+    >>> Gaussian([1.0], [1.0]).kl(Gaussian([0.0], [1.0])).round(4).item()
+    0.7213
+    """
+
+    family = "gaussian"
+
+    def __init__(self, mean: npt.ArrayLike, std: npt.ArrayLike) -> None:
+        # Adding 0 turns -0 into +0: equal parameters must have equal digests.
+        self.mean: Float32 = _frozen(_vector("mean", mean) + np.float32(0))
+        spread = np.asarray(std, dtype=np.float64)
+        self.std: Float32 = _frozen(_vector("std", np.full(self.d, spread) if spread.ndim == 0 else spread))
+        if self.std.size != self.d:
+            raise ValueError(f"std must be a number or have as many entries as mean, {self.d}; got {self.std.size}")
+        if self.std.min() <= 0:
+            raise ValueError("std must be positive")
+
+    @property
+    def d(self) -> int:
+        return int(self.mean.size)
+
+    def kl(self, p: Self) -> Float64:
+        self.check_same_family(p)
+        out = np.empty(self.d)
+        _gaussian_kl(self.mean, self.std, p.mean, p.std, out)
+        return out
+
+    @cached_property
+    def digest(self) -> bytes:
+        return _sha256(f"{self.family} {self.d} ".encode(), self.mean, self.std)
+
+    @cached_property
+    def quantiles(self) -> Float32:
+        """The table that turns words into standard normals."""
+        return normal_quantiles()
+
+
+def _vector(name: str, values: npt.ArrayLike) -> Float32:
+    with np.errstate(over="ignore"):  # what overflows is infinite, and told so below
+        array = np.array(values, dtype=np.float32)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name} must be a non-empty vector, got shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite")
+    return array
+
+
+def _frozen(array: _Array) -> _Array:
+    array.setflags(write=False)
+    return array
+
+
+def _sha256(header: bytes, *arrays: npt.NDArray[np.generic]) -> bytes:
+    state = hashlib.sha256(header)
+    for array in arrays:
+        state.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
+    return state.digest()
+
+
+@kernel
+def _cumulate(probabilities: Float32, out: UInt16) -> None:
+    steps, d = out.shape
+    for i in range(d):
+        total = 0.0
+        below = 0
+        for a in range(steps):
+            total += float(probabilities[a, i])
+            threshold = int(np.rint(total * 65536.0))
+            below = min(max(threshold, below + 1), 65536 - (steps - a))
+            out[a, i] = below
+
+
+@kernel
+def log_ratios(
+    probabilities: Float32, thresholds: UInt16, start: int, q: Float64, ratio: Float64, scratch: Float64
+) -> None:
+    """Row `a` of `q` and of `ratio`: `q_a` and `log(q_a / p_a)` of the coordinates from `start` on."""
+    symbols, n = q.shape
+    for a in range(symbols):
+        value, logarithm = q[a], ratio[a]
+        if a < probabilities.shape[0]:
+            for o in range(n):
+                value[o] = float(probabilities[a, start + o])
+        else:
+            value[:] = 1.0
+            for other in range(symbols - 1):
+                for o in range(n):
+                    value[o] -= q[other, o]
+        for o in range(n):
+            value[o] = value[o] if value[o] > SMALLEST_PROBABILITY else SMALLEST_PROBABILITY
+            logarithm[o] = value[o] * 65536.0
+        if a == 0:
+            for o in range(n):
+                logarithm[o] /= float(thresholds[0, start + o])
+        elif a == symbols - 1:
+            for o in range(n):
+                logarithm[o] /= 65536.0 - float(thresholds[a - 1, start + o])
+        else:
+            for o in range(n):
+                logarithm[o] /= float(thresholds[a, start + o]) - float(thresholds[a - 1, start + o])
+        take_logarithms(logarithm, scratch)
+
+
+@kernel
+def _discrete_kl(probabilities: Float32, thresholds: UInt16, out: Float64) -> None:
+    symbols = thresholds.shape[0] + 1
+    q = np.empty((symbols, _KL_CHUNK))
+    ratio = np.empty((symbols, _KL_CHUNK))
+    scratch = np.empty(_KL_CHUNK)
+    for start in range(0, out.size, _KL_CHUNK):
+        n = min(_KL_CHUNK, out.size - start)
+        if n < _KL_CHUNK:
+            q = np.empty((symbols, n))
+            ratio = np.empty((symbols, n))
+        log_ratios(probabilities, thresholds, start, q, ratio, scratch)
+        for o in range(n):
+            nats = 0.0
+            for a in range(symbols):
+                nats += q[a, o] * ratio[a, o]
+            out[start + o] = max(nats, 0.0) / LN_2
+
+
+@kernel
+def gaussian_nats(q_mean: float, q_std: float, p_mean: float, p_std: float) -> float:
+    """KL of two normals in nats."""
+    variance_ratio = (q_std / p_std) * (q_std / p_std)
+    shift = (q_mean - p_mean) / p_std
+    return max(0.5 * (variance_ratio - 1.0 + shift * shift) - math.log(q_std / p_std), 0.0)
+
+
+@kernel
+def _gaussian_kl(q_mean: Float32, q_std: Float32, p_mean: Float32, p_std: Float32, out: Float64) -> None:
+    for i in range(out.size):
+        nats = gaussian_nats(float(q_mean[i]), float(q_std[i]), float(p_mean[i]), float(p_std[i]))
+        out[i] = nats / LN_2

@@ -1,0 +1,101 @@
+"""Shared randomness: 16-bit words from Philox4x32-10 (Salmon et al., 2011), addressed by `(seed, round, client)`.
+
+Philox is a function of a 128-bit counter and a 64-bit key, so any word of any message can be computed alone, by any
+thread, in any order. The seed is the key; the counter holds what must never repeat under one seed:
+
+    counter = (index, round, client mod 2^32, client div 2^32)
+
+Each call gives eight words, little end first: word `n` of a stream is half `n mod 2` of output `(n mod 8) div 2` of
+the call with index `n div 8`. `U`, a word a coordinate, takes the indices from 0 on; `G`, the generators of the
+candidates (see `candidates.py`), those from 2^31 on.
+"""
+
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from klms.codec._jit import inlined, kernel
+
+if sys.byteorder != "little":
+    raise ImportError("klms reads words of 16 bits out of words of 64 and needs a little-endian machine")
+
+UInt16 = npt.NDArray[np.uint16]
+
+U_STREAM = 0
+G_STREAM = 1 << 31
+
+_MULTIPLIER_0 = np.uint64(0xD2511F53)
+_MULTIPLIER_1 = np.uint64(0xCD9E8D57)
+_WEYL_0 = np.uint64(0x9E3779B9)
+_WEYL_1 = np.uint64(0xBB67AE85)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+
+@dataclass(frozen=True)
+class SharedKey:
+    """What both sides know of a message before it is sent. No two messages may share one.
+
+    >>> SharedKey(seed=7, round=3, client=12)
+    SharedKey(seed=7, round=3, client=12)
+    """
+
+    seed: int
+    round: int
+    client: int
+
+    def __post_init__(self) -> None:
+        for name, bits in (("seed", 64), ("round", 32), ("client", 64)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise ValueError(f"{name} must be an integer, got {value!r}")
+            if not 0 <= value < 1 << bits:
+                raise ValueError(f"{name} must be in [0, 2^{bits}), got {value}")
+            object.__setattr__(self, name, int(value))
+
+    def words(self) -> npt.NDArray[np.uint64]:
+        """The key and the constant part of the counter as 32-bit words, in the order that `philox4x32` takes them."""
+        low = 0xFFFFFFFF
+        halves = (self.round, self.client & low, self.client >> 32, self.seed & low, self.seed >> 32)
+        return np.array(halves, dtype=np.uint64)
+
+    def to_bytes(self) -> bytes:
+        """Twenty bytes, little-endian: what the agreement tag hashes."""
+        return self.seed.to_bytes(8, "little") + self.round.to_bytes(4, "little") + self.client.to_bytes(8, "little")
+
+
+@inlined
+def philox4x32(
+    c0: np.uint64, c1: np.uint64, c2: np.uint64, c3: np.uint64, k0: np.uint64, k1: np.uint64
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """Ten rounds on 32-bit words, each held in a uint64 so that a product keeps its high half."""
+    for _ in range(10):
+        product_0 = c0 * _MULTIPLIER_0
+        product_1 = c2 * _MULTIPLIER_1
+        c0 = (product_1 >> _32) ^ c1 ^ k0
+        c1 = product_1 & _LOW_32
+        c2 = (product_0 >> _32) ^ c3 ^ k1
+        c3 = product_0 & _LOW_32
+        k0 = (k0 + _WEYL_0) & _LOW_32
+        k1 = (k1 + _WEYL_1) & _LOW_32
+    return c0, c1, c2, c3
+
+
+@kernel
+def words(buffer: npt.NDArray[np.uint64], first: int, n: int, stream: int, key: npt.NDArray[np.uint64]) -> UInt16:
+    """Words `first` to `first + n - 1` of a stream, as a part of `buffer`, which has `buffer_size(n)` places."""
+    skipped = first & 7
+    for call in range((skipped + n + 7) >> 3):
+        index = np.uint64(stream + (first >> 3) + call)
+        a, b, c, d = philox4x32(index, key[0], key[1], key[2], key[3], key[4])
+        buffer[2 * call] = a | (b << _32)
+        buffer[2 * call + 1] = c | (d << _32)
+    return buffer.view(np.uint16)[skipped : skipped + n]
+
+
+@kernel
+def buffer_size(n: int) -> int:
+    """How large a buffer `words` needs for `n` words, wherever they begin."""
+    return 2 * ((n + 7 >> 3) + 1)
