@@ -69,7 +69,7 @@ def inspect(
     for name, value in fields.items():
         shown = f"{value:.6g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
         table.add_row(name.replace("_", " "), shown)
-    Console().print(table)
+    _console().print(table)
 
 
 @app.command()
@@ -82,7 +82,6 @@ def demo(
     """
     from klms import demo as round_
 
-    console = Console()
     with tempfile.TemporaryDirectory() as scratch, _progress() as progress:
         folder = keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,6 +99,7 @@ def demo(
         table.add_row(
             name, f"{size:,.0f}", f"{8 * size / parameters:.4f}", f"{4 * parameters / size:,.0f}", f"{error:.3f}"
         )
+    console = _console()
     console.print(table)
     console.print(
         f"KL of the updates: {outcome.kl_bits_per_parameter:.4f} bits per parameter. "
@@ -142,7 +142,7 @@ def bench_codec(
     if as_json:
         typer.echo(json.dumps(bench.as_json(rows), indent=2))
         return
-    table = Table(title=f"Codec, ns per parameter; blocks of {bench.BLOCK}, best of 3")
+    table = Table(title=f"Codec, ns per parameter; blocks of {bench.BLOCK}, best of several")
     for name in ("family", "bits", "parameters", "threads", "encode", "decode", "NumPy", "faster", "extra B/param"):
         table.add_column(name, justify="left" if name == "family" else "right")
     for row in rows:
@@ -157,7 +157,13 @@ def bench_codec(
             "" if row.speedup is None else f"{row.speedup:.0f}x",
             "" if row.extra_bytes_per_parameter is None else f"{row.extra_bytes_per_parameter:.1f}",
         )
-    Console().print(table)
+    _console().print(table)
+
+
+def _console() -> Console:
+    """As wide as the terminal; wide enough for every table where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
 
 
 def _progress() -> Progress:

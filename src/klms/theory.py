@@ -36,7 +36,7 @@ def epsilon(overhead: float, tails: Sequence[float]) -> float:
     """The `epsilon` of Theorem 1 for clients with these tail probabilities.
 
     >>> round(epsilon(overhead=20.0, tails=[0.0] * 2), 4)
-    0.0313
+    0.0312
     """
     if not tails or not all(0 <= tail <= 1 for tail in tails):
         raise ValueError("tails must hold one probability a client")

@@ -4,7 +4,8 @@ Kernels release the GIL and are cached on disk. Parallelism is a thread pool ove
 and not Numba's own, whose default layer may not be entered from two Python threads at once, as servers do.
 
 Kernels also run as plain Python (`NUMBA_DISABLE_JIT=1`) with the same results, so they keep to operations that mean
-the same in both: float64 arithmetic without contraction, and integers that never overflow.
+the same in both: float64 arithmetic without contraction (`np.float64(x)`, as Numba's `float` leaves a float32 what it
+is), and integers that never overflow.
 """
 
 from collections.abc import Callable

@@ -21,8 +21,8 @@ _RECENT = 64
 _EXPERTS = 1 + 2 * len(_WIDTHS)
 _UNIT = 1 << 20  # the mass of each histogram
 _SIZE_SHARE = 1 << 14  # what one size adds to the shares of the mixture
-_FIRST_SHARE = 1 << 12
-_FIRST_SHARE_OF_COUNTS = 8 * _SIZE_SHARE
+_FIRST_SHARE = 1 << 11
+_FIRST_SHARE_OF_COUNTS = 16 * _SIZE_SHARE
 
 Int64 = npt.NDArray[np.int64]
 

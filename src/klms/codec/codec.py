@@ -30,6 +30,7 @@ _FEWEST_PER_THREAD = 20_000  # coordinates; below that a thread costs more than 
 class Codec:
     """Sends a sample of `q` to whoever holds `p`, at `bits` bits a block.
 
+    >>> from klms import Bernoulli, adaptive_blocks
     >>> p, q = Bernoulli(np.full(1000, 0.5)), Bernoulli(np.full(1000, 0.6))
     >>> blocks = adaptive_blocks(q.kl(p), target=8.0)
     >>> key = SharedKey(seed=7, round=3, client=12)

@@ -214,7 +214,7 @@ def _cumulate(probabilities: Float32, out: UInt16) -> None:
         total = 0.0
         below = 0
         for a in range(steps):
-            total += float(probabilities[a, i])
+            total += np.float64(probabilities[a, i])
             threshold = int(np.rint(total * 65536.0))
             below = min(max(threshold, below + 1), 65536 - (steps - a))
             out[a, i] = below
@@ -230,7 +230,7 @@ def log_ratios(
         value, logarithm = q[a], ratio[a]
         if a < probabilities.shape[0]:
             for o in range(n):
-                value[o] = float(probabilities[a, start + o])
+                value[o] = np.float64(probabilities[a, start + o])
         else:
             value[:] = 1.0
             for other in range(symbols - 1):
@@ -241,13 +241,13 @@ def log_ratios(
             logarithm[o] = value[o] * 65536.0
         if a == 0:
             for o in range(n):
-                logarithm[o] /= float(thresholds[0, start + o])
+                logarithm[o] /= np.float64(thresholds[0, start + o])
         elif a == symbols - 1:
             for o in range(n):
-                logarithm[o] /= 65536.0 - float(thresholds[a - 1, start + o])
+                logarithm[o] /= 65536.0 - np.float64(thresholds[a - 1, start + o])
         else:
             for o in range(n):
-                logarithm[o] /= float(thresholds[a, start + o]) - float(thresholds[a - 1, start + o])
+                logarithm[o] /= np.float64(thresholds[a, start + o]) - np.float64(thresholds[a - 1, start + o])
         take_logarithms(logarithm, scratch)
 
 
@@ -281,5 +281,5 @@ def gaussian_nats(q_mean: float, q_std: float, p_mean: float, p_std: float) -> f
 @kernel
 def _gaussian_kl(q_mean: Float32, q_std: Float32, p_mean: Float32, p_std: Float32, out: Float64) -> None:
     for i in range(out.size):
-        nats = gaussian_nats(float(q_mean[i]), float(q_std[i]), float(p_mean[i]), float(p_std[i]))
+        nats = gaussian_nats(np.float64(q_mean[i]), np.float64(q_std[i]), np.float64(p_mean[i]), np.float64(p_std[i]))
         out[i] = nats / LN_2

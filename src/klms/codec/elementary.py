@@ -28,13 +28,14 @@ _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10 = (1.0 / math.factorial(n) for n in
 
 @kernel
 def take_exponentials(values: Float64, factor: float, out: Float64) -> None:
-    """`out = exp(factor * values)` for `factor * values <= 0`; what is below e^-44 counts as that.
+    """`out = exp(factor * values)` for `factor * values <= 0`; what is below e^-44 counts as 0.
 
     A Taylor series of a 64th of the argument, good to 1e-9 of the result, then six squarings.
     """
     for k in range(values.size):
         x = values[k] * factor
-        x = (x if x > _SMALLEST_EXPONENT else _SMALLEST_EXPONENT) * 0.015625
+        possible = x > _SMALLEST_EXPONENT
+        x = x * 0.015625 if possible else 0.0
         high = _E6 + x * (_E7 + x * (_E8 + x * (_E9 + x * _E10)))
         y = 1.0 + x * (1.0 + x * (_E2 + x * (_E3 + x * (_E4 + x * (_E5 + x * high)))))
         y = y * y
@@ -42,7 +43,7 @@ def take_exponentials(values: Float64, factor: float, out: Float64) -> None:
         y = y * y
         y = y * y
         y = y * y
-        out[k] = y * y
+        out[k] = y * y if possible else 0.0
 
 
 @kernel

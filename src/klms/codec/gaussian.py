@@ -188,14 +188,14 @@ def encode_blocks(
         constant = 0.0
         for o in range(n):
             i = start + o
-            q_s = float(q_std[i])
-            p_s = float(p_std[i])
+            q_s = np.float64(q_std[i])
+            p_s = np.float64(p_std[i])
             scale = p_s / q_s
-            shift = (float(q_mean[i]) - float(p_mean[i])) / q_s
+            shift = (np.float64(q_mean[i]) - np.float64(p_mean[i])) / q_s
             linear[o] = scale * shift
             square[o] = 0.5 - 0.5 * scale * scale
             constant += math.log(scale) - 0.5 * shift * shift
-            kl += gaussian_nats(float(q_mean[i]), q_s, float(p_mean[i]), p_s)
+            kl += gaussian_nats(np.float64(q_mean[i]), q_s, np.float64(p_mean[i]), p_s)
         u = words(buffer, start, n, U_STREAM, key)
         scores[:] = 0.0
         if bits <= _LOOKUP_BITS or n < _SMALLEST_WALSH_BLOCK:

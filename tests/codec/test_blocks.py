@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from klms import MAX_BLOCK_SIZE, Blocks, UpdateRule, adaptive_blocks, aggregate_blocks, fixed_blocks
+
+kls = arrays(np.float64, st.integers(1, 300), elements=st.floats(0, 20))
+
+
+def assert_partition(blocks: Blocks, d: int, max_size: int = MAX_BLOCK_SIZE) -> None:
+    covered = np.concatenate([np.arange(a, b) for a, b in zip(blocks.bounds[:-1], blocks.bounds[1:], strict=True)])
+    np.testing.assert_array_equal(covered, np.arange(d))
+    assert blocks.sizes.sum() == blocks.d == d
+    assert 1 <= blocks.sizes.min() <= blocks.sizes.max() <= max_size
+
+
+@given(st.integers(1, 5000), st.integers(1, MAX_BLOCK_SIZE))
+def test_fixed_blocks_partition(d, size):
+    blocks = fixed_blocks(d, size)
+    assert_partition(blocks, d, size)
+    assert len(blocks) == -(-d // size)
+    assert (blocks.sizes[:-1] == size).all()
+
+
+@given(kls, st.floats(0.01, 50), st.integers(1, 400))
+def test_adaptive_blocks_partition_and_stop_where_they_should(kl, target, max_size):
+    blocks = adaptive_blocks(kl, target, max_size)
+    assert_partition(blocks, kl.size, max_size)
+    for a, b in zip(blocks.bounds[:-1], blocks.bounds[1:], strict=True):
+        before = 0.0
+        for value in kl[a : b - 1]:
+            before += value
+        assert before < target
+        assert before + kl[b - 1] >= target or b - a == max_size or b == kl.size
+
+
+@pytest.mark.parametrize(
+    ("kl", "target", "max_size", "bounds"),
+    [
+        ([0.0], 1.0, 4, [0, 1]),
+        ([9.0], 1.0, 4, [0, 1]),
+        ([0.0] * 5, 1.0, 2, [0, 2, 4, 5]),
+        ([0.0] * 5, 1.0, 65536, [0, 5]),
+        ([0.1, 9.0, 0.1, 0.1], 1.0, 8, [0, 2, 4]),
+    ],
+    ids=["d=1", "d=1 above target", "all zero", "one block", "one coordinate above target"],
+)
+def test_edges(kl, target, max_size, bounds):
+    assert adaptive_blocks(kl, target, max_size).bounds.tolist() == bounds
+
+
+@given(st.lists(st.tuples(kls, st.floats(0.1, 10)), min_size=1, max_size=5), st.integers(1, 60))
+def test_aggregate_is_a_partition_no_coarser_than_the_clients(clients, max_size):
+    d = min(kl.size for kl, _ in clients)
+    each = [adaptive_blocks(kl[:d], target, max_size) for kl, target in clients]
+    merged = aggregate_blocks(each)
+    assert_partition(merged, d, max_size)
+    assert len(merged) <= max(map(len, each))
+
+
+@given(kls)
+def test_clients_that_agree_are_followed(kl):
+    blocks = adaptive_blocks(kl, 3.0, 50)
+    assert aggregate_blocks([blocks, blocks, blocks]) == blocks
+
+
+def test_aggregate_means_are_rounded_up_and_sorted():
+    few, many = Blocks([0, 9, 12]), Blocks([0, 2, 4, 6, 8, 12])
+    # means: ceil((9 + 2) / 2), then 4, 6, 8 of the only client that goes on.
+    assert aggregate_blocks([few, many]).bounds.tolist() == [0, 4, 6, 8, 12]
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: Blocks([0]), "bounds"),
+        (lambda: Blocks([1, 2]), "bounds"),
+        (lambda: Blocks([0, 2, 2]), "bounds"),
+        (lambda: Blocks([0.0, 2.0]), "bounds"),
+        (lambda: Blocks([0, MAX_BLOCK_SIZE + 1]), "65536"),
+        (lambda: fixed_blocks(0, 1), "d must"),
+        (lambda: fixed_blocks(1, 0), "size"),
+        (lambda: fixed_blocks(1, MAX_BLOCK_SIZE + 1), "size"),
+        (lambda: adaptive_blocks([], 1.0), "kl"),
+        (lambda: adaptive_blocks([np.nan], 1.0), "kl"),
+        (lambda: adaptive_blocks([-1.0], 1.0), "kl"),
+        (lambda: adaptive_blocks([1.0], 0.0), "target"),
+        (lambda: adaptive_blocks([1.0], np.inf), "target"),
+        (lambda: adaptive_blocks([1.0], 1.0, MAX_BLOCK_SIZE + 1), "max_size"),
+        (lambda: aggregate_blocks([]), "clients"),
+        (lambda: aggregate_blocks([Blocks([0, 1]), Blocks([0, 2])]), "clients"),
+        (lambda: UpdateRule(2.0, 1.0), "low"),
+        (lambda: UpdateRule(1.0, 2.0).triggered([]), "mean_kls"),
+    ],
+)
+def test_a_bad_argument_is_named(make, argument):
+    with pytest.raises(ValueError, match=argument):
+        make()
+
+
+def test_the_update_rule_looks_at_the_mean_over_clients():
+    rule = UpdateRule(low=4.0, high=8.0)
+    assert not rule.triggered([3.0, 6.0])
+    assert not rule.triggered([4.0])
+    assert not rule.triggered([8.0])
+    assert rule.triggered([3.0, 4.9])
+    assert rule.triggered([16.1, 0.0])
+
+
+def test_blocks_compare_by_value():
+    assert Blocks([0, 1, 3]) == Blocks.of_sizes([1, 2])
+    assert hash(Blocks([0, 1, 3])) == hash(Blocks.of_sizes([1, 2]))
+    assert Blocks([0, 1, 3]) != Blocks([0, 2, 3])
+    assert "2 blocks over 3 coordinates" in repr(Blocks([0, 1, 3]))

@@ -1,0 +1,166 @@
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klms import (
+    Bernoulli,
+    Blocks,
+    Categorical,
+    Codec,
+    CorruptMessage,
+    Gaussian,
+    KLMSError,
+    SharedKey,
+    SideInformationMismatch,
+    UnsupportedMessage,
+    fixed_blocks,
+    inspect,
+)
+from klms.codec.message import pack_bits, unpack_bits
+
+KEY = SharedKey(seed=0x0123456789ABCDEF, round=7, client=0xFEDCBA9876543210)
+
+
+def example(family: str, *, send_blocks: bool = False, scalars: tuple[float, ...] = ()):
+    """The examples of docs/format.md."""
+    i = np.arange(20)
+    if family == "bernoulli":
+        q, p = Bernoulli((i + 1) / 32), Bernoulli((i + 3) / 32)
+    elif family == "categorical":
+        low, high = (i + 1) / 64, (i + 2) / 64
+        q = Categorical(np.stack([low, 1 - low - high, high], axis=1), [-1, 0, 1])
+        p = Categorical(np.stack([high, 1 - low - high, low], axis=1), [-1, 0, 1])
+    else:
+        q, p = Gaussian(i / 16, 1.0), Gaussian(i / 32, 1.0)
+    blocks = Blocks([0, 3, 11, 12, 20])
+    message = Codec(bits=5, selection="greedy").encode(q, p, blocks, key=KEY, send_blocks=send_blocks, scalars=scalars)
+    return message, p, blocks
+
+
+GOLDEN = {
+    "bernoulli": "4b4c0100 01050000 14000000 04000000 88c3b5e8 181c9034 b5c1a53d c080094b 284c13",
+    "categorical": "4b4c0100 02050000 14000000 04000000 7c135fa4 08b66a7b dd8d8c3c ea820cb5 7d6947",
+    "gaussian": "4b4c0100 03050000 14000000 04000000 832a1f29 d8f8ef84 4fb7de3e 75e40c73 73f206",
+}
+
+
+@pytest.mark.parametrize("family", GOLDEN)
+def test_golden_bytes(family):
+    message, p, blocks = example(family)
+    assert message.hex(" ", -4) == GOLDEN[family]
+
+
+GOLDEN_WITH_EVERYTHING = (
+    "4b4c0101 01050200 14000000 04000000 88c3b5e8 181c9034 b5c1a53d 0000c03f 000000c0 0700c8c5 91acc080 0976ea48 26"
+)
+GOLDEN_SAMPLE = "00000000001000001010"
+
+
+def test_golden_bytes_with_blocks_and_scalars():
+    message, p, _ = example("bernoulli", send_blocks=True, scalars=(1.5, -2.0))
+    assert message.hex(" ", -4) == GOLDEN_WITH_EVERYTHING
+    assert "".join(map(str, Codec().decode(bytes.fromhex(GOLDEN_WITH_EVERYTHING), p, key=KEY))) == GOLDEN_SAMPLE
+
+
+def test_inspect_reads_the_header():
+    message, _, blocks = example("categorical", send_blocks=True, scalars=(1.5, -2.0))
+    info = inspect(message)
+    assert (info.version, info.family, info.bits, info.d, info.blocks) == (1, "categorical", 5, 20, 4)
+    assert info.carries_blocks
+    assert info.scalars == (1.5, -2.0)
+    assert info.mean_kl > 0
+    assert info.total_bytes == len(message) == 28 + 8 + info.block_size_bytes + info.index_bytes + 4
+    assert info.bits_per_parameter == 8 * len(message) / 20
+    assert len(blocks) == info.blocks
+
+
+@given(st.integers(1, 400), st.integers(1, 16))
+def test_header_and_checks_take_32_bytes(count, bits):
+    p = Bernoulli(np.full(count, 0.5))
+    message = Codec(bits=bits).encode(p, p, fixed_blocks(count, 1), key=KEY, rng=np.random.default_rng(0))
+    assert len(message) == 32 + -(-count * bits // 8)
+
+
+@given(st.lists(st.integers(0, 65535), min_size=1, max_size=50), st.integers(1, 16))
+def test_bits_are_packed_without_gaps(values, bits):
+    array = np.array(values, dtype=np.uint16) & ((1 << bits) - 1)
+    packed = pack_bits(array, bits)
+    number = sum(int(v) << (bits * m) for m, v in enumerate(array))
+    assert packed.tobytes() == number.to_bytes((len(values) * bits + 7) // 8, "little")
+    np.testing.assert_array_equal(unpack_bits(packed, len(values), bits), array)
+
+
+def resealed(body: bytes) -> bytes:
+    """The message with a checksum that fits: what a malicious sender would send."""
+    return body[:-4] + zlib.crc32(body[:-4]).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "error"),
+    [
+        (0, 0, CorruptMessage),
+        (2, 2, UnsupportedMessage),
+        (3, 2, UnsupportedMessage),
+        (3, 1, CorruptMessage),
+        (4, 9, UnsupportedMessage),
+        (4, 2, SideInformationMismatch),
+        (5, 0, CorruptMessage),
+        (5, 17, CorruptMessage),
+        (5, 7, CorruptMessage),
+        (6, 1, CorruptMessage),
+        (8, 21, SideInformationMismatch),
+        (12, 0, CorruptMessage),
+        (12, 255, CorruptMessage),
+        (16, 1, SideInformationMismatch),
+        (27, 0xFF, CorruptMessage),
+        (30, 0xFF, CorruptMessage),
+    ],
+)
+def test_a_changed_field_behind_a_good_checksum(position, value, error):
+    message, p, blocks = example("bernoulli")
+    changed = bytearray(message)
+    assert changed[position] != value
+    changed[position] = value
+    with pytest.raises(error):
+        Codec().decode(resealed(bytes(changed)), p, key=KEY, blocks=blocks)
+
+
+def test_every_single_flipped_bit_is_noticed():
+    message, p, _ = example("gaussian", send_blocks=True, scalars=(3.0,))
+    for bit in range(8 * len(message)):
+        changed = bytearray(message)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((CorruptMessage, UnsupportedMessage)):
+            Codec().decode(bytes(changed), p, key=KEY)
+
+
+def test_every_cut_and_extension_is_noticed():
+    message, p, _ = example("categorical", send_blocks=True)
+    for length in range(len(message)):
+        with pytest.raises(CorruptMessage):
+            Codec().decode(message[:length], p, key=KEY)
+    for extra in range(1, 9):
+        with pytest.raises(CorruptMessage):
+            Codec().decode(message + bytes(extra), p, key=KEY)
+
+
+def test_a_message_without_blocks_needs_them():
+    message, p, blocks = example("bernoulli")
+    with pytest.raises(SideInformationMismatch, match="blocks="):
+        Codec().decode(message, p, key=KEY)
+    with pytest.raises(SideInformationMismatch, match="block map"):
+        Codec().decode(message, p, key=KEY, blocks=fixed_blocks(20, 7))
+    assert Codec().decode(message, p, key=KEY, blocks=blocks).shape == (20,)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_any_bytes_like_object_is_a_message(kind):
+    message, p, _ = example("bernoulli", send_blocks=True)
+    np.testing.assert_array_equal(Codec().decode(kind(message), p, key=KEY), Codec().decode(message, p, key=KEY))
+
+
+def test_errors_are_one_tree():
+    assert all(issubclass(e, KLMSError) for e in (CorruptMessage, UnsupportedMessage, SideInformationMismatch))

@@ -1,0 +1,20 @@
+"""Shared by all tests."""
+
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+SOURCE = Path(__file__).parents[1] / "src" / "klms"
+
+# Compiling a kernel takes seconds, once: no deadline for a single example.
+settings.register_profile("klms", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("klms")
+
+
+def pytest_configure() -> None:
+    """Drop compiled kernels that are older than any source: Numba does not see that a callee in another file changed."""
+    newest = max(path.stat().st_mtime for path in SOURCE.rglob("*.py"))
+    compiled = list(SOURCE.rglob("__pycache__/*.nb[ci]"))
+    if any(path.stat().st_mtime < newest for path in compiled):
+        for path in compiled:
+            path.unlink(missing_ok=True)
