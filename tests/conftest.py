@@ -12,7 +12,7 @@ settings.load_profile("klms")
 
 
 def pytest_configure() -> None:
-    """Drop compiled kernels that are older than any source: Numba does not see that a callee in another file changed."""
+    """Drop compiled kernels that are older than any source: Numba does not see a change of a callee in another file."""
     newest = max(path.stat().st_mtime for path in SOURCE.rglob("*.py"))
     compiled = list(SOURCE.rglob("__pycache__/*.nb[ci]"))
     if any(path.stat().st_mtime < newest for path in compiled):

@@ -35,6 +35,12 @@ def tail_probability(log_ratios: npt.ArrayLike, kl: float, overhead: float) -> f
 def epsilon(overhead: float, tails: Sequence[float]) -> float:
     """The `epsilon` of Theorem 1 for clients with these tail probabilities.
 
+    Use it with one client, where it is Chatterjee and Diaconis' and holds; the gap of a mean over clients is at most
+    the mean of their gaps, so that bound serves any number of them. The product over clients, as printed, is too good
+    to be true: its proof counts the tuples of candidates of all clients as independent, though they share candidates.
+    Two tests show both: for 10 clients with 512 candidates each the printed bound is passed 97 times in 100, where it
+    promises one in a thousand.
+
     >>> round(epsilon(overhead=20.0, tails=[0.0] * 2), 4)
     0.0312
     """

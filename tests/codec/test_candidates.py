@@ -20,8 +20,9 @@ SIZE = 64
 COUNT = 4000  # blocks, each with candidates of its own
 
 
-def words_of_candidate(index: int, key: SharedKey = SharedKey(5, 6, 7)) -> np.ndarray:
+def words_of_candidate(index: int) -> np.ndarray:
     """The words of candidate `index` in each of COUNT blocks of SIZE, one row a block."""
+    key = SharedKey(5, 6, 7)
     table = np.ascontiguousarray(generators(key, SIZE, BITS).T)
     buffer = np.empty(buffer_size(SIZE), dtype=np.uint64)
     rows = [chosen_words(buffer, m * SIZE, SIZE, index, table, key.words()).copy() for m in range(COUNT)]

@@ -127,10 +127,10 @@ def test_another_process_and_plain_python_compute_the_same_bytes():
 def test_the_default_draws_private_randomness_and_nothing_else(family):
     q, p = training_like(family, 2000)
     blocks = fixed_blocks(2000, 100)
-    state = np.random.get_state()[1].tobytes()
+    state = np.random.get_state()[1].tobytes()  # noqa: NPY002
     messages = {Codec().encode(q, p, blocks, key=KEY, rng=np.random.default_rng(seed)) for seed in (1, 1, 2)}
     assert len(messages) == 2
-    assert np.random.get_state()[1].tobytes() == state
+    assert np.random.get_state()[1].tobytes() == state  # noqa: NPY002
 
 
 @pytest.mark.parametrize("bits", range(1, 17))

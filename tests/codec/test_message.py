@@ -49,7 +49,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("family", GOLDEN)
 def test_golden_bytes(family):
-    message, p, blocks = example(family)
+    message, _, _ = example(family)
     assert message.hex(" ", -4) == GOLDEN[family]
 
 

@@ -1,0 +1,52 @@
+import json
+
+import numpy as np
+import pytest
+
+from klms import fixed_blocks
+from klms.benchmarks import codec as bench
+from klms.benchmarks import oracle
+
+
+@pytest.mark.parametrize("family", bench.FAMILIES)
+def test_the_bench_codes_what_it_says(family):
+    q, p = bench.laws(family, 20_000, np.random.default_rng(0))
+    assert q.kl(p).mean() * bench.BLOCK == pytest.approx(bench.KL_OF_BLOCK, rel=0.3)
+
+
+@pytest.mark.parametrize("family", bench.FAMILIES)
+def test_the_oracle_samples_close_to_q(family):
+    q, p = bench.laws(family, 4000, np.random.default_rng(0))
+    indices, sample = oracle.encode(q, p, fixed_blocks(4000, 100), bits=4, rng=np.random.default_rng(1))
+    assert indices.min() >= 0
+    assert indices.max() < 16
+    again = oracle.encode(q, p, fixed_blocks(4000, 100), bits=4, rng=np.random.default_rng(1))[1]
+    np.testing.assert_array_equal(sample, again)
+    if family == "bernoulli":
+        delta = q.probability - p.probability
+        survived = (sample - p.probability) @ delta / (delta @ delta)
+        assert 0.5 < survived < 1.3
+
+
+def test_fast_lean_and_linear():
+    """Wide margins, for noisy machines: `klms bench codec` is where the figures are read off."""
+    row = bench.measure("bernoulli", 8, 400_000, 1, with_oracle=True)
+    assert row.speedup > 12
+    assert row.encode_ns < 240
+    assert row.decode_ns < 30
+    assert row.bits_per_parameter == pytest.approx(8 / bench.BLOCK, rel=0.06)
+    assert row.extra_bytes_per_parameter is None or row.extra_bytes_per_parameter <= 24
+    larger = bench.measure("bernoulli", 8, 1_600_000, 1, with_oracle=False)
+    assert larger.encode_ns < 2 * row.encode_ns
+    assert json.loads(json.dumps(bench.as_json([row, larger])))["rows"][0]["bits"] == 8
+
+
+def test_peak_memory_is_noticed():
+    bench.peak_extra_bytes(lambda: None)
+    peak = bench.peak_extra_bytes(lambda: np.ones(4_000_000).sum())
+    assert peak is None or 30_000_000 < peak < 40_000_000
+
+
+def test_unknown_family():
+    with pytest.raises(ValueError, match="family"):
+        bench.laws("poisson", 10, np.random.default_rng(0))
