@@ -29,7 +29,7 @@ check: $(READY)  ## lint, format and types
 bench: $(READY)  ## how fast the codec is, beside the paper's algorithm in NumPy
 	$(BIN)/klms bench codec
 
-soak: $(READY)  ## the long tests: 200,000 hostile messages and more
+soak: $(READY)  ## the long tests: millions of hostile messages
 	$(BIN)/python -m pytest -m soak
 
 format: $(READY)  ## make `check` happy about the format

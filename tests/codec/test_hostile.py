@@ -21,7 +21,6 @@ from klms.benchmarks.codec import peak_extra_bytes
 
 D = 300
 KEY = SharedKey(seed=1, round=2, client=3)
-MUTANTS = 200_000
 
 
 def corpus() -> list[tuple[bytes, object, Blocks]]:
@@ -72,7 +71,8 @@ def mutate(message: bytes, other: bytes, rng: np.random.Generator) -> bytes:
     return bytes(data)
 
 
-def test_200_000_hostile_messages():
+@pytest.mark.parametrize("mutants", [200_000, pytest.param(4_000_000, marks=pytest.mark.soak)])
+def test_hostile_messages(mutants):
     rng = np.random.default_rng(1)
     good = corpus()
     raised: dict[str, int] = {}
@@ -81,7 +81,7 @@ def test_200_000_hostile_messages():
         Codec().decode(message, p, key=KEY, blocks=blocks)
 
     def attack() -> None:
-        for n in range(MUTANTS):
+        for n in range(mutants):
             message, p, blocks = good[n % len(good)]
             hostile = mutate(message, good[int(rng.integers(len(good)))][0], rng)
             try:
@@ -94,7 +94,7 @@ def test_200_000_hostile_messages():
     extra = peak_extra_bytes(attack)
     assert extra is None or extra < 64 << 20
     assert all(decoded)
-    assert len(decoded) + sum(raised.values()) == MUTANTS
+    assert len(decoded) + sum(raised.values()) == mutants
     assert set(raised) == {"CorruptMessage", "UnsupportedMessage", "SideInformationMismatch"}
     assert min(*raised.values(), len(decoded)) > 1000  # the mutations reach every way out, and often
 
