@@ -3,6 +3,7 @@
 Machines are noisy: compare figures of one run, and trust ratios more than figures.
 """
 
+import ctypes
 import os
 import platform
 import time
@@ -130,10 +131,10 @@ def as_json(rows: Sequence[Row]) -> dict[str, object]:
 
 def peak_extra_bytes(work: Callable[[], object]) -> int | None:
     """How far the process's memory rises above where it stood while `work` runs; None where Linux does not tell."""
-    clear = Path("/proc/self/clear_refs")
     try:
-        clear.write_text("5")
-    except OSError:
+        ctypes.CDLL(None).malloc_trim(0)  # or freed memory that the process still holds would hide what is taken anew
+        Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, AttributeError):
         return None
     before = _status_kib("VmRSS")
     work()
