@@ -34,8 +34,10 @@ def test_how_many_candidates():
     assert candidates_for(7.5, overhead=0.5) == 256
     assert candidates_for(0.0) == 1
     assert candidates_for(1.1) == 3
-    with pytest.raises(ValueError, match="kl"):
-        candidates_for(-1.0)
+    assert candidates_for(40.0) == 2**40
+    for wrong in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="kl"):
+            candidates_for(wrong)
 
 
 def test_the_gap_stays_below_the_bound_and_falls_with_overhead_and_clients():

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import Selection
-from klms.codec.selection import matching_beta
+from klms.codec.checks import integer
+from klms.codec.selection import SELECTIONS, matching_beta
 
 LN_2 = math.log(2.0)
 
@@ -21,14 +22,16 @@ def candidates_for(kl: float, overhead: float = 0.0) -> int:
     >>> candidates_for(8.0, overhead=1.0)
     512
     """
-    if kl < 0 or overhead < 0:
-        raise ValueError(f"kl and overhead must not be negative, got {kl} and {overhead}")
-    return math.ceil(math.exp2(kl + overhead) * (1 - 1e-12))
+    if not (kl >= 0 and overhead >= 0 and kl + overhead <= 1000):
+        raise ValueError(f"kl and overhead must be in [0, 1000] bits, got {kl} and {overhead}")
+    return math.ceil(math.exp2(kl + overhead) - 1e-9)
 
 
 def tail_probability(log_ratios: npt.ArrayLike, kl: float, overhead: float) -> float:
     """Monte Carlo estimate of `P(log q/p > D + r/2)` from samples of `log2 q(X)/p(X)`, `X ~ q`."""
     samples = np.asarray(log_ratios, dtype=np.float64)
+    if samples.size == 0 or np.isnan(samples).any():
+        raise ValueError("log_ratios must hold samples, none of them NaN")
     return float(np.mean(samples > kl + overhead / 2))
 
 
@@ -44,8 +47,10 @@ def epsilon(overhead: float, tails: Sequence[float]) -> float:
     >>> round(epsilon(overhead=20.0, tails=[0.0] * 2), 4)
     0.0312
     """
-    if not tails or not all(0 <= tail <= 1 for tail in tails):
+    if len(tails) == 0 or not all(0 <= tail <= 1 for tail in tails):
         raise ValueError("tails must hold one probability a client")
+    if not overhead >= 0:
+        raise ValueError(f"overhead must not be negative, got {overhead}")
     r = overhead * LN_2
     return math.sqrt(math.exp(-len(tails) * r / 4) + 2 * math.sqrt(math.prod(tails)))
 
@@ -56,6 +61,8 @@ def gap_bound(norm: float, eps: float) -> tuple[float, float]:
     `norm` is `||f||_q`, the root mean square of the average over clients of `f(X)`. Where `eps >= 1` the theorem says
     nothing: the bound is infinite.
     """
+    if not (norm >= 0 and eps >= 0):
+        raise ValueError(f"norm and eps must not be negative, got {norm} and {eps}")
     if eps >= 1:
         return math.inf, 1.0
     return 2 * norm * eps / (1 - eps), min(2 * eps, 1.0)
@@ -75,8 +82,11 @@ def survived_fraction(
     component of a candidate along `mu` matters to its score, so one dimension is simulated: scores `|mu| z_k` up to a
     constant, of which a true sample of `q` has `|mu|^2` on average.
     """
-    if not 1 <= bits <= 24 or not rho > 0:
-        raise ValueError(f"bits must be in [1, 24] and rho positive, got {bits} and {rho}")
+    bits, trials = integer("bits", bits, 1, 24), integer("trials", trials, 1, 10**9)
+    if not (rho > 0 and math.isfinite(rho)):
+        raise ValueError(f"rho must be positive and finite, got {rho}")
+    if selection not in SELECTIONS:
+        raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}; got {selection!r}")
     shift = math.sqrt(2 * bits / rho * LN_2)
     survived = 0.0
     for _ in range(trials):

@@ -29,13 +29,14 @@ def word(key: SharedKey, stream: int, n: int) -> int:
     return output >> 16 if n % 2 else output & 0xFFFF
 
 
-def candidate_words(key: SharedKey, start: int, n: int, k: int) -> list[int]:
+def candidate_words(key: SharedKey, m: int, start: int, n: int, k: int) -> list[int]:
     words = []
+    window = word(key, 1 << 30, m) % 1024
     for o in range(n):
         u = word(key, 0, start + o)
         for j in range(16):
             if k >> j & 1:
-                u ^= word(key, 1 << 31, 16 * o + j)
+                u ^= word(key, 1 << 31, 16 * (window + o) + j)
         words.append(u)
     return words
 
@@ -100,6 +101,6 @@ def decode(message: bytes, p: Distribution, key: SharedKey, blocks: Blocks) -> n
     out = []
     for m, k in enumerate(parsed.indices):
         start, end = int(blocks.bounds[m]), int(blocks.bounds[m + 1])
-        words = candidate_words(key, start, end - start, k)
+        words = candidate_words(key, m, start, end - start, k)
         out += [value(p, start + o, u) for o, u in enumerate(words)]
     return np.array(out)

@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -81,6 +83,10 @@ def test_aggregate_means_are_rounded_up_and_sorted():
         (lambda: Blocks([0.0, 2.0]), "bounds"),
         (lambda: Blocks([0, MAX_BLOCK_SIZE + 1]), "65536"),
         (lambda: fixed_blocks(0, 1), "d must"),
+        (lambda: fixed_blocks(10, 2.5), "size"),
+        (lambda: Blocks.of_sizes([1.9, 2.9]), "sizes"),
+        (lambda: adaptive_blocks([1.0], 1.0, 2.5), "max_size"),
+        (lambda: UpdateRule(1.0, 2.0).triggered([np.nan]), "mean_kls"),
         (lambda: fixed_blocks(1, 0), "size"),
         (lambda: fixed_blocks(1, MAX_BLOCK_SIZE + 1), "size"),
         (lambda: adaptive_blocks([], 1.0), "kl"),
@@ -107,6 +113,13 @@ def test_the_update_rule_looks_at_the_mean_over_clients():
     assert not rule.triggered([8.0])
     assert rule.triggered([3.0, 4.9])
     assert rule.triggered([16.1, 0.0])
+
+
+def test_blocks_cannot_be_changed():
+    blocks = Blocks([0, 1, 3])
+    for array in (blocks.bounds, blocks.sizes, pickle.loads(pickle.dumps(blocks)).sizes):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 7
 
 
 def test_blocks_compare_by_value():

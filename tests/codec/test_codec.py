@@ -49,7 +49,7 @@ def test_greedy_chooses_the_candidate_of_the_highest_score(data, pair, key, bits
         scores = [
             sum(
                 reference.score(q, p, start + o, u)
-                for o, u in enumerate(reference.candidate_words(key, start, end - start, k))
+                for o, u in enumerate(reference.candidate_words(key, m, start, end - start, k))
             )
             for k in range(1 << bits)
         ]
@@ -187,6 +187,7 @@ def test_matched_carries_more_than_sample():
         ({"bits": 0}, "bits"),
         ({"bits": 17}, "bits"),
         ({"bits": 8.0}, "bits"),
+        ({"threads": 2.5}, "threads"),
         ({"selection": "best"}, "selection"),
         ({"threads": 0}, "threads"),
     ],
@@ -205,8 +206,11 @@ def test_encode_names_what_is_wrong():
         Codec().encode(other, p, blocks, key=KEY, rng=rng)
     with pytest.raises(ValueError, match="blocks"):
         Codec().encode(q, p, fixed_blocks(9, 5), key=KEY, rng=rng)
-    with pytest.raises(ValueError, match="rng"):
-        Codec().encode(q, p, blocks, key=KEY)
+    for wrong in (None, 0, np.random.RandomState(0)):
+        with pytest.raises(ValueError, match="rng"):
+            Codec().encode(q, p, blocks, key=KEY, rng=wrong)
+    with pytest.raises(ValueError, match="scalars"):
+        Codec().encode(q, p, blocks, key=KEY, rng=rng, scalars=[[1.0, 2.0]])
     with pytest.raises(ValueError, match="scalars"):
         Codec().encode(q, p, blocks, key=KEY, rng=rng, scalars=[np.nan])
     with pytest.raises(ValueError, match="scalars"):

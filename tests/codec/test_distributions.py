@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -61,7 +64,7 @@ def test_a_single_symbol_may_have_all_the_probability():
 
 
 def test_extreme_gaussians_do_not_overflow():
-    wide, narrow = Gaussian([3e38], [3e38]), Gaussian([-3e38], [1e-45])
+    wide, narrow = Gaussian([3e37], [3e37]), Gaussian([-3e37], [1e-45])
     assert np.isfinite(wide.kl(narrow)).all()
     assert np.isfinite(narrow.kl(wide)).all()
 
@@ -87,6 +90,8 @@ def test_extreme_gaussians_do_not_overflow():
         (lambda: Gaussian([0.0], [1.0, 1.0]), "std"),
         (lambda: Gaussian([0.0, 1e300], 1.0), "mean"),
         (lambda: Gaussian(0.0, 1.0), "mean"),
+        (lambda: Gaussian([3e38], [3e38]), "mean and std"),
+        (lambda: Gaussian([0.0], [1e-50]), "std"),
     ],
 )
 def test_a_bad_argument_is_named(make, argument):
@@ -126,3 +131,17 @@ def test_digests_follow_the_fixed_point_form(theta):
 
 def test_negative_zero_is_zero():
     assert Gaussian([0.0], [1.0]).digest == Gaussian([-0.0], [1.0]).digest
+    assert Categorical([[0.5, 0.5]], [0.0, 1.0]).digest == Categorical([[0.5, 0.5]], [-0.0, 1.0]).digest
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda law: pickle.loads(pickle.dumps(law))], ids=["copy", "pickle"])
+@pytest.mark.parametrize(
+    "law", [Bernoulli([0.2, 0.7]), Categorical([[0.3, 0.7]], [0, 5]), Gaussian([1.0, 2.0], 3.0)], ids=lambda x: x.family
+)
+def test_copies_are_as_immutable(law, copied):
+    law.digest  # noqa: B018
+    twin = copied(law)
+    assert twin.digest == law.digest
+    for array in vars(twin).values():
+        if isinstance(array, np.ndarray):
+            assert not array.flags.writeable

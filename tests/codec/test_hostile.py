@@ -1,5 +1,6 @@
 """Whatever arrives: a typed error or a valid sample, and no more memory than the sample needs."""
 
+import struct
 import zlib
 
 import numpy as np
@@ -10,6 +11,7 @@ from klms import (
     Blocks,
     Categorical,
     Codec,
+    CorruptMessage,
     Gaussian,
     KLMSError,
     SharedKey,
@@ -130,6 +132,14 @@ def test_a_desynchronised_peer_is_told_10_000_times():
         except SideInformationMismatch:
             mismatches += 1
     assert mismatches == 10_000
+
+
+def test_a_forged_block_map_costs_little():
+    """The largest size that a map may claim is bounded by d: no table of 65536 sizes for 300 coordinates."""
+    p = Bernoulli(np.full(300, 0.5))
+    body = struct.pack("<2sBBBBHII8sf", b"KL", 1, 1, 1, 1, 0, 300, 100, bytes(8), 1.0) + b"\xff\xff" + bytes(4 + 13)
+    with pytest.raises(CorruptMessage, match="does not fit"):
+        Codec().decode(body + zlib.crc32(body).to_bytes(4, "little"), p, key=KEY)
 
 
 @pytest.mark.parametrize("d", [2**32 - 1, 2**31])

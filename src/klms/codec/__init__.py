@@ -12,7 +12,7 @@ from klms.codec.candidates import MAX_BITS
 from klms.codec.codec import Codec, Sample, Selection
 from klms.codec.distributions import Bernoulli, Categorical, Distribution, Gaussian
 from klms.codec.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
-from klms.codec.message import MessageInfo, inspect
+from klms.codec.message import MessageInfo, carried_blocks, inspect
 from klms.codec.philox import SharedKey
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "UpdateRule",
     "adaptive_blocks",
     "aggregate_blocks",
+    "carried_blocks",
     "fixed_blocks",
     "inspect",
 ]

@@ -18,8 +18,12 @@ R = TypeVar("R")
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile `function` on first use."""
-    return cast(Callable[P, R], numba.njit(cache=True, nogil=True)(function))
+    """Compile `function` on first use; keep the result on disk if any place for that can be written to."""
+    try:
+        compiled = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # "no locator available": neither the package's folder nor the user's cache is writable
+        compiled = numba.njit(nogil=True)(function)
+    return cast(Callable[P, R], compiled)
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:

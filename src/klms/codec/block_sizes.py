@@ -140,8 +140,12 @@ def unpack_sizes(section: bytes, count: int, d: int) -> Int64:
     else:
         if len(section) < 2 or len(section) % 4 != 2:
             raise CorruptMessage("the block sizes are cut off")
+        largest = int.from_bytes(section[:2], "little")
+        if largest > d - count:  # the other blocks have one coordinate at least: this bounds the model by d
+            raise CorruptMessage(f"a block of {largest + 1} among {count} does not fit {d} coordinates")
         symbols = np.empty(count - 1, dtype=np.int64)
-        model = _Model(max(int.from_bytes(section[:2], "little") + 1, 2))
+        total = 0
+        model = _Model(max(largest + 1, 2))
         decoder = constriction.stream.queue.RangeDecoder(np.frombuffer(section[2:], dtype="<u4").astype(np.uint32))
         while model.seen < symbols.size:
             start = model.seen
@@ -150,10 +154,15 @@ def unpack_sizes(section: bytes, count: int, d: int) -> Int64:
                 symbols[start:end] = decoder.decode(model.distribution(), end - start)
             except AssertionError as error:
                 raise CorruptMessage("the block sizes do not decode") from error
+            total += int(symbols[start:end].sum()) + end - start
+            if total >= d:
+                raise CorruptMessage(f"the block sizes do not fit {d} coordinates")
             model.learn(symbols[start:end])
+        if symbols.max() != largest:
+            raise CorruptMessage("no block has the size that is said to be the largest")
         if not decoder.maybe_exhausted():
             raise CorruptMessage("bytes after the block sizes")
-        sizes = np.append(symbols + 1, d - int(symbols.sum()) - symbols.size)
+        sizes = np.append(symbols + 1, d - total)
     if not 1 <= sizes[-1] <= MAX_BLOCK_SIZE:
         raise CorruptMessage(f"the block sizes do not add up to {d}")
     return sizes

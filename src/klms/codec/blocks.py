@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec._jit import kernel
+from klms.codec.checks import frozen, integer
 
 MAX_BLOCK_SIZE = 1 << 16
+MAX_COORDINATES = (1 << 32) - 1
 
 
 class Blocks:
@@ -23,15 +25,19 @@ class Blocks:
         sizes = np.diff(array)
         if array[0] != 0 or sizes.min() < 1:
             raise ValueError("bounds must start at 0 and increase strictly")
+        if array[-1] > MAX_COORDINATES:
+            raise ValueError(f"bounds end at {array[-1]}; the most coordinates are {MAX_COORDINATES}")
         if sizes.max() > MAX_BLOCK_SIZE:
             raise ValueError(f"a block has {sizes.max()} coordinates; the most is {MAX_BLOCK_SIZE}")
-        array.setflags(write=False)
-        self.bounds: npt.NDArray[np.int64] = array
+        self.bounds: npt.NDArray[np.int64] = frozen(array)
 
     @classmethod
     def of_sizes(cls, sizes: npt.ArrayLike) -> "Blocks":
         """Blocks of these sizes, in order."""
-        return cls(np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]))
+        array = np.asarray(sizes)
+        if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+            raise ValueError("sizes must be a list of integers")
+        return cls(np.concatenate([[0], np.cumsum(array.astype(np.int64))]))
 
     @property
     def d(self) -> int:
@@ -41,7 +47,10 @@ class Blocks:
     @cached_property
     def sizes(self) -> npt.NDArray[np.int64]:
         """The number of coordinates of each block."""
-        return np.diff(self.bounds)
+        return frozen(np.diff(self.bounds))
+
+    def __reduce__(self) -> tuple[type["Blocks"], tuple[npt.NDArray[np.int64]]]:
+        return Blocks, (self.bounds,)
 
     def __len__(self) -> int:
         return self.bounds.size - 1
@@ -62,10 +71,8 @@ def fixed_blocks(d: int, size: int) -> Blocks:
     >>> fixed_blocks(10, 4).bounds.tolist()
     [0, 4, 8, 10]
     """
-    if d < 1:
-        raise ValueError(f"d must be at least 1, got {d}")
-    if not 1 <= size <= MAX_BLOCK_SIZE:
-        raise ValueError(f"size must be in [1, {MAX_BLOCK_SIZE}], got {size}")
+    d = integer("d", d, 1, MAX_COORDINATES)
+    size = integer("size", size, 1, MAX_BLOCK_SIZE)
     return Blocks(np.append(np.arange(0, d, size, dtype=np.int64), d))
 
 
@@ -85,9 +92,7 @@ def adaptive_blocks(kl: npt.ArrayLike, target: float, max_size: int = 4096) -> B
         raise ValueError("kl must be finite and not negative")
     if not (np.isfinite(target) and target > 0):
         raise ValueError(f"target must be positive and finite, got {target}")
-    if not 1 <= max_size <= MAX_BLOCK_SIZE:
-        raise ValueError(f"max_size must be in [1, {MAX_BLOCK_SIZE}], got {max_size}")
-    return Blocks(_cut(values, float(target), int(max_size)))
+    return Blocks(_cut(values, float(target), integer("max_size", max_size, 1, MAX_BLOCK_SIZE)))
 
 
 @kernel
@@ -145,6 +150,6 @@ class UpdateRule:
     def triggered(self, mean_kls: Iterable[float]) -> bool:
         """Whether the next round is an UPDATE round, given the mean block KL that each client's message reported."""
         values = list(mean_kls)
-        if not values:
-            raise ValueError("mean_kls must hold the report of at least one client")
+        if not values or not np.isfinite(values).all():
+            raise ValueError("mean_kls must hold the finite report of at least one client")
         return not self.low <= sum(values) / len(values) <= self.high

@@ -13,10 +13,12 @@ import numpy.typing as npt
 from klms.codec import discrete, gaussian
 from klms.codec import message as wire
 from klms.codec.blocks import Blocks
-from klms.codec.candidates import MAX_BITS, generators
+from klms.codec.candidates import MAX_BITS, generators, windows
+from klms.codec.checks import integer
 from klms.codec.distributions import Discrete, Distribution, Gaussian
 from klms.codec.errors import SideInformationMismatch
 from klms.codec.philox import SharedKey
+from klms.codec.quantiles import normal_quantiles
 from klms.codec.selection import GREEDY, SELECTIONS
 
 Selection = Literal["sample", "greedy", "matched"]
@@ -48,12 +50,11 @@ class Codec:
     """At most so many threads; all cores by default. The bytes do not depend on it."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 1 <= self.bits <= MAX_BITS:
-            raise ValueError(f"bits must be an integer from 1 to {MAX_BITS}, got {self.bits!r}")
+        object.__setattr__(self, "bits", integer("bits", self.bits, 1, MAX_BITS))
         if self.selection not in SELECTIONS:
             raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}; got {self.selection!r}")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be at least 1, got {self.threads}")
+        if self.threads is not None:
+            object.__setattr__(self, "threads", integer("threads", self.threads, 1, 1024))
 
     def encode(
         self,
@@ -77,21 +78,24 @@ class Codec:
         rule = SELECTIONS.index(self.selection)
         if rule == GREEDY:
             uniforms = np.zeros(len(blocks))
-        elif rng is None:
-            raise ValueError(f"rng must be given for selection {self.selection!r}: it draws the index")
+        elif not isinstance(rng, np.random.Generator):
+            raise ValueError(f"rng must be a numpy Generator for selection {self.selection!r}: it draws the index")
         else:
             uniforms = rng.random(len(blocks))
         indices = np.empty(len(blocks), dtype=np.uint16)
         kls = np.empty(len(blocks))
-        table = generators(key, int(blocks.sizes.max()), self.bits).view(np.int16)
-        shared = (table, key.words(), rule, uniforms, indices, kls)
+        largest = int(blocks.sizes.max())
+        table = generators(key, largest, self.bits).view(np.int16)
+        shared = (largest, windows(key, len(blocks)), table, key.words(), rule, uniforms, indices, kls)
         if isinstance(q, Discrete) and isinstance(p, Discrete):
             arguments = (q.probabilities, p.thresholds, *shared)
             self._over(blocks, lambda a, b: discrete.encode_blocks(a, b, blocks.bounds, *arguments))
         elif isinstance(q, Gaussian) and isinstance(p, Gaussian):
-            tables = (gaussian.fine_cells(), gaussian.walsh_terms())
+            tables = (gaussian.fine_cells(), gaussian.walsh_terms(), normal_quantiles())
             parameters = (q.mean, q.std, p.mean, p.std, *tables, *shared)
             self._over(blocks, lambda a, b: gaussian.encode_blocks(a, b, blocks.bounds, *parameters))
+        else:
+            raise ValueError(f"q and p must be laws that the codec knows, got {type(q).__name__}")
         return wire.write(
             p,
             blocks,
@@ -106,9 +110,11 @@ class Codec:
     def decode(self, message: bytes, p: Distribution, *, key: SharedKey, blocks: Blocks | None = None) -> Sample:
         """The sample: uint8 for Bernoulli, float32 for the others.
 
-        `blocks` is needed when the message carries none. Nothing of `message` is trusted; what does not decode raises
-        a `KLMSError`. The number of bits is the message's, not this codec's.
+        `blocks` is needed when the message carries none, and not looked at when it carries its own. Nothing of
+        `message` is trusted; what does not decode raises a `KLMSError`. The number of bits is the message's, not this
+        codec's.
         """
+        message = wire.as_bytes(message)
         info = wire.inspect(message)
         if info.family != p.family or info.d != p.d:
             raise SideInformationMismatch(
@@ -128,17 +134,20 @@ class Codec:
                 "the sender held another p, key (seed, round, client) or block map; decoding would yield noise"
             )
         indices = wire.indices(message, info)
-        table = np.ascontiguousarray(generators(key, int(blocks.sizes.max()), info.bits).T)
-        words = key.words()
+        largest = int(blocks.sizes.max())
+        table = np.ascontiguousarray(generators(key, largest, info.bits).T)
+        shared = (largest, windows(key, len(blocks)), table, key.words())
         bounds = blocks.bounds
         if isinstance(p, Discrete):
             sample: Sample = np.empty(p.d, dtype=p.values.dtype)
-            discretely = (indices, p.thresholds, table, words, p.values, sample)
+            discretely = (indices, p.thresholds, *shared, p.values, sample)
             self._over(blocks, lambda a, b: discrete.decode_blocks(a, b, bounds, *discretely))
         elif isinstance(p, Gaussian):
             sample = np.empty(p.d, dtype=np.float32)
-            normally = (indices, p.mean, p.std, p.quantiles, table, words, sample)
+            normally = (indices, p.mean, p.std, normal_quantiles(), *shared, sample)
             self._over(blocks, lambda a, b: gaussian.decode_blocks(a, b, bounds, *normally))
+        else:
+            raise ValueError(f"p must be a law that the codec knows, got {type(p).__name__}")
         return sample
 
     def _over(self, blocks: Blocks, work: Callable[[int, int], None]) -> None:

@@ -89,6 +89,7 @@ def _score_block(
     thresholds: npt.NDArray[np.uint16],
     steps: npt.NDArray[np.int16],
     u: npt.NDArray[np.uint16],
+    window: int,
     generators: npt.NDArray[np.int16],
     per_flush: int,
     expanded: npt.NDArray[np.int16],
@@ -108,7 +109,7 @@ def _score_block(
     sums[:] = 0
     stride = 2 if per_coordinate == 1 else 1
     for o in range(0, n, stride):
-        flip_0 = generators[o, last]
+        flip_0 = generators[window + o, last]
         if per_coordinate == 1:
             other = min(o + 1, n - 1)
             step_1 = steps[o + 1] if o + 1 < n else zero
@@ -116,11 +117,11 @@ def _score_block(
             first_1 = np.int16(int(u[other]) - 32768)
             threshold_0 = np.int16(int(thresholds[0, start + o]) - 32768)
             threshold_1 = np.int16(int(thresholds[0, start + other]) - 32768)
-            flip_1 = generators[other, last]
-            expand_two(first_0, first_1, generators, o, other, last, words_0, words_1)
+            flip_1 = generators[window + other, last]
+            expand_two(first_0, first_1, generators, window + o, window + other, last, words_0, words_1)
             _add_steps(low, high, words_0, flip_0, threshold_0, steps[o], words_1, flip_1, threshold_1, step_1)
         else:
-            expand(np.int16(int(u[o]) - 32768), generators, o, last, words_0)
+            expand(np.int16(int(u[o]) - 32768), generators, window + o, last, words_0)
             for a in range(0, per_coordinate, 2):
                 other = min(a + 1, per_coordinate - 1)
                 step_0 = steps[o * per_coordinate + a]
@@ -143,6 +144,8 @@ def encode_blocks(
     bounds: npt.NDArray[np.int64],
     probabilities: npt.NDArray[np.float32],
     thresholds: npt.NDArray[np.uint16],
+    largest: int,
+    windows: npt.NDArray[np.uint16],
     generators: npt.NDArray[np.int16],
     key: npt.NDArray[np.uint64],
     rule: int,
@@ -153,13 +156,12 @@ def encode_blocks(
     """Choose `indices[m]` and note `kls[m]` (nats) for the blocks `first <= m < end`."""
     per_coordinate = thresholds.shape[0]
     symbols = per_coordinate + 1
-    size = generators.shape[0]
     candidates = 1 << generators.shape[1]
     per_flush = max(_FLUSH_STEPS // per_coordinate, 1)
-    rows = np.empty(2 * symbols * size)
-    scratch = np.empty(size)
-    steps = np.empty(size * per_coordinate, dtype=np.int16)
-    buffer = np.empty(buffer_size(size), dtype=np.uint64)
+    rows = np.empty(2 * symbols * largest)
+    scratch = np.empty(largest)
+    steps = np.empty(largest * per_coordinate, dtype=np.int16)
+    buffer = np.empty(buffer_size(largest), dtype=np.uint64)
     expanded = np.zeros((2, max(candidates // 2, 1)), dtype=np.int16)
     partial = np.empty(candidates, dtype=np.int16)
     sums = np.empty(candidates, dtype=np.int32)
@@ -173,7 +175,7 @@ def encode_blocks(
         log_ratios(probabilities, thresholds, start, q, ratio, scratch)
         unit, kl, base = _weigh_block(q, ratio, per_flush, steps)
         u = words(buffer, start, n, U_STREAM, key)
-        _score_block(start, n, thresholds, steps, u, generators, per_flush, expanded, partial, sums)
+        _score_block(start, n, thresholds, steps, u, int(windows[m]), generators, per_flush, expanded, partial, sums)
         for k in range(candidates):
             scores[k] = sums[k] * unit
         indices[m] = select(scores, rule, uniforms[m], kl - base, weights)
@@ -187,6 +189,8 @@ def decode_blocks(
     bounds: npt.NDArray[np.int64],
     indices: npt.NDArray[np.uint16],
     thresholds: npt.NDArray[np.uint16],
+    largest: int,
+    windows: npt.NDArray[np.uint16],
     generators_by_bit: npt.NDArray[np.uint16],
     key: npt.NDArray[np.uint64],
     values: npt.NDArray[np.generic],
@@ -194,11 +198,11 @@ def decode_blocks(
 ) -> None:
     """Write the chosen candidates of the blocks `first <= m < end` to `out`."""
     per_coordinate = thresholds.shape[0]
-    buffer = np.empty(buffer_size(generators_by_bit.shape[1]), dtype=np.uint64)
+    buffer = np.empty(buffer_size(largest), dtype=np.uint64)
     for m in range(first, end):
         start = bounds[m]
         n = bounds[m + 1] - start
-        u = chosen_words(buffer, start, n, int(indices[m]), generators_by_bit, key)
+        u = chosen_words(buffer, start, n, int(windows[m]), int(indices[m]), generators_by_bit, key)
         if per_coordinate == 1:
             for o in range(n):
                 out[start + o] = values[0] if u[o] < thresholds[0, start + o] else values[1]

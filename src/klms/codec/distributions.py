@@ -10,22 +10,20 @@ KL divergences are per coordinate and in bits.
 """
 
 import hashlib
-import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from klms.codec._jit import kernel
+from klms.codec.checks import frozen
 from klms.codec.elementary import LN_2, take_logarithms
-from klms.codec.quantiles import normal_quantiles
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 UInt16 = npt.NDArray[np.uint16]
-_Array = TypeVar("_Array", bound=npt.NDArray[np.generic])
 
 MAX_ALPHABET = 256
 SMALLEST_PROBABILITY = 2.0**-24
@@ -56,7 +54,7 @@ class Distribution(ABC):
     def check_same_family(self, p: "Distribution") -> None:
         """Raise a `ValueError` unless `p` can be the side information for this distribution."""
         if type(p) is not type(self):
-            raise ValueError(f"p must be {self.family} as q is, got {getattr(p, 'family', type(p).__name__)}")
+            raise ValueError(f"p must be a {type(self).__name__} as q is, got a {type(p).__name__}")
         if p.d != self.d:
             raise ValueError(f"p has {p.d} coordinates, q has {self.d}")
 
@@ -77,7 +75,7 @@ class Discrete(Distribution):
         """Row `a`, column `i`: the first word that is above symbol `a`. Every symbol keeps at least 1/65536."""
         out = np.empty((self.values.size - 1, self.d), dtype=np.uint16)
         _cumulate(self.probabilities, out)
-        return _frozen(out)
+        return frozen(out)
 
     def kl(self, p: Self) -> Float64:
         self.check_same_family(p)
@@ -99,13 +97,16 @@ class Bernoulli(Discrete):
     """
 
     family = "bernoulli"
-    values = np.array([1, 0], dtype=np.uint8)
+    values = frozen(np.array([1, 0], dtype=np.uint8))
 
     def __init__(self, probability: npt.ArrayLike) -> None:
         vector = _vector("probability", probability)
         if vector.min() < 0 or vector.max() > 1:
             raise ValueError("probability must be in [0, 1]")
-        self.probabilities = _frozen(vector.reshape(1, -1))
+        self.probabilities = frozen(vector.reshape(1, -1))
+
+    def __reduce__(self) -> tuple[type["Bernoulli"], tuple[Float32]]:
+        return Bernoulli, (self.probability,)
 
     @property
     def probability(self) -> Float32:
@@ -125,20 +126,22 @@ class Categorical(Discrete):
     family = "categorical"
 
     def __init__(self, probabilities: npt.ArrayLike, values: npt.ArrayLike) -> None:
-        table = np.asarray(probabilities, dtype=np.float64)
+        table = np.asarray(probabilities)
         if table.ndim != 2 or table.shape[0] == 0:
             raise ValueError("probabilities must be a table, a row a coordinate and a column a value")
         if not 2 <= table.shape[1] <= MAX_ALPHABET:
             raise ValueError(f"probabilities must have 2 to {MAX_ALPHABET} columns, got {table.shape[1]}")
-        if not np.isfinite(table).all() or table.min() < 0 or table.max() > 1:
-            raise ValueError("probabilities must be in [0, 1]")
-        totals = table.sum(axis=1)
-        if np.abs(totals - 1).max() > 1e-3:
-            raise ValueError("probabilities must sum to 1 in every row")
-        self.values = _frozen(_vector("values", values))
+        self.values = frozen(_vector("values", values) + np.float32(0))  # -0 becomes +0, as for Gaussian
         if self.values.size != table.shape[1]:
             raise ValueError(f"values must have one entry a column of probabilities, {table.shape[1]}")
-        self.probabilities = _frozen(np.ascontiguousarray((table / totals[:, None]).T, dtype=np.float32))
+        rows = np.empty(table.shape[::-1], dtype=np.float32)
+        fault = _normalise(table if table.dtype in (np.float32, np.float64) else table.astype(np.float64), rows)
+        if fault:
+            raise ValueError("probabilities must " + ("be in [0, 1]" if fault == 1 else "sum to 1 in every row"))
+        self.probabilities = frozen(rows)
+
+    def __reduce__(self) -> tuple[type["Categorical"], tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]]:
+        return Categorical, (self.probabilities.T, self.values)
 
     def check_same_family(self, p: Distribution) -> None:
         super().check_same_family(p)
@@ -157,13 +160,18 @@ class Gaussian(Distribution):
 
     def __init__(self, mean: npt.ArrayLike, std: npt.ArrayLike) -> None:
         # Adding 0 turns -0 into +0: equal parameters must have equal digests.
-        self.mean: Float32 = _frozen(_vector("mean", mean) + np.float32(0))
+        self.mean: Float32 = frozen(_vector("mean", mean) + np.float32(0))
         spread = np.asarray(std, dtype=np.float64)
-        self.std: Float32 = _frozen(_vector("std", np.full(self.d, spread) if spread.ndim == 0 else spread))
+        self.std: Float32 = frozen(_vector("std", np.full(self.d, spread) if spread.ndim == 0 else spread))
         if self.std.size != self.d:
             raise ValueError(f"std must be a number or have as many entries as mean, {self.d}; got {self.std.size}")
         if self.std.min() <= 0:
-            raise ValueError("std must be positive")
+            raise ValueError("std must be positive, and not too small for a float32")
+        if float(np.abs(self.mean).max()) + 5.0 * float(self.std.max()) > np.finfo(np.float32).max:
+            raise ValueError("mean and std are so large that samples would overflow a float32")
+
+    def __reduce__(self) -> tuple[type["Gaussian"], tuple[Float32, Float32]]:
+        return Gaussian, (self.mean, self.std)
 
     @property
     def d(self) -> int:
@@ -179,11 +187,6 @@ class Gaussian(Distribution):
     def digest(self) -> bytes:
         return _sha256(f"{self.family} {self.d} ".encode(), self.mean, self.std)
 
-    @cached_property
-    def quantiles(self) -> Float32:
-        """The table that turns words into standard normals."""
-        return normal_quantiles()
-
 
 def _vector(name: str, values: npt.ArrayLike) -> Float32:
     with np.errstate(over="ignore"):  # what overflows is infinite, and told so below
@@ -195,16 +198,28 @@ def _vector(name: str, values: npt.ArrayLike) -> Float32:
     return array
 
 
-def _frozen(array: _Array) -> _Array:
-    array.setflags(write=False)
-    return array
-
-
 def _sha256(header: bytes, *arrays: npt.NDArray[np.generic]) -> bytes:
     state = hashlib.sha256(header)
     for array in arrays:
         state.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
     return state.digest()
+
+
+@kernel
+def _normalise(table: Float64, rows: Float32) -> int:
+    """`rows` = the table's columns, each coordinate scaled to sum to 1; 1 or 2 if it is not near enough to a law."""
+    symbols, d = rows.shape
+    for i in range(d):
+        total = 0.0
+        for a in range(symbols):
+            if not 0.0 <= table[i, a] <= 1.0:
+                return 1
+            total += table[i, a]
+        if not abs(total - 1.0) <= 1e-3:
+            return 2
+        for a in range(symbols):
+            rows[a, i] = table[i, a] / total
+    return 0
 
 
 @kernel
@@ -271,15 +286,23 @@ def _discrete_kl(probabilities: Float32, thresholds: UInt16, out: Float64) -> No
 
 
 @kernel
-def gaussian_nats(q_mean: float, q_std: float, p_mean: float, p_std: float) -> float:
-    """KL of two normals in nats."""
-    variance_ratio = (q_std / p_std) * (q_std / p_std)
-    shift = (q_mean - p_mean) / p_std
-    return max(0.5 * (variance_ratio - 1.0 + shift * shift) - math.log(q_std / p_std), 0.0)
+def gaussian_nats(
+    q_mean: Float32, q_std: Float32, p_mean: Float32, p_std: Float32, start: int, out: Float64, scratch: Float64
+) -> None:
+    """KL of two normals in nats, for the coordinates from `start` on."""
+    for o in range(out.size):
+        out[o] = np.float64(q_std[start + o]) / np.float64(p_std[start + o])
+    take_logarithms(out, scratch)
+    for o in range(out.size):
+        i = start + o
+        ratio = np.float64(q_std[i]) / np.float64(p_std[i])
+        shift = (np.float64(q_mean[i]) - np.float64(p_mean[i])) / np.float64(p_std[i])
+        nats = 0.5 * (ratio * ratio - 1.0 + shift * shift) - out[o]
+        out[o] = nats if nats > 0.0 else 0.0
 
 
 @kernel
 def _gaussian_kl(q_mean: Float32, q_std: Float32, p_mean: Float32, p_std: Float32, out: Float64) -> None:
+    gaussian_nats(q_mean, q_std, p_mean, p_std, 0, out, np.empty(out.size))
     for i in range(out.size):
-        nats = gaussian_nats(np.float64(q_mean[i]), np.float64(q_std[i]), np.float64(p_mean[i]), np.float64(p_std[i]))
-        out[i] = nats / LN_2
+        out[i] /= LN_2

@@ -4,17 +4,17 @@ With `y = p_mean + p_std z` the score is a parabola in `z = Q[u]`:
 
     log q(y)/p(y) = constant + c z + a z^2,   a = 0 where both have the same spread.
 
-The encoder reads `z` from the means of `Q` over cells of equal top bits, which fit the first-level cache. Up to
-`_LOOKUP_BITS` it adds cell by cell, candidate by candidate. Above that it uses that candidates are linear: a function
+The encoder reads `z` from the means of `Q` over cells of equal top bits, which fit the first-level cache; only where a
+coordinate pulls strongly, and could pull into a tail, from `Q` itself. Up to `_LOOKUP_BITS` it adds candidate by
+candidate. Above that it uses that candidates are linear: a function
 of the top `w` bits of a word is a sum of `2^w` Walsh functions of the candidate's index, at places that depend on the
 generators alone. So a coordinate adds `2^w` numbers to a spectrum (half of them, if `a = 0`: `z` is odd), and one fast
 Walsh-Hadamard transform a block turns the spectrum into the scores of all candidates.
 
-Cells of 8 bits blur `z` by 0.07 % of its variance and `z^2` by 1.4 %: that much less of the update survives. Cells of
-12 bits blur `z` by 0.003 %. The decoder always uses the whole table.
+Cells of 8 bits blur `z` by 0.07 % of its variance and `z^2` by 1.4 %, cells of 12 bits `z` by 0.003 %. The decoder
+always uses the whole table.
 """
 
-import math
 from functools import cache
 
 import numpy as np
@@ -30,7 +30,9 @@ from klms.codec.selection import select
 _FINE_BITS = 12
 _WALSH_BITS = 8
 _LOOKUP_BITS = 8
-_SMALLEST_WALSH_BLOCK = 32  # below that the transform costs more than it saves, and a blurred tail could show
+_SMALLEST_WALSH_BLOCK = 16  # below that the transform costs more than it saves
+_STRONG_LINEAR = 1.0
+_STRONG_SQUARE = 0.05
 
 Float64 = npt.NDArray[np.float64]
 
@@ -85,15 +87,19 @@ def _score_by_lookup(
     linear: Float64,
     square: Float64,
     u: npt.NDArray[np.uint16],
+    window: int,
     generators: npt.NDArray[np.int16],
     cells: Float64,
     expanded: npt.NDArray[np.int16],
     scores: Float64,
 ) -> None:
+    """Add every coordinate's scores, candidate by candidate."""
     mean = cells[0]
     mean_square = cells[1]
     for o in range(n):
-        expand(np.int16(int(u[o]) - 32768), generators, o, generators.shape[1], expanded)
+        if _is_strong(linear[o], square[o]):
+            continue
+        expand(np.int16(int(u[o]) - 32768), generators, window + o, generators.shape[1], expanded)
         c = linear[o]
         a = square[o]
         if a == 0.0:
@@ -105,30 +111,60 @@ def _score_by_lookup(
                 scores[k] += c * mean[cell] + a * mean_square[cell]
 
 
+@inlined
+def _is_strong(linear: float, square: float) -> bool:
+    return abs(linear) > _STRONG_LINEAR or abs(square) > _STRONG_SQUARE
+
+
+@kernel
+def _add_strong(
+    n: int,
+    linear: Float64,
+    square: Float64,
+    u: npt.NDArray[np.uint16],
+    window: int,
+    generators: npt.NDArray[np.int16],
+    quantiles: npt.NDArray[np.float32],
+    expanded: npt.NDArray[np.int16],
+    scores: Float64,
+) -> None:
+    """Add the scores of the coordinates that pull strongly, exactly."""
+    for o in range(n):
+        if _is_strong(linear[o], square[o]):
+            expand(np.int16(int(u[o]) - 32768), generators, window + o, generators.shape[1], expanded)
+            for k in range(scores.size):
+                z = np.float64(quantiles[int(expanded[k]) + 32768])
+                scores[k] += z * (linear[o] + square[o] * z)
+
+
 @kernel
 def _score_by_walsh(
     n: int,
     linear: Float64,
     square: Float64,
     u: npt.NDArray[np.uint16],
+    window: int,
     generators: npt.NDArray[np.int16],
     terms: Float64,
     places: npt.NDArray[np.int64],
     signs: Float64,
     scores: Float64,
 ) -> None:
+    """Add every coordinate's spectrum, and transform."""
     bits = generators.shape[1]
     lowest = 16 - _WALSH_BITS
     for o in range(n):
+        if _is_strong(linear[o], square[o]):
+            continue
         # A mask adds to the place whose bit j says whether the mask has odd overlap with generator j, with the sign
         # that says whether it has odd overlap with U. Doubling over the upper bits, the lowest keeping masks odd.
-        first_place = _bit_of_all(generators, o, bits, lowest)
+        first_place = _bit_of_all(generators, window + o, bits, lowest)
         first_sign = 1.0 - 2.0 * ((int(u[o]) >> lowest) & 1)
         places[0] = first_place
         signs[0] = first_sign
         half = 1
         for bit in range(lowest + 1, 16):
-            place = first_place ^ _bit_of_all(generators, o, bits, bit)
+            place = first_place ^ _bit_of_all(generators, window + o, bits, bit)
             sign = first_sign * (1.0 - 2.0 * ((int(u[o]) >> bit) & 1))
             for r in range(half):
                 places[half + r] = places[r] ^ place
@@ -144,11 +180,11 @@ def _score_by_walsh(
 
 
 @inlined
-def _bit_of_all(generators: npt.NDArray[np.int16], o: int, bits: int, bit: int) -> int:
-    """Bit `bit` of every generator of offset `o`, as a number."""
+def _bit_of_all(generators: npt.NDArray[np.int16], row: int, bits: int, bit: int) -> int:
+    """Bit `bit` of every generator of a row, as a number."""
     number = 0
     for j in range(bits):
-        number |= ((int(generators[o, j]) >> bit) & 1) << j
+        number |= ((int(generators[row, j]) >> bit) & 1) << j
     return number
 
 
@@ -163,6 +199,9 @@ def encode_blocks(
     p_std: npt.NDArray[np.float32],
     cells: Float64,
     terms: Float64,
+    quantiles: npt.NDArray[np.float32],
+    largest: int,
+    windows: npt.NDArray[np.uint16],
     generators: npt.NDArray[np.int16],
     key: npt.NDArray[np.uint64],
     rule: int,
@@ -171,11 +210,12 @@ def encode_blocks(
     kls: Float64,
 ) -> None:
     """Choose `indices[m]` and note `kls[m]` (nats) for the blocks `first <= m < end`."""
-    size = generators.shape[0]
     bits = generators.shape[1]
-    linear = np.empty(size)
-    square = np.empty(size)
-    buffer = np.empty(buffer_size(size), dtype=np.uint64)
+    linear = np.empty(largest)
+    square = np.empty(largest)
+    nats = np.empty(largest)
+    scratch = np.empty(largest)
+    buffer = np.empty(buffer_size(largest), dtype=np.uint64)
     expanded = np.empty(1 << bits, dtype=np.int16)
     places = np.empty(terms.shape[1], dtype=np.int64)
     signs = np.empty(terms.shape[1])
@@ -184,8 +224,10 @@ def encode_blocks(
     for m in range(first, end):
         start = bounds[m]
         n = bounds[m + 1] - start
+        window = int(windows[m])
+        gaussian_nats(q_mean, q_std, p_mean, p_std, start, nats[:n], scratch)
         kl = 0.0
-        constant = 0.0
+        wanted = 0.0
         for o in range(n):
             i = start + o
             q_s = np.float64(q_std[i])
@@ -194,15 +236,17 @@ def encode_blocks(
             shift = (np.float64(q_mean[i]) - np.float64(p_mean[i])) / q_s
             linear[o] = scale * shift
             square[o] = 0.5 - 0.5 * scale * scale
-            constant += math.log(scale) - 0.5 * shift * shift
-            kl += gaussian_nats(np.float64(q_mean[i]), q_s, np.float64(p_mean[i]), p_s)
+            kl += nats[o]
+            mean = shift / scale  # of z under q, whose variance is 1 / scale^2
+            wanted += linear[o] * mean + square[o] * (mean * mean + 1.0 / (scale * scale))
         u = words(buffer, start, n, U_STREAM, key)
         scores[:] = 0.0
         if bits <= _LOOKUP_BITS or n < _SMALLEST_WALSH_BLOCK:
-            _score_by_lookup(n, linear, square, u, generators, cells, expanded, scores)
+            _score_by_lookup(n, linear, square, u, window, generators, cells, expanded, scores)
         else:
-            _score_by_walsh(n, linear, square, u, generators, terms, places, signs, scores)
-        indices[m] = select(scores, rule, uniforms[m], kl - constant, weights)
+            _score_by_walsh(n, linear, square, u, window, generators, terms, places, signs, scores)
+        _add_strong(n, linear, square, u, window, generators, quantiles, expanded, scores)
+        indices[m] = select(scores, rule, uniforms[m], wanted, weights)
         kls[m] = kl
 
 
@@ -215,16 +259,18 @@ def decode_blocks(
     mean: npt.NDArray[np.float32],
     std: npt.NDArray[np.float32],
     quantiles: npt.NDArray[np.float32],
+    largest: int,
+    windows: npt.NDArray[np.uint16],
     generators_by_bit: npt.NDArray[np.uint16],
     key: npt.NDArray[np.uint64],
     out: npt.NDArray[np.float32],
 ) -> None:
     """Write the chosen candidates of the blocks `first <= m < end` to `out`."""
-    buffer = np.empty(buffer_size(generators_by_bit.shape[1]), dtype=np.uint64)
+    buffer = np.empty(buffer_size(largest), dtype=np.uint64)
     for m in range(first, end):
         start = bounds[m]
         n = bounds[m + 1] - start
-        u = chosen_words(buffer, start, n, int(indices[m]), generators_by_bit, key)
+        u = chosen_words(buffer, start, n, int(windows[m]), int(indices[m]), generators_by_bit, key)
         for o in range(n):
             # Two float32 operations, each rounded: the same on every IEEE machine.
             scaled = np.float32(std[start + o] * quantiles[u[o]])

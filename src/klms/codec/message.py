@@ -22,13 +22,12 @@ from klms.codec.block_sizes import pack_sizes, unpack_sizes
 from klms.codec.blocks import Blocks
 from klms.codec.candidates import MAX_BITS
 from klms.codec.distributions import Distribution
-from klms.codec.errors import CorruptMessage, UnsupportedMessage
+from klms.codec.errors import CorruptMessage, SideInformationMismatch, UnsupportedMessage
 from klms.codec.philox import SharedKey
 
 MAGIC = b"KL"
 VERSION = 1
 FAMILIES = {"bernoulli": 1, "categorical": 2, "gaussian": 3}
-MAX_COORDINATES = (1 << 32) - 1
 MAX_SCALARS = (1 << 16) - 1
 
 _CARRIES_BLOCKS = 1
@@ -82,13 +81,12 @@ def write(
     send_blocks: bool,
 ) -> bytes:
     """The message."""
-    if blocks.d > MAX_COORDINATES:
-        raise ValueError(f"p has {blocks.d} coordinates; a message holds at most {MAX_COORDINATES}")
     if len(scalars) > MAX_SCALARS:
         raise ValueError(f"scalars has {len(scalars)} numbers; a message holds at most {MAX_SCALARS}")
-    sides = np.asarray(scalars, dtype="<f4")
-    if not np.isfinite(sides).all():
-        raise ValueError("scalars must be finite float32 numbers")
+    with np.errstate(over="ignore"):
+        sides = np.asarray(scalars, dtype="<f4")
+    if sides.ndim != 1 or not np.isfinite(sides).all():
+        raise ValueError("scalars must be a list of finite float32 numbers")
     header = _HEADER.pack(
         MAGIC,
         VERSION,
@@ -106,11 +104,17 @@ def write(
     return body + _CRC.pack(zlib.crc32(body))
 
 
+def as_bytes(message: bytes | bytearray | memoryview) -> bytes:
+    """A message in any bytes-like dress, as bytes."""
+    return message if isinstance(message, bytes) else bytes(memoryview(message).tobytes())
+
+
 def inspect(message: bytes) -> MessageInfo:
     """The header of a message, checked; neither `p` nor the key is needed.
 
     Raises `CorruptMessage` or `UnsupportedMessage`.
     """
+    message = as_bytes(message)
     if len(message) < _HEADER.size + _CRC.size:
         raise CorruptMessage(f"{len(message)} bytes are too few for a message")
     magic, version, flags, family, bits, scalars, d, blocks, tag, mean_kl = _HEADER.unpack_from(message)
@@ -153,8 +157,12 @@ def inspect(message: bytes) -> MessageInfo:
     )
 
 
-def carried_blocks(message: bytes, info: MessageInfo) -> Blocks:
-    """The block map of a message that carries one."""
+def carried_blocks(message: bytes, info: MessageInfo | None = None) -> Blocks:
+    """The block map of a message that carries one. The work is bounded by the message's own size in blocks."""
+    message = as_bytes(message)
+    info = info or inspect(message)
+    if not info.carries_blocks:
+        raise SideInformationMismatch("the message carries no block map")
     start = _HEADER.size + 4 * len(info.scalars)
     section = message[start : start + info.block_size_bytes]
     return Blocks.of_sizes(unpack_sizes(section, info.blocks, info.d))

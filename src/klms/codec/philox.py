@@ -6,8 +6,8 @@ thread, in any order. The seed is the key; the counter holds what must never rep
     counter = (index, round, client mod 2^32, client div 2^32)
 
 Each call gives eight words, little end first: word `n` of a stream is half `n mod 2` of output `(n mod 8) div 2` of
-the call with index `n div 8`. `U`, a word a coordinate, takes the indices from 0 on; `G`, the generators of the
-candidates (see `candidates.py`), those from 2^31 on.
+the call with index `n div 8`. `U`, a word a coordinate, takes the indices from 0 on; what the candidates are made of
+besides (see `candidates.py`) those from 2^30 and from 2^31 on.
 """
 
 import sys
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec._jit import inlined, kernel
+from klms.codec.checks import integer
 
 if sys.byteorder != "little":
     raise ImportError("klms reads words of 16 bits out of words of 64 and needs a little-endian machine")
@@ -24,6 +25,7 @@ if sys.byteorder != "little":
 UInt16 = npt.NDArray[np.uint16]
 
 U_STREAM = 0
+WINDOW_STREAM = 1 << 30
 G_STREAM = 1 << 31
 
 _MULTIPLIER_0 = np.uint64(0xD2511F53)
@@ -48,12 +50,7 @@ class SharedKey:
 
     def __post_init__(self) -> None:
         for name, bits in (("seed", 64), ("round", 32), ("client", 64)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise ValueError(f"{name} must be an integer, got {value!r}")
-            if not 0 <= value < 1 << bits:
-                raise ValueError(f"{name} must be in [0, 2^{bits}), got {value}")
-            object.__setattr__(self, name, int(value))
+            object.__setattr__(self, name, integer(name, getattr(self, name), 0, (1 << bits) - 1))
 
     def words(self) -> npt.NDArray[np.uint64]:
         """The key and the constant part of the counter as 32-bit words, in the order that `philox4x32` takes them."""

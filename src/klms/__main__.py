@@ -1,0 +1,5 @@
+"""`python -m klms` is the `klms` command."""
+
+from klms.cli import app
+
+app()

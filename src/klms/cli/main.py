@@ -1,0 +1,66 @@
+"""The command line: parses, calls, prints."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+import klms
+from klms.cli import bench, data, learn
+from klms.cli.show import console, fail
+
+app = typer.Typer(
+    help="Federated-learning updates at the cost of their KL divergence.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")
+learn.register(app)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(klms.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated-learning updates at the cost of their KL divergence."""
+
+
+@app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(help="A file that holds one message.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a message says of itself. Neither `p` nor the key is needed.
+
+    Example: `klms inspect client-3.klms`
+    """
+    try:
+        info = klms.inspect(file.read_bytes())
+    except OSError as error:
+        raise fail(f"{file}: {error.strerror}") from error
+    except klms.KLMSError as error:
+        raise fail(f"{file}: {error}") from error
+    fields = dataclasses.asdict(info) | {"tag": info.tag.hex(), "bits_per_parameter": info.bits_per_parameter}
+    if as_json:
+        typer.echo(json.dumps(fields, indent=2))
+        return
+    table = Table(box=None, show_header=False)
+    for name, value in fields.items():
+        shown = f"{value:.6g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+        table.add_row(name.replace("_", " "), shown)
+    console().print(table)

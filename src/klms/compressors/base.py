@@ -1,0 +1,33 @@
+"""What every compressor of dense updates offers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from klms.codec import SharedKey
+
+Vector = npt.NDArray[np.float32]
+Side = Mapping[str, npt.NDArray[np.generic]]
+"""Side information: what server and clients share besides the model. It goes out with every round."""
+
+
+class Compressor(Protocol):
+    """A scheme. It holds settings only; what changes from round to round is in `Side`, handed in and out."""
+
+    def start(self) -> Side:
+        """The side information of the first round."""
+        ...
+
+    def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        """The message of one client. `rng` is its private randomness."""
+        ...
+
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
+        """What the server reads in it. Raises a `KLMSError` on any bytes that are no message of this scheme."""
+        ...
+
+    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
+        """The side information of the next round, from what was received and decoded in this one."""
+        ...

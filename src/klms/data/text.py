@@ -1,0 +1,151 @@
+"""Text by author: a corpus of words, and the next-word examples that are cut from it."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from klms.data.dataset import Dataset
+from klms.data.errors import DataError
+
+PADDING, UNKNOWN = 0, 1
+_WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+
+
+@dataclass(frozen=True)
+class Document:
+    """What one author said in one go; `held_out` says whether it is for testing, `None` that nobody decided yet."""
+
+    author: str
+    words: list[str]
+    held_out: bool | None = None
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents as indices into `words`, which are in alphabetical order.
+
+    It is what the cache keeps: examples of any vocabulary and length can be cut from it. Document `i` is
+    `tokens[bounds[i]:bounds[i + 1]]`, by author `owners[i]`, for testing if `held_out[i]`.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    tokens: npt.NDArray[np.int32]
+    bounds: npt.NDArray[np.int64]
+    owners: npt.NDArray[np.int64]
+    held_out: npt.NDArray[np.bool_]
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in lower case, without punctuation.
+
+    >>> words_of("I'll call -- the bell, then beating ONE!")
+    ["i'll", 'call', 'the', 'bell', 'then', 'beating', 'one']
+    """
+    return _WORD.findall(text.lower())
+
+
+def collect(name: str, documents: Iterable[Document]) -> Corpus:
+    """A corpus of the documents that have a word to predict, that is two words or more.
+
+    Where the source does not say what is for testing, it is the last tenth of each author's documents, rounded down, so
+    that every author has something to train on.
+    """
+    index: dict[str, int] = {}
+    authors: dict[str, int] = {}
+    tokens: list[int] = []
+    bounds, owners, decided = [0], [], []
+    for document in documents:
+        if len(document.words) < 2:
+            continue
+        tokens.extend(index.setdefault(word, len(index)) for word in document.words)
+        bounds.append(len(tokens))
+        owners.append(authors.setdefault(document.author, len(authors)))
+        decided.append(document.held_out)
+    owner = np.array(owners, np.int64)
+    if None in decided:
+        held_out = _last_tenth(owner)
+    else:
+        held_out = np.array(decided, np.bool_)
+    words = tuple(sorted(index))
+    place = np.empty(len(words), np.int32)
+    place[[index[word] for word in words]] = np.arange(len(words))
+    corpus = Corpus(name, words, place[np.array(tokens, np.int64)], np.array(bounds, np.int64), owner, held_out)
+    check_corpus(corpus)
+    return corpus
+
+
+def _last_tenth(owner: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    counts = np.bincount(owner)
+    order = np.argsort(owner, kind="stable")
+    place = np.empty_like(owner)
+    place[order] = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return place >= (counts - counts // 10)[owner]
+
+
+def check_corpus(corpus: Corpus) -> None:
+    """Raise `DataError` unless the arrays fit each other and there is something to train and to test on."""
+    n = corpus.owners.size
+    whole = (
+        corpus.bounds.shape == (n + 1,)
+        and corpus.held_out.shape == (n,)
+        and corpus.tokens.ndim == corpus.owners.ndim == 1
+        and (corpus.bounds[0], corpus.bounds[-1]) == (0, corpus.tokens.size)
+        and bool((np.diff(corpus.bounds) >= 2).all())
+    )
+    if not whole:
+        raise DataError(f"{corpus.name}: the parts of the text do not fit together")
+    if not 0 < np.count_nonzero(corpus.held_out) < n:
+        raise DataError(f"{corpus.name}: {n} documents with {np.count_nonzero(corpus.held_out)} for testing: too few")
+    if corpus.tokens.min() < 0 or corpus.tokens.max() >= len(corpus.words) or corpus.owners.min() < 0:
+        raise DataError(f"{corpus.name}: a word or an author has no such index")
+
+
+def examples(corpus: Corpus, vocabulary: int, length: int) -> Dataset:
+    """Next-word examples of `length` words over the `vocabulary` ids; ids 2 on are the most frequent training words.
+
+    A document is cut every `length` words, and each of its words but the first is predicted once.
+    """
+    if vocabulary < 3:
+        raise ValueError(f"vocabulary must be at least 3 (padding, unknown and a word), got {vocabulary}")
+    if length < 1:
+        raise ValueError(f"length must be at least 1, got {length}")
+    training = np.repeat(~corpus.held_out, np.diff(corpus.bounds))
+    counts = np.bincount(corpus.tokens[training], minlength=len(corpus.words))
+    ranked = np.argsort(-counts, kind="stable")[: vocabulary - 2]
+    ids = np.full(len(corpus.words), UNKNOWN, np.int64)
+    ids[ranked] = np.arange(2, 2 + ranked.size)
+    x, y, owner, held_out = _windows(corpus, ids[corpus.tokens], length)
+    return Dataset(
+        name=corpus.name,
+        train_x=x[~held_out],
+        train_y=y[~held_out],
+        test_x=x[held_out],
+        test_y=y[held_out],
+        classes=vocabulary,
+        train_owner=owner[~held_out],
+        test_owner=owner[held_out],
+        kind="text",
+    )
+
+
+def _windows(
+    corpus: Corpus, ids: npt.NDArray[np.int64], length: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    steps = np.diff(corpus.bounds) - 1
+    windows = -(-steps // length)
+    document = np.repeat(np.arange(steps.size), windows)
+    place = np.arange(document.size) - np.repeat(np.cumsum(windows) - windows, windows)
+    start = corpus.bounds[document] + place * length
+    where = start[:, None] + np.arange(length + 1)
+    inside = where < corpus.bounds[document + 1][:, None]
+    grid = np.where(inside, ids[np.minimum(where, ids.size - 1)], PADDING)
+    return (
+        np.ascontiguousarray(grid[:, :-1]),
+        np.ascontiguousarray(grid[:, 1:]),
+        corpus.owners[document],
+        corpus.held_out[document],
+    )

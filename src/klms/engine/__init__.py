@@ -1,0 +1,1 @@
+"""Engines run the rounds of a method."""

@@ -1,0 +1,1 @@
+"""Runs and experiments: settings by name, the run folder, the ledger of bytes."""

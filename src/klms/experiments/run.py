@@ -1,0 +1,72 @@
+"""Run a method, into a folder, from the beginning or from where it stopped."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from klms.engine import local
+from klms.engine.federation import Federation
+from klms.experiments.run_folder import RunFolder
+from klms.methods.config import RunConfig
+
+Progress = Callable[[RunConfig, Mapping[str, object]], None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in numbers, over all its rounds."""
+
+    method: str
+    d: int
+    rounds: int
+    metrics: dict[str, float]
+    """Of the last evaluation."""
+    bits_per_parameter: float
+    uplink_bytes: int
+    encode_share: float
+    """Part of the clients' and server's working time that encoding and decoding took."""
+    seconds: float
+
+
+def start(config: RunConfig, path: Path, *, workers: int = 1, progress: Progress | None = None) -> Summary:
+    """A new run in `path`."""
+    return _go_on(RunFolder.create(path, config), config, workers, progress)
+
+
+def resume(path: Path, *, workers: int = 1, progress: Progress | None = None) -> Summary:
+    """The run in `path`, from its last checkpoint; byte for byte as if it had never stopped."""
+    folder = RunFolder(path)
+    return _go_on(folder, folder.config(), workers, progress)
+
+
+def _go_on(folder: RunFolder, config: RunConfig, workers: int, progress: Progress | None) -> Summary:
+    federation = Federation.create(config)
+    state = folder.state() or federation.method.init()
+    folder.rewind(state.round)
+    for result in local.rounds(federation, config, state, workers):
+        folder.append(result.record, result.state)
+        if progress is not None:
+            progress(config, result.record)
+    return summarise(folder, federation.method.layout.d)
+
+
+def summarise(folder: RunFolder, d: int) -> Summary:
+    """The ledger, added up."""
+    records = list(folder.records())
+    evaluated = [record for record in records if "accuracy" in record][-1]
+    names = ("accuracy", "accuracy_averaged", "accuracy_of_sample", "nll", "ece")
+    seconds: dict[str, float] = {}
+    for record in records:
+        for phase, value in record["seconds"].items():  # type: ignore[attr-defined]
+            seconds[phase] = seconds.get(phase, 0.0) + value
+    working = sum(seconds[phase] for phase in ("train", "encode", "decode", "aggregate"))
+    return Summary(
+        method=folder.config().method,
+        d=d,
+        rounds=len(records),
+        metrics={name: float(str(evaluated[name])) for name in names if name in evaluated},
+        bits_per_parameter=sum(float(str(r["bits_per_parameter"])) for r in records) / len(records),
+        uplink_bytes=sum(int(str(r["uplink_bytes"])) for r in records),
+        encode_share=(seconds["encode"] + seconds["decode"]) / working,
+        seconds=seconds["total"],
+    )

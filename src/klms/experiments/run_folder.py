@@ -1,0 +1,86 @@
+"""The folder of a run: settings, versions, a line a round, and the state to go on from.
+
+A line is written before the checkpoint of its round. So a run that is killed at any moment has at least the lines of
+its checkpoint, and `resume` drops those beyond it: the round under way is all that is lost.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import klms
+from klms.experiments.settings import SettingsError, resolve, to_toml
+from klms.methods.base import State, json_line
+from klms.methods.config import RunConfig
+
+CONFIG, VERSIONS, METRICS, CHECKPOINT = "config.toml", "versions.json", "metrics.jsonl", "checkpoint.npz"
+
+
+class RunFolder:
+    """One run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig) -> "RunFolder":
+        """A new run; a folder that holds one is left alone."""
+        if (path / CONFIG).exists():
+            raise SettingsError(f"{path} holds a run already: resume it with --resume {path}, or choose another --out")
+        path.mkdir(parents=True, exist_ok=True)
+        versions = {"klms": klms.__version__, "python": platform.python_version()}
+        versions |= {name: metadata.version(name) for name in ("numpy", "numba", "constriction", "torch")}
+        _replace(path / VERSIONS, json.dumps(versions, indent=2).encode())
+        _replace(path / CONFIG, to_toml(config).encode())
+        return cls(path)
+
+    def config(self) -> RunConfig:
+        """The settings that the run was started with."""
+        file = self.path / CONFIG
+        try:
+            method = next(line for line in file.read_text().splitlines() if line.startswith("method = "))
+        except (OSError, StopIteration) as error:
+            raise SettingsError(
+                f"{self.path} is not the folder of a run: it has no {CONFIG} that names a method"
+            ) from error
+        return resolve(json.loads(method.partition("= ")[2]), file=file)
+
+    def state(self) -> State | None:
+        """Where the run stands; None before its first round ends."""
+        file = self.path / CHECKPOINT
+        return State.from_bytes(file.read_bytes()) if file.exists() else None
+
+    def rewind(self, rounds: int) -> None:
+        """Drop the lines beyond `rounds`."""
+        kept = [json_line(record) for record in self.records() if int(str(record["round"])) <= rounds]
+        _replace(self.path / METRICS, "".join(f"{line}\n" for line in kept).encode())
+
+    def append(self, record: dict[str, object], state: State) -> None:
+        """A round is done."""
+        with (self.path / METRICS).open("a") as file:
+            file.write(json_line(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        _replace(self.path / CHECKPOINT, state.to_bytes(private=True))
+
+    def records(self) -> Iterator[dict[str, object]]:
+        """The lines so far; a half-written last line is not one."""
+        file = self.path / METRICS
+        if file.exists():
+            for line in file.read_text().splitlines():
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError:
+                    return
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

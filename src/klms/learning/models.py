@@ -1,0 +1,131 @@
+"""The paper's models (appendix E), with widths and classes as settings.
+
+Normalisation layers keep no running statistics: they use those of the batch at hand, in training and in testing. So a
+model is its parameters and nothing else, and one vector is all that is ever sent.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+MODELS = ("lenet", "conv4", "conv6", "resnet18", "lstm")
+
+
+def build(name: str, shape: Sequence[int], classes: int, width: float = 1.0) -> nn.Module:
+    """A model for inputs of `shape` (channels, height, width; or the length of a text)."""
+    if name == "lenet":
+        return LeNet(shape, classes, width)
+    if name in ("conv4", "conv6"):
+        return conv(2 if name == "conv4" else 3, shape, classes, width)
+    if name == "resnet18":
+        return ResNet18(shape, classes, width)
+    if name == "lstm":
+        return NextWord(classes, embedding=round(96 * width), hidden=round(192 * width))
+    raise ValueError(f"model must be one of {', '.join(MODELS)}; got {name!r}")
+
+
+class LeNet(nn.Module):
+    """Two 5x5 convolutions of 20 and 50 filters, each pooled, and 500 hidden units."""
+
+    def __init__(self, shape: Sequence[int], classes: int, width: float) -> None:
+        super().__init__()
+        first, second, hidden = (max(1, round(n * width)) for n in (20, 50, 500))
+        side = [((n - 4) // 2 - 4) // 2 for n in shape[1:]]
+        self.conv1 = nn.Conv2d(shape[0], first, 5)
+        self.conv2 = nn.Conv2d(first, second, 5)
+        self.linear = nn.Linear(second * side[0] * side[1], hidden)
+        self.output = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of the classes."""
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        scores: Tensor = self.output(functional.relu(self.linear(x.flatten(1))))
+        return scores
+
+
+def conv(stages: int, shape: Sequence[int], classes: int, width: float) -> nn.Sequential:
+    """CONV4 (two stages) and CONV6 (three): pairs of 3x3 convolutions, each pair pooled; 256, 256 hidden units."""
+    layers: list[nn.Module] = []
+    channels = shape[0]
+    side = list(shape[1:])
+    for stage in range(stages):
+        filters = max(1, round(64 * 2**stage * width))
+        for _ in range(2):
+            layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.ReLU()]
+            channels = filters
+        layers.append(nn.MaxPool2d(2))
+        side = [n // 2 for n in side]
+    hidden = max(1, round(256 * width))
+    layers += [nn.Flatten(), nn.Linear(channels * side[0] * side[1], hidden), nn.ReLU()]
+    layers += [nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
+    return nn.Sequential(*layers)
+
+
+class _Residual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs, track_running_stats=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs, track_running_stats=False)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride > 1 or inputs != outputs else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm2(self.conv2(functional.relu(self.norm1(self.conv1(x)))))
+        return functional.relu(y + (x if self.shortcut is None else self.shortcut(x)))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 with a 3x3 stem."""
+
+    def __init__(self, shape: Sequence[int], classes: int, width: float) -> None:
+        super().__init__()
+        filters = [max(1, round(64 * 2**stage * width)) for stage in range(4)]
+        self.stem = nn.Conv2d(shape[0], filters[0], 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(filters[0], track_running_stats=False)
+        blocks: list[nn.Module] = []
+        before = filters[0]
+        for stage, count in enumerate(filters):
+            blocks += [_Residual(before, count, 1 if stage == 0 else 2), _Residual(count, count, 1)]
+            before = count
+        self.blocks = nn.Sequential(*blocks)
+        self.output = nn.Linear(before, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of the classes."""
+        x = self.blocks(functional.relu(self.norm(self.stem(x))))
+        scores: Tensor = self.output(x.mean(dim=(2, 3)))
+        return scores
+
+
+class NextWord(nn.Module):
+    """An LSTM that predicts the next word at every place of a text.
+
+    The cell is written out: torch's own keeps references to its weights, past which masks could not be applied.
+    """
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.from_input = nn.Linear(embedding, 4 * hidden)
+        self.from_state = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.output = nn.Linear(hidden, vocabulary)
+        self.hidden = hidden
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Scores of the next word: (texts, vocabulary, places), as the loss takes them."""
+        inputs = self.from_input(self.embedding(words))
+        state = inputs.new_zeros(words.shape[0], self.hidden)
+        memory = torch.zeros_like(state)
+        states = []
+        for place in range(words.shape[1]):
+            gates = inputs[:, place] + self.from_state(state)
+            write, forget, read, new = gates.chunk(4, dim=1)
+            memory = torch.sigmoid(forget + 1) * memory + torch.sigmoid(write) * torch.tanh(new)
+            state = torch.sigmoid(read) * torch.tanh(memory)
+            states.append(state)
+        scores: Tensor = self.output(torch.stack(states, dim=1)).transpose(1, 2)
+        return scores

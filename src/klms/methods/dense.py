@@ -1,0 +1,56 @@
+"""Methods that train the parameters themselves: local training, a compressed difference, a step of the server.
+
+`v = w_client - w_global` is what a client sends, through any compressor; the server does
+`w += server_lr * mean(v_hat)` (the minus that the paper prints is a slip).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from klms.compressors.base import Compressor
+from klms.learning import evaluation
+from klms.learning.training import Examples, Schedule, train
+from klms.methods.base import Method, Outcome, State, Stopwatch, Upload
+from klms.methods.facts import message_facts
+
+
+@dataclass(frozen=True)
+class Dense(Method):
+    """FedAvg, and what differs from it in the compressor alone."""
+
+    compressor: Compressor
+    schedule: Schedule
+    server_lr: float
+
+    def init(self) -> State:
+        return State(0, {"weights": self.network.kaiming(self.seed), **self.compressor.start()})
+
+    def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
+        clock = Stopwatch()
+        before = state.vector("weights")
+        with clock("train"):
+            update = train(self.network, before, data, self.schedule, rng) - before
+        with clock("encode"):
+            key = self.key(state.round + 1, client)
+            message = self.compressor.encode(update, state.shared, key=key, rng=rng)
+        return Upload(client, message, clock.seconds)
+
+    def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
+        clock = Stopwatch()
+        with clock("decode"):
+            vectors = [
+                self.compressor.decode(upload.message, state.shared, key=self.key(state.round + 1, upload.client))
+                for upload in uploads
+            ]
+        messages = [upload.message for upload in uploads]
+        with clock("aggregate"):
+            step = np.mean(vectors, axis=0, dtype=np.float64)
+            weights = (state.vector("weights") + self.server_lr * step).astype(np.float32)
+            side = self.compressor.learn(state.shared, messages, vectors)
+        return Outcome(state.after({**side, "weights": weights}), message_facts(messages, self.layout.d), clock.seconds)
+
+    def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
+        weights = state.vector("weights")
+        return evaluation.metrics(evaluation.predict(self.network, weights, data), data), state

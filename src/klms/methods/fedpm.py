@@ -1,0 +1,101 @@
+"""FedPM (Isik et al., 2023) and FedPM-KLMS: frozen random weights, trained mask probabilities.
+
+The server holds `theta`; a client trains it to `phi` and sends a sample of `Bern(phi)`: bit by bit and arithmetic-coded
+(FedPM), or at the cost of its KL to `Bern(theta)` (FedPM-KLMS). BayesAgg makes the next `theta` of the masks:
+`alpha += sum m`, `beta += C - sum m`, `theta = (alpha - 1) / (alpha + beta - 2)` (the paper prints another numerator),
+from a prior that is reset every `reset` rounds; with the default, every round, `theta` is the mean mask. It is kept
+inside `[margin, 1 - margin]`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from klms.codec import Bernoulli
+from klms.compressors.base import Vector
+from klms.compressors.block_coder import BlockCoder
+from klms.compressors.mask import MaskCoder
+from klms.learning import evaluation
+from klms.learning.training import Examples, Schedule, train_mask
+from klms.methods.base import Method, Outcome, State, Stopwatch, Upload
+from klms.methods.facts import message_facts
+
+PRIOR = 1.0  # lambda_0 of the Beta prior
+AVERAGED_MASKS = 5
+
+
+@dataclass(frozen=True)
+class FedPM(Method):
+    """With a `coder`, FedPM-KLMS."""
+
+    coder: BlockCoder | None
+    schedule: Schedule
+    margin: float
+    reset: int
+
+    @cached_property
+    def frozen(self) -> Vector:
+        """The weights that the masks are for: a function of the seed."""
+        return self.network.signed_constants(self.seed)
+
+    def init(self) -> State:
+        d = self.layout.d
+        side = {} if self.coder is None else self.coder.start()
+        ones = np.full(d, PRIOR, dtype=np.float32)
+        return State(0, {"theta": np.full(d, 0.5, dtype=np.float32), **side}, {"alpha": ones, "beta": ones})
+
+    def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
+        clock = Stopwatch()
+        theta = state.vector("theta")
+        with clock("train"):
+            phi = train_mask(self.network, self.frozen, theta, data, self.schedule, rng)
+        with clock("encode"):
+            if self.coder is None:
+                message = MaskCoder(self.layout).encode((rng.random(phi.size) < phi).astype(np.uint8))
+            else:
+                key = self.key(state.round + 1, client)
+                message = self.coder.encode(Bernoulli(phi), Bernoulli(theta), state.shared, key=key, rng=rng)
+        return Upload(client, message, clock.seconds)
+
+    def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
+        clock = Stopwatch()
+        messages = [upload.message for upload in uploads]
+        ones = np.zeros(self.layout.d)
+        side = {name: array for name, array in state.shared.items() if name != "theta"}
+        with clock("decode"):
+            p = Bernoulli(state.shared["theta"])
+            for upload in uploads:
+                if self.coder is None:
+                    ones += MaskCoder(self.layout).decode(upload.message)
+                else:
+                    key = self.key(state.round + 1, upload.client)
+                    ones += self.coder.decode(upload.message, p, state.shared, key=key)
+        with clock("aggregate"):
+            fresh = state.round % self.reset == 0
+            alpha = (PRIOR if fresh else state.kept("alpha")) + ones
+            beta = (PRIOR if fresh else state.kept("beta")) + (len(uploads) - ones)
+            theta = np.clip((alpha - 1) / (alpha + beta - 2), self.margin, 1 - self.margin)
+            if self.coder is not None:
+                side = dict(self.coder.learn(side, messages))
+        after = state.after(
+            {"theta": theta.astype(np.float32), **side},
+            {"alpha": alpha.astype(np.float32), "beta": beta.astype(np.float32)},
+        )
+        return Outcome(after, message_facts(messages, self.layout.d), clock.seconds)
+
+    def sample_mask(self, state: State, number: int = 0) -> npt.NDArray[np.uint8]:
+        """A mask drawn from `theta`: with the seed, the whole model."""
+        rng = np.random.default_rng([self.seed, 0x3A5C, state.round, number])
+        theta = state.vector("theta")
+        return (rng.random(theta.size) < theta).astype(np.uint8)
+
+    def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
+        tables = [
+            evaluation.predict(self.network, self.frozen * self.sample_mask(state, number), data)
+            for number in range(AVERAGED_MASKS)
+        ]
+        averaged = evaluation.metrics(np.mean(tables, axis=0), data)["accuracy"]
+        return evaluation.metrics(tables[0], data) | {"accuracy_averaged": averaged}, state

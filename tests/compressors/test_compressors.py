@@ -1,0 +1,208 @@
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from klms import Codec, CorruptMessage, KLMSError, SharedKey, SideInformationMismatch, UpdateRule, inspect
+from klms.compressors.block_coder import BlockCoder
+from klms.compressors.float32 import Float32
+from klms.compressors.klms_gaussian import KLMSGaussian
+from klms.compressors.klms_qsgd import KLMSQSGD
+from klms.compressors.klms_sign import KLMSSign
+from klms.compressors.layout import Layout
+from klms.compressors.mask import MaskCoder
+from klms.compressors.qsgd import QSGD
+from klms.compressors.sign import Sign, plus_probability
+
+LAYOUT = Layout(("a", "b"), ((30, 40), (300,)))
+D = LAYOUT.d
+KEY = SharedKey(1, 2, 3)
+
+
+def coder(fixed: int = 0) -> BlockCoder:
+    return BlockCoder(D, Codec(bits=8), target=6.0, max_size=512, rule=UpdateRule(4.0, 9.0), fixed=fixed)
+
+
+def all_schemes():
+    return {
+        "float32": Float32(D),
+        "sign": Sign(LAYOUT),
+        "stochastic sign": Sign(LAYOUT, 1.0),
+        "qsgd 1": QSGD(LAYOUT, 1, 256),
+        "qsgd 7": QSGD(LAYOUT, 7, 0),
+        "klms sign": KLMSSign(LAYOUT, 1.0, coder()),
+        "klms qsgd": KLMSQSGD(LAYOUT, 256, 10.0, coder()),
+        "klms gaussian": KLMSGaussian(1.0, coder()),
+        "klms gaussian, fixed": KLMSGaussian(1.0, coder(fixed=100)),
+    }
+
+
+def vector(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 0.3, D).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", all_schemes())
+def test_what_is_sent_arrives_over_rounds_with_a_learning_side(name):
+    scheme = all_schemes()[name]
+    side = scheme.start()
+    for round_ in range(1, 6):
+        messages, vectors = [], []
+        for client in range(3):
+            key = SharedKey(1, round_, client)
+            message = scheme.encode(vector(client), side, key=key, rng=np.random.default_rng([round_, client]))
+            again = all_schemes()[name].decode(message, dict(side), key=key)
+            messages.append(message)
+            vectors.append(scheme.decode(message, side, key=key))
+            assert vectors[-1].shape == (D,)
+            assert vectors[-1].dtype == np.float32
+            np.testing.assert_array_equal(vectors[-1], again)
+            assert float(vectors[-1] @ vector(client)) > 0
+        side = scheme.learn(side, messages, vectors)
+
+
+@pytest.mark.parametrize("name", ["qsgd 1", "qsgd 7"])
+def test_qsgd_is_unbiased(name):
+    """Each coordinate's mean over draws against its own deviation; the largest of D z-scores, false alarm 1e-6."""
+    scheme, x, draws = all_schemes()[name], vector(), 3000
+    total, square = np.zeros(D), np.zeros(D)
+    for n in range(draws):
+        y = scheme.decode(scheme.encode(x, {}, key=KEY, rng=np.random.default_rng(n)), {}, key=KEY).astype(float)
+        total += y
+        square += y * y
+    mean = total / draws
+    deviation = np.sqrt(np.maximum(square / draws - mean**2, 1e-6) / draws)
+    assert np.max(np.abs(mean - x) / (deviation + 1e-3)) < 6.5
+
+
+def test_klms_qsgd_points_where_qsgd_does():
+    scheme, x = all_schemes()["klms qsgd"], vector()
+    side = scheme.start()
+    mean = np.mean(
+        [
+            scheme.decode(
+                scheme.encode(x, side, key=(k := SharedKey(5, 1, n)), rng=np.random.default_rng(n)), side, key=k
+            )
+            for n in range(300)
+        ],
+        axis=0,
+    )
+    assert 0.5 < mean @ x / (x @ x) < 1.1
+    assert mean @ x / np.linalg.norm(mean) / np.linalg.norm(x) > 0.8
+
+
+def test_a_zero_update_is_fine_everywhere():
+    for scheme in all_schemes().values():
+        side = scheme.start()
+        message = scheme.encode(np.zeros(D, dtype=np.float32), side, key=KEY, rng=np.random.default_rng(0))
+        assert np.isfinite(scheme.decode(message, side, key=KEY)).all()
+
+
+def test_stochastic_signs_have_the_papers_law():
+    p = plus_probability(vector(), LAYOUT, 2.0)
+    scale = 2.0 * np.sqrt(np.mean(vector()[LAYOUT.parts[0]].astype(float) ** 2))
+    np.testing.assert_allclose(p[:5], 1 / (1 + np.exp(-vector()[:5] / scale)), rtol=1e-5)
+
+
+def test_one_bit_schemes_cost_one_bit():
+    for name in ("sign", "stochastic sign"):
+        message = all_schemes()[name].encode(vector(), {}, key=KEY, rng=np.random.default_rng(0))
+        assert len(message) == 12 + -(-D // 8)
+
+
+def test_the_update_protocol():
+    """Round 1 cuts and sends blocks; then all use the aggregate, until the KL leaves its range."""
+    scheme = KLMSGaussian(1.0, coder())
+    side = scheme.start()
+    assert side["block_update"]
+
+    def round_(number: int, size: float, side):
+        messages = [
+            scheme.encode(size * vector(c), side, key=SharedKey(1, number, c), rng=np.random.default_rng(c))
+            for c in range(4)
+        ]
+        return messages, scheme.learn(side, messages, [])
+
+    messages, side = round_(1, 1.0, side)
+    assert all(inspect(m).carries_blocks for m in messages)
+    assert not side["block_update"]
+    assert len(side["block_bounds"]) - 1 <= max(inspect(m).blocks for m in messages)
+    messages, side = round_(2, 1.0, side)
+    assert not any(inspect(m).carries_blocks for m in messages)
+    assert not side["block_update"]
+    messages, side = round_(3, 0.3, side)
+    assert side["block_update"]
+    messages, side = round_(4, 0.3, side)
+    assert all(inspect(m).carries_blocks for m in messages)
+    assert not side["block_update"]
+
+
+def test_fixed_blocks_are_never_cut_anew():
+    scheme = KLMSGaussian(1.0, coder(fixed=100))
+    side = scheme.start()
+    for number, size in enumerate((1.0, 5.0, 0.01)):
+        message = scheme.encode(size * vector(), side, key=SharedKey(1, number, 0), rng=np.random.default_rng(0))
+        assert not inspect(message).carries_blocks
+        assert inspect(message).blocks == D // 100
+        side = scheme.learn(side, [message], [])
+
+
+@given(arrays(np.uint8, D, elements=st.integers(0, 1)))
+def test_masks_arrive(mask):
+    np.testing.assert_array_equal(MaskCoder(LAYOUT).decode(MaskCoder(LAYOUT).encode(mask)), mask)
+
+
+def test_a_skewed_mask_costs_its_entropy():
+    layout = Layout(("w",), ((100_000,),))
+    mask = (np.random.default_rng(0).random(100_000) < 0.1).astype(np.uint8)
+    f = mask.mean()
+    entropy = -(f * np.log2(f) + (1 - f) * np.log2(1 - f)) * mask.size / 8
+    assert len(MaskCoder(layout).encode(mask)) < 1.002 * entropy + 24
+
+
+@pytest.mark.parametrize("name", all_schemes())
+def test_hostile_messages_get_typed_errors(name):
+    scheme = all_schemes()[name]
+    side = scheme.start()
+    good = scheme.encode(vector(), side, key=KEY, rng=np.random.default_rng(0))
+    hostile(good, lambda m: scheme.decode(m, side, key=KEY))
+
+
+def test_hostile_masks_get_typed_errors():
+    mask = (np.random.default_rng(0).random(D) < 0.4).astype(np.uint8)
+    hostile(MaskCoder(LAYOUT).encode(mask), MaskCoder(LAYOUT).decode)
+
+
+def hostile(good: bytes, decode) -> None:
+    rng = np.random.default_rng(7)
+    refused = 0
+    for n in range(3000):
+        data = bytearray(good)
+        for _ in range(rng.integers(1, 4)):
+            data[int(rng.integers(len(data)))] = int(rng.integers(256))
+        if n % 3 == 0:
+            data = data[: int(rng.integers(len(data)))]
+        elif n % 3 == 1:
+            data += rng.bytes(int(rng.integers(1, 9)))
+        if n % 2 and len(data) > 4:
+            data[-4:] = zlib.crc32(data[:-4]).to_bytes(4, "little")
+        try:
+            out = decode(bytes(data))
+        except KLMSError:
+            refused += 1
+        else:
+            assert out.shape == (D,)
+            assert np.isfinite(out).all()
+    assert refused > 2000
+
+
+def test_schemes_do_not_read_each_other():
+    message = Sign(LAYOUT).encode(vector(), {}, key=KEY, rng=np.random.default_rng(0))
+    with pytest.raises(SideInformationMismatch, match="another scheme"):
+        QSGD(LAYOUT, 1, 0).decode(message, {}, key=KEY)
+    with pytest.raises(SideInformationMismatch, match="parameters"):
+        Sign(Layout(("a",), ((D + 1,),))).decode(message, {}, key=KEY)
+    with pytest.raises(CorruptMessage):
+        KLMSSign(LAYOUT, 1.0, coder()).decode(message, coder().start(), key=KEY)

@@ -1,0 +1,135 @@
+import numpy as np
+import pytest
+import torch
+
+from klms.learning import evaluation
+from klms.learning.network import Network, pick_device
+from klms.learning.training import Examples, Schedule, potential_gradient, train, train_mask
+
+torch.set_num_threads(1)
+
+
+def images(n: int = 120, channels: int = 1, side: int = 28, classes: int = 10) -> Examples:
+    """Images whose class is where they are bright: learnable in a few steps."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, classes, n)
+    x = rng.integers(0, 60, (n, channels, side, side)).astype(np.uint8)
+    for i, label in enumerate(y):
+        x[i, :, 2 * (label % 10) : 2 * (label % 10) + 4, 4:24] += 180
+    return Examples(x, y.astype(np.int64))
+
+
+def texts(n: int = 64, length: int = 8, words: int = 50) -> Examples:
+    rng = np.random.default_rng(0)
+    tokens = (rng.integers(2, words, (n, 1)) + np.arange(length + 1)) % (words - 2) + 2
+    return Examples(tokens[:, :-1].copy(), tokens[:, 1:].copy())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "parameters"),
+    [
+        ("lenet", (1, 28, 28), 10, 431_080),
+        ("conv4", (1, 28, 28), 10, 1_933_258),
+        ("conv6", (3, 32, 32), 10, 2_262_602),
+        ("resnet18", (3, 32, 32), 100, 11_220_132 - 9_600 + 9_600),
+    ],
+)
+def test_the_papers_models(name, shape, classes, parameters):
+    network = Network.create(name, shape, classes, 1.0)
+    x = torch.zeros(2, *shape)
+    assert network(network.tensor(network.kaiming(0)), x).shape == (2, classes)
+    if name != "resnet18":
+        assert network.layout.d == parameters
+    else:
+        assert 11_000_000 < network.layout.d < 11_300_000
+        assert not list(network.model.buffers())
+
+
+CASES = [("lenet", images(), 1.0), ("conv6", images(48, 3, 32), 0.25), ("resnet18", images(48, 3, 32, 20), 0.125)]
+CASES += [("lstm", texts(), 0.25)]
+
+
+def network_for(name: str, data: Examples, width: float) -> Network:
+    return Network.create(name, data.x.shape[1:], 50 if name == "lstm" else 20, width)
+
+
+def loss(network: Network, parameters: np.ndarray, data: Examples) -> float:
+    return evaluation.metrics(evaluation.predict(network, parameters, data), data)["nll"]
+
+
+@pytest.mark.parametrize(("name", "data", "width"), CASES, ids=[case[0] for case in CASES])
+def test_training_lowers_the_loss(name, data, width):
+    network = network_for(name, data, width)
+    start = network.kaiming(1)
+    after = train(network, start, data, Schedule(6, 16, 0.01, "adam"), np.random.default_rng(0))
+    assert loss(network, after, data) < 0.8 * loss(network, start, data)
+
+
+@pytest.mark.parametrize(("name", "data", "width"), CASES, ids=[case[0] for case in CASES])
+def test_training_masks_lowers_the_loss(name, data, width):
+    network = network_for(name, data, width)
+    frozen = network.signed_constants(1)
+    theta = np.full(network.layout.d, 0.5, dtype=np.float32)
+    phi = train_mask(network, frozen, theta, data, Schedule(10, 16, 0.1, "adam"), np.random.default_rng(0))
+    assert phi.min() > 0
+    assert phi.max() < 1
+    rng = np.random.default_rng(1)
+    before, after = (
+        np.mean([loss(network, frozen * (rng.random(p.size) < p).astype(np.float32), data) for _ in range(3)])
+        for p in (theta, phi)
+    )
+    assert after < before
+
+
+def test_training_is_a_function_of_its_arguments():
+    data = images(40)
+    network = network_for("lenet", data, 0.3)
+    start = network.kaiming(1)
+    state = torch.random.get_rng_state()
+    runs = [train(network, start, data, Schedule(1, 16, 0.05, "momentum"), np.random.default_rng(3)) for _ in range(2)]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    masks = [
+        train_mask(network, start, np.full(start.size, 0.5, np.float32), data, Schedule(1, 16, 0.1, "adam"), rng)
+        for rng in (np.random.default_rng(3), np.random.default_rng(3))
+    ]
+    np.testing.assert_array_equal(masks[0], masks[1])
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_the_potentials_gradient_scales_with_the_data():
+    data = images(40)
+    network = network_for("lenet", data, 0.2)
+    point = network.kaiming(1)
+    full = potential_gradient(network, point, data, 40, 0.0, np.random.default_rng(0))
+    prior = potential_gradient(network, point, data, 40, 2.0, np.random.default_rng(0))
+    np.testing.assert_allclose(prior - full, 2.0 * point, atol=2e-2, rtol=1e-2)
+    parts = [potential_gradient(network, point, data, 10, 0.0, np.random.default_rng(n)) for n in range(60)]
+    mean = np.mean(parts, axis=0)
+    assert mean @ full / np.linalg.norm(mean) / np.linalg.norm(full) > 0.97
+    assert np.linalg.norm(mean) == pytest.approx(np.linalg.norm(full), rel=0.1)
+
+
+def test_metrics():
+    table = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
+    got = evaluation.metrics(table, Examples(np.zeros(4), np.array([0, 1, 1, 1])))
+    assert got["accuracy"] == 0.75
+    assert got["nll"] == pytest.approx(-np.log([0.9, 0.8, 0.4, 0.7]).mean())
+    assert got["ece"] == pytest.approx((0.1 + 0.2 + 0.6 + 0.3) / 4)
+
+
+def test_padding_does_not_count():
+    data = texts(8)
+    padded = Examples(data.x, np.where(np.arange(8) < 4, data.y, 0))
+    network = network_for("lstm", data, 0.25)
+    table = evaluation.predict(network, network.kaiming(0), padded)
+    assert table.shape == (8 * 4, 50)
+
+
+def test_devices():
+    assert pick_device("cpu").type == "cpu"
+    with pytest.raises(ValueError, match="device"):
+        pick_device("abacus")
+    with pytest.raises(ValueError, match="model"):
+        Network.create("alexnet", (1, 28, 28), 10, 1.0)
+    with pytest.raises(ValueError, match="optimizer"):
+        Schedule(1, 1, 0.1, "adagrad").make(torch.zeros(1))

@@ -1,0 +1,216 @@
+import numpy as np
+import pytest
+import torch
+
+from klms import Codec, KLMSError, UpdateRule, inspect
+from klms.compressors.block_coder import BlockCoder
+from klms.compressors.float32 import Float32
+from klms.compressors.klms_gaussian import KLMSGaussian
+from klms.experiments.settings import resolve
+from klms.learning.network import Network
+from klms.learning.training import Examples
+from klms.methods.base import State, Upload
+from klms.methods.fedpm import FedPM
+from klms.methods.langevin import Langevin, noise_std
+from klms.methods.registry import METHODS, create
+
+torch.set_num_threads(1)
+
+
+def examples(n: int = 60) -> Examples:
+    rng = np.random.default_rng(0)
+    labels = np.arange(n) % 10
+    x = rng.integers(0, 60, (n, 1, 28, 28)).astype(np.uint8)
+    for i, label in enumerate(labels):
+        x[i, 0, 2 * label : 2 * label + 6, 4:24] += 180
+    return Examples(x, labels.astype(np.int64))
+
+
+SMALL = {
+    "clients": 3,
+    "width": 0.2,
+    "epochs": 1,
+    "batch": 16,
+    "bits": 6,
+    "target": 6.0,
+    "bucket": 256,
+    "gamma": 1e-4,
+    "burn_in": 1,
+}
+
+
+def method_of(name: str, **given: object):
+    config = resolve(name, profile="small", given=SMALL | given)
+    return create(config, Network.create("lenet", (1, 28, 28), 10, config.width))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_through_rounds(name):
+    """State in, bytes out, state in again: and it is a function of the state's bytes."""
+    method = method_of(name)
+    state = method.init()
+    for number in range(1, 4):
+        received = State.from_bytes(state.to_bytes(private=False))
+        assert not received.private
+        uploads = [
+            method.client_update(received, client, examples(), method.private_rng(number, client))
+            for client in range(3)
+        ]
+        again = method.client_update(received, 1, examples(), method.private_rng(number, 1))
+        assert again.message == uploads[1].message
+        outcome = method.server_update(state, uploads)
+        assert outcome.facts["bits_per_parameter"] == pytest.approx(
+            np.mean([8 * len(u.message) / method.layout.d for u in uploads])
+        )
+        metrics, state = method.evaluate(outcome.state, examples())
+        assert state.round == number
+        assert 0 <= metrics["accuracy"] <= 1
+        assert metrics["nll"] > 0
+    restored = State.from_bytes(state.to_bytes(private=True))
+    assert set(restored.private) == set(state.private)
+    for name_, array in state.shared.items():
+        np.testing.assert_array_equal(restored.shared[name_], array)
+
+
+@pytest.mark.parametrize("name", ["fedpm-klms", "qsgd-klms", "signsgd-klms"])
+def test_klms_methods_train(name):
+    learning = {
+        "fedpm-klms": {"lr": 0.1, "optimizer": "adam"},
+        "qsgd-klms": {"server_lr": 1.0, "lr": 0.1},
+        "signsgd-klms": {"server_lr": 0.01, "lr": 0.1, "scale": 1.0},
+    }[name]
+    method = method_of(name, epochs=3, **learning)
+    state = method.init()
+    before, _ = method.evaluate(state, examples())
+    for number in range(1, 9):
+        uploads = [
+            method.client_update(state, client, examples(), method.private_rng(number, client)) for client in range(3)
+        ]
+        state = method.server_update(state, uploads).state
+    after, _ = method.evaluate(state, examples())
+    assert after["nll"] < before["nll"]
+    assert max(len(u.message) for u in uploads) < method.layout.d / 8
+
+
+def test_a_message_of_another_round_or_client_is_refused():
+    method = method_of("fedpm-klms")
+    state = method.init()
+    upload = method.client_update(state, 1, examples(), method.private_rng(1, 1))
+    method.server_update(state, [upload])
+    with pytest.raises(KLMSError):
+        method.server_update(state, [Upload(2, upload.message, upload.seconds)])
+    later = State(1, state.shared, state.private)
+    with pytest.raises(KLMSError):
+        method.server_update(later, [upload])
+
+
+def test_bayes_agg():
+    """theta = (alpha - 1) / (alpha + beta - 2): the mean mask after a reset, the mean of all since it otherwise."""
+    method = method_of("fedpm", reset=2, margin=0.001)
+    assert isinstance(method, FedPM)
+    state = method.init()
+    means = []
+    for number in range(1, 4):
+        uploads = [method.client_update(state, c, examples(20), method.private_rng(number, c)) for c in range(3)]
+        masks = [method_masks(method, u) for u in uploads]
+        means.append(np.mean(masks, axis=0))
+        state = method.server_update(state, uploads).state
+        expected = means[0] if number == 1 else (means[0] + means[1]) / 2 if number == 2 else means[2]
+        np.testing.assert_allclose(state.shared["theta"], np.clip(expected, 0.001, 0.999), atol=1e-6)
+
+
+def method_masks(method, upload):
+    from klms.compressors.mask import MaskCoder
+
+    return MaskCoder(method.layout).decode(upload.message)
+
+
+class Fixed:
+    """A network of `d` parameters that is never called."""
+
+    def __init__(self, d: int) -> None:
+        from klms.compressors.layout import Layout
+
+        self.layout = Layout(("x",), ((d,),))
+
+    def kaiming(self, seed: int) -> np.ndarray:
+        return np.zeros(self.layout.d, dtype=np.float32)
+
+
+def sgld_klms(d: int, clients: int, per_round: int, gamma: float) -> Langevin:
+    coder = BlockCoder(d, Codec(bits=10), target=4.0, max_size=4096, rule=UpdateRule(2.0, 8.0))
+    compressor = KLMSGaussian(noise_std(gamma, clients, per_round), coder)
+    return Langevin(Fixed(d), 3, clients, per_round, compressor, True, 1, gamma, 0.0, 0)
+
+
+@pytest.mark.parametrize(("clients", "per_round"), [(10, 10), (20, 5)])
+def test_sgld_klms_has_the_noise_of_langevin_dynamics(clients, per_round):
+    """Aggregate variance 2 gamma to 3 %, mean -gamma N/C sum H, for a known H."""
+    d, gamma = 60_000, 1e-3
+    method = sgld_klms(d, clients, per_round, gamma)
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(0, 0.1 * noise_std(gamma, clients, per_round), (per_round, d)).astype(np.float32)
+    state = method.init()
+    uploads = [
+        Upload(
+            c,
+            method.compressor.encode(gradients[c], state.shared, key=method.key(1, c), rng=method.private_rng(1, c)),
+            {},
+        )
+        for c in range(per_round)
+    ]
+    step = method.server_update(state, uploads).state.vector("weights").astype(float)
+    wanted = -gamma * clients / per_round * gradients.sum(axis=0, dtype=float)
+    residual = step - wanted
+    assert residual.var() == pytest.approx(2 * gamma, rel=0.03)
+    assert step @ wanted / (wanted @ wanted) == pytest.approx(1.0, abs=0.06)
+    assert abs(residual.mean()) < 5 * np.sqrt(2 * gamma / d)
+
+
+@pytest.mark.parametrize("scheme", ["sgld", "sgld-klms"])
+def test_a_gaussian_posterior_is_sampled(scheme):
+    """Many independent two-dimensional chains at once: N clients hold quadratic potentials with a known product."""
+    clients, gamma, chains = 4, 0.02, 4000
+    precision = np.array([[2.0, 0.6], [0.6, 1.0]])
+    center = np.array([1.0, -2.0])
+    d = 2 * chains
+    if scheme == "sgld":
+        method = Langevin(Fixed(d), 3, clients, clients, Float32(d), False, 1, gamma, 0.0, 0)
+    else:
+        coder = BlockCoder(d, Codec(bits=12), target=4.0, max_size=64, rule=UpdateRule(3.0, 5.0))
+        compressor = KLMSGaussian(noise_std(gamma, clients, clients), coder)
+        method = Langevin(Fixed(d), 3, clients, clients, compressor, True, 1, gamma, 0.0, 0)
+    state = method.init()
+    seen = []
+    for number in range(1, 241):
+        point = state.vector("weights").reshape(chains, 2).astype(float)
+        gradient = ((point - center) @ precision / clients).astype(np.float32).ravel()
+        uploads = [
+            Upload(
+                c,
+                method.compressor.encode(
+                    gradient, state.shared, key=method.key(number, c), rng=method.private_rng(number, c)
+                ),
+                {},
+            )
+            for c in range(clients)
+        ]
+        state = method.server_update(state, uploads).state
+        if number > 200 and number % 10 == 0:
+            seen.append(state.vector("weights").reshape(chains, 2).astype(float))
+    samples = np.concatenate(seen)
+    np.testing.assert_allclose(samples.mean(axis=0), center, atol=0.08)
+    # A step of size gamma inflates the covariance to (P - gamma P^2 / 2)^-1, which is within 3 % of P^-1 here.
+    np.testing.assert_allclose(np.cov(samples.T), np.linalg.inv(precision), rtol=0.1, atol=0.05)
+
+
+def test_klms_messages_report_their_kl():
+    method = method_of("signsgd-klms")
+    state = method.init()
+    uploads = [method.client_update(state, c, examples(), method.private_rng(1, c)) for c in range(3)]
+    facts = method.server_update(state, uploads).facts
+    infos = [inspect(u.message) for u in uploads]
+    assert facts["update_round"] == 1.0
+    assert facts["kl_bits_per_parameter"] == pytest.approx(
+        np.mean([i.mean_kl * i.blocks / method.layout.d for i in infos])
+    )
