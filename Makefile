@@ -5,17 +5,18 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench soak format clean
+.PHONY: help demo test check bench soak results format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 10
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,learn,plots]'
 	@touch $@
 
-demo: $(READY)  ## send an update between processes and see what it costs
+demo: $(READY)  ## MNIST with and without: FedAvg, FedPM, FedPM-KLMS, in a few minutes
 	@$(BIN)/klms demo
 
 test: $(READY)  ## everything that must pass
@@ -31,6 +32,9 @@ bench: $(READY)  ## how fast the codec is, beside the paper's algorithm in NumPy
 
 soak: $(READY)  ## the long tests: millions of hostile messages
 	$(BIN)/python -m pytest -m soak
+
+results: $(READY)  ## docs/results.md from the JSON under results/ (klms results --run makes that anew)
+	$(BIN)/klms results
 
 format: $(READY)  ## make `check` happy about the format
 	$(BIN)/ruff check --fix .

@@ -53,19 +53,40 @@ def test_edges(kl, target, max_size, bounds):
     assert adaptive_blocks(kl, target, max_size).bounds.tolist() == bounds
 
 
-@given(st.lists(st.tuples(kls, st.floats(0.1, 10)), min_size=1, max_size=5), st.integers(1, 60))
-def test_aggregate_is_a_partition_no_coarser_than_the_clients(clients, max_size):
+@given(
+    st.lists(st.tuples(kls, st.floats(0.1, 10)), min_size=1, max_size=5),
+    st.integers(1, 60),
+    st.sampled_from(["location", "count"]),
+)
+def test_aggregate_is_a_partition_with_blocks_like_the_clients(clients, max_size, by):
     d = min(kl.size for kl, _ in clients)
     each = [adaptive_blocks(kl[:d], target, max_size) for kl, target in clients]
-    merged = aggregate_blocks(each)
+    merged = aggregate_blocks(each, by)
     assert_partition(merged, d, max_size)
     assert len(merged) <= max(map(len, each))
+    if by == "count":
+        assert abs(len(merged) - np.mean([len(blocks) for blocks in each])) <= 1 + np.sum(
+            np.diff(np.sort(np.concatenate([b.bounds[1:-1] for b in each]))) == 0
+        )
 
 
 @given(kls)
 def test_clients_that_agree_are_followed(kl):
     blocks = adaptive_blocks(kl, 3.0, 50)
-    assert aggregate_blocks([blocks, blocks, blocks]) == blocks
+    for by in ("location", "count"):
+        assert aggregate_blocks([blocks, blocks, blocks], by) == blocks
+
+
+def test_merging_by_count_keeps_the_small_blocks_of_a_late_layer():
+    """Two clients, ten blocks apart in a first layer: by location the second layer's small blocks are lost."""
+    rng = np.random.default_rng(0)
+    late = np.concatenate([np.full(10_000, 0.01), np.full(100, 2.0)])
+    each = [
+        adaptive_blocks(late * np.append(rng.uniform(0.5, 1.5) * np.ones(10_000), np.ones(100)), 4.0) for _ in range(8)
+    ]
+    kls = {by: np.add.reduceat(late, aggregate_blocks(each, by).bounds[:-1]).max() for by in ("location", "count")}
+    assert kls["count"] < 10
+    assert kls["location"] > 20
 
 
 def test_aggregate_means_are_rounded_up_and_sorted():

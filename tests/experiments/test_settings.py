@@ -49,7 +49,8 @@ def test_a_configuration_survives_toml(tmp_path):
         (lambda: resolve("fedpm", given={"round": 3}), "rounds"),
         (lambda: resolve("fedpm", given={"rounds": 0}), "rounds"),
         (lambda: resolve("fedpm", given={"per_round": 11}), "per_round"),
-        (lambda: parse_options(["--leraning", "1"]), "learning|lr|there are"),
+        (lambda: parse_options(["--sever-lr", "1"]), "server_lr"),
+        (lambda: parse_options(["--zzz", "1"]), "there are"),
         (lambda: parse_options(["--rounds"]), "needs a value"),
         (lambda: parse_options(["rounds"]), "not a setting"),
     ],
@@ -76,7 +77,7 @@ def test_the_command_line_runs_shows_and_exports(tmp_path):
     model = export.load(file)
     d = sum(p.numel() for p in model.parameters())
     assert file.stat().st_size < d / 8 + 600
-    assert sorted({round(abs(float(v)), 4) for v in model.output.weight.flatten()})[0] == 0.0
+    assert 0.3 < float((model.output.weight == 0).float().mean()) < 0.7  # a mask
     data = bytearray(file.read_bytes())
     data[-20] ^= 1
     file.write_bytes(bytes(data))

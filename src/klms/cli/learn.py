@@ -1,4 +1,4 @@
-"""`klms methods`, `klms run`, `klms demo`, `klms export`: what needs torch."""
+"""`klms methods`, `klms run`, `klms demo`, `klms export`, `klms results`: what needs torch."""
 
 import os
 import time
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run)
     app.command()(demo)
     app.command()(export)
+    app.command()(results)
 
 
 def _need_learning() -> None:
@@ -174,3 +175,31 @@ def export(
     except SettingsError as error:
         raise fail(str(error)) from error
     console().print(f"{file}: {file.stat().st_size:,} bytes", highlight=False)
+
+
+def results(
+    run: Annotated[bool, typer.Option("--run", help="First run what is not finished: an hour or two.")] = False,
+    runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs/results"),
+    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    workers: Annotated[int, typer.Option(min=1)] = 1,
+) -> None:
+    """Write docs/results.md from the JSON under results/; with --run, make that JSON anew.
+
+    Examples: `klms results`, `klms results --run --workers 2`
+    """
+    _need_learning()
+    from klms.experiments import block_policies, ratios
+    from klms.experiments import results as written
+
+    folder = Path("results")
+    if run:
+        with _Live() as report:
+            ratios.run(runs, ratios.METHODS, seeds, workers, report)
+            written.write_json(folder, written.RATIOS, ratios.collect(runs))
+            written.write_json(folder, written.BLOCK_POLICIES, block_policies.run(runs, workers, report))
+    try:
+        text = written.document(folder)
+    except FileNotFoundError as error:
+        raise fail(f"{error.filename} is not there: run this in the repository, or with --run") from error
+    Path("docs/results.md").write_text(text)
+    console().print("docs/results.md", highlight=False)

@@ -7,6 +7,7 @@ aggregate for the rounds after. In the other rounds all use those. When the mean
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -38,6 +39,8 @@ class BlockCoder:
     rule: UpdateRule
     fixed: int = 0
     """If not 0: blocks of this size, always."""
+    aggregate: Literal["location", "count"] = "location"
+    """How the server merges the clients' block maps; see `aggregate_blocks`."""
 
     def start(self) -> Side:
         """Round 1 is an UPDATE round, unless blocks are fixed."""
@@ -68,7 +71,7 @@ class BlockCoder:
         if self.fixed or not messages:
             return side
         if side["block_update"]:
-            merged = aggregate_blocks([carried_blocks(message) for message in messages])
+            merged = aggregate_blocks([carried_blocks(message) for message in messages], self.aggregate)
             return {**side, "block_bounds": merged.bounds, "block_update": np.array(False)}
         triggered = self.rule.triggered(inspect(message).mean_kl for message in messages)
         return {**side, "block_update": np.array(triggered)}

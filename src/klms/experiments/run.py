@@ -17,7 +17,6 @@ class Summary:
     """A run in numbers, over all its rounds."""
 
     method: str
-    d: int
     rounds: int
     metrics: dict[str, float]
     """Of the last evaluation."""
@@ -47,10 +46,10 @@ def _go_on(folder: RunFolder, config: RunConfig, workers: int, progress: Progres
         folder.append(result.record, result.state)
         if progress is not None:
             progress(config, result.record)
-    return summarise(folder, federation.method.layout.d)
+    return summarise(folder)
 
 
-def summarise(folder: RunFolder, d: int) -> Summary:
+def summarise(folder: RunFolder) -> Summary:
     """The ledger, added up."""
     records = list(folder.records())
     evaluated = [record for record in records if "accuracy" in record][-1]
@@ -62,7 +61,6 @@ def summarise(folder: RunFolder, d: int) -> Summary:
     working = sum(seconds[phase] for phase in ("train", "encode", "decode", "aggregate"))
     return Summary(
         method=folder.config().method,
-        d=d,
         rounds=len(records),
         metrics={name: float(str(evaluated[name])) for name in names if name in evaluated},
         bits_per_parameter=sum(float(str(r["bits_per_parameter"])) for r in records) / len(records),

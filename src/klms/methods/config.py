@@ -54,6 +54,7 @@ class RunConfig(BaseModel):
     fixed: int = Field(0, ge=0, le=65536, description="KLMS: size of fixed blocks; 0: adaptive ones.")
     low: float = Field(0.7, ge=0, description="KLMS: cut blocks anew when their KL is below low * target,")
     high: float = Field(1.4, gt=0, description="or above high * target.")
+    aggregate: Literal["location", "count"] = Field("location", description="KLMS: how block maps are merged.")
     selection: Literal["sample", "greedy", "matched"] = "sample"
 
     evaluate_every: int = Field(5, ge=1, description="Rounds between evaluations; the last is always evaluated.")

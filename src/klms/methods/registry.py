@@ -41,6 +41,7 @@ def _coder(config: RunConfig, network: Network) -> BlockCoder:
         max_size=config.max_size,
         rule=UpdateRule(config.low * config.target, config.high * config.target),
         fixed=config.fixed,
+        aggregate=config.aggregate,
     )
 
 
