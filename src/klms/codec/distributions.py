@@ -167,7 +167,7 @@ class Gaussian(Distribution):
             raise ValueError(f"std must be a number or have as many entries as mean, {self.d}; got {self.std.size}")
         if self.std.min() <= 0:
             raise ValueError("std must be positive, and not too small for a float32")
-        if float(np.abs(self.mean).max()) + 5.0 * float(self.std.max()) > np.finfo(np.float32).max:
+        if float(np.abs(self.mean).max()) + 5.0 * float(self.std.max()) > float(np.finfo(np.float32).max):
             raise ValueError("mean and std are so large that samples would overflow a float32")
 
     def __reduce__(self) -> tuple[type["Gaussian"], tuple[Float32, Float32]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from klms.experiments import run as running
 from klms.experiments.run import Progress
 from klms.experiments.run_folder import CONFIG, VERSIONS, RunFolder
-from klms.experiments.settings import resolve
+from klms.experiments.settings import SettingsError, resolve
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,10 @@ def collect(runs: Path) -> dict[str, object]:
         if len(records) < config.rounds:
             continue
         versions = json.loads((path / VERSIONS).read_text())
-        entry = methods.setdefault(
-            config.method, {"config": config.model_dump(mode="json", exclude={"seed", "data_dir"}), "seeds": {}}
-        )
+        settings = config.model_dump(mode="json", exclude={"seed", "data_dir"})
+        entry = methods.setdefault(config.method, {"config": settings, "seeds": {}})
+        if entry["config"] != settings:
+            raise SettingsError(f"{path} was run with other settings than the other seeds of {config.method}")
         summary = running.summarise(folder)
         seeds = entry["seeds"]
         assert isinstance(seeds, dict)

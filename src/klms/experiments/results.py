@@ -26,12 +26,14 @@ burn-in.
 
 What was tried on the way (seed 0): SignSGD with server learning rates 0.001 and 0.002; SignSGD-KLMS with 0.002, 0.003,
 0.004, 0.006 and 0.01 and scales 1.5 and 2; QSGD-KLMS with server rates 0.4 and 0.5, priors 10 and 30, selections
-`sample` and `matched`; QLSD with 16 and 8 levels; SGLD-KLMS with targets of 8 and 3 bits. The better one of each is in
+`sample` and `matched`; QLSD with 16 and 8 levels; SGLD-KLMS with 8 bits for 8, 3
+and 1.5 bits of KL and 6 for 2, merging block maps by location and by count. The better one of each is in
 the profile.
 
 ## Adaptive blocks against fixed ones (the paper's figure 3)
 
-FedPM-KLMS, seed 0, 8 bits a block with a target of 9.5 bits of KL; the fixed blocks have the size that fits the KL of the first round.
+FedPM-KLMS, seed 0, 8 bits a block with a target of 9.5 bits of KL; the fixed blocks have the size that fits the KL of
+the first round.
 """
 
 
