@@ -146,10 +146,10 @@ def sgld_klms(d: int, clients: int, per_round: int, gamma: float) -> Langevin:
 @pytest.mark.parametrize(("clients", "per_round"), [(10, 10), (20, 5)])
 def test_sgld_klms_has_the_noise_of_langevin_dynamics(clients, per_round):
     """Aggregate variance 2 gamma to 3 %, mean -gamma N/C sum H, for a known H."""
-    d, gamma = 60_000, 1e-3
+    d, gamma = 120_000, 1e-3
     method = sgld_klms(d, clients, per_round, gamma)
     rng = np.random.default_rng(0)
-    gradients = rng.normal(0, 0.1 * noise_std(gamma, clients, per_round), (per_round, d)).astype(np.float32)
+    gradients = rng.normal(0, 0.3 * noise_std(gamma, clients, per_round), (per_round, d)).astype(np.float32)
     state = method.init()
     uploads = [
         Upload(
@@ -163,7 +163,7 @@ def test_sgld_klms_has_the_noise_of_langevin_dynamics(clients, per_round):
     wanted = -gamma * clients / per_round * gradients.sum(axis=0, dtype=float)
     residual = step - wanted
     assert residual.var() == pytest.approx(2 * gamma, rel=0.03)
-    assert step @ wanted / (wanted @ wanted) == pytest.approx(1.0, abs=0.03)
+    assert step @ wanted / (wanted @ wanted) == pytest.approx(1.0, abs=0.04)  # its own deviation is 0.01
     assert abs(residual.mean()) < 5 * np.sqrt(2 * gamma / d)
 
 
@@ -182,7 +182,7 @@ def test_a_gaussian_posterior_is_sampled(scheme):
         method = Langevin(Fixed(d), 3, clients, clients, compressor, True, 1, gamma, 0.0, 0)
     state = method.init()
     seen = []
-    for number in range(1, 241):
+    for number in range(1, 441):
         point = state.vector("weights").reshape(chains, 2).astype(float)
         gradient = ((point - center) @ precision / clients).astype(np.float32).ravel()
         uploads = [
@@ -196,7 +196,7 @@ def test_a_gaussian_posterior_is_sampled(scheme):
             for c in range(clients)
         ]
         state = method.server_update(state, uploads).state
-        if number > 200 and number % 10 == 0:
+        if number > 400 and number % 10 == 0:
             seen.append(state.vector("weights").reshape(chains, 2).astype(float))
     samples = np.concatenate(seen)
     np.testing.assert_allclose(samples.mean(axis=0), center, atol=0.08)
