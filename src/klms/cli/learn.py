@@ -107,6 +107,8 @@ class _Live:
         self._bar.stop()
 
     def _report(self, config: "RunConfig", record: Mapping[str, object]) -> None:
+        if record["round"] == 1:  # the next of several runs
+            self._sent, self._accuracy = 0, ""
         self._sent += int(str(record["uplink_bytes"]))
         if "accuracy" in record:
             self._accuracy = f" accuracy {float(str(record['accuracy'])):.4f}"
