@@ -54,6 +54,9 @@ def test_golden_bytes(family):
 
 
 GOLDEN_WITH_EVERYTHING = (
+    "4b4c0103 01050200 14000000 04000000 88c3b5e8 181c9034 b5c1a53d 003e00c0 0700c8c5 91aca080 013dac03 ba"
+)
+GOLDEN_WITH_LONG_SCALARS = (
     "4b4c0101 01050200 14000000 04000000 88c3b5e8 181c9034 b5c1a53d 0000c03f 000000c0 0700c8c5 91aca080 0164a944 60"
 )
 GOLDEN_SAMPLE = "00000000001000010001"
@@ -62,7 +65,16 @@ GOLDEN_SAMPLE = "00000000001000010001"
 def test_golden_bytes_with_blocks_and_scalars():
     message, p, _ = example("bernoulli", send_blocks=True, scalars=(1.5, -2.0))
     assert message.hex(" ", -4) == GOLDEN_WITH_EVERYTHING
-    assert "".join(map(str, Codec().decode(bytes.fromhex(GOLDEN_WITH_EVERYTHING), p, key=KEY))) == GOLDEN_SAMPLE
+    for golden in (GOLDEN_WITH_EVERYTHING, GOLDEN_WITH_LONG_SCALARS):
+        assert "".join(map(str, Codec().decode(bytes.fromhex(golden), p, key=KEY))) == GOLDEN_SAMPLE
+        assert inspect(bytes.fromhex(golden)).scalars == (1.5, -2.0)
+
+
+@pytest.mark.parametrize("scalar", [1e-9, 0.1, 65520.0, 70000.0])
+def test_scalars_that_float16_would_change_travel_as_float32(scalar):
+    message, _, _ = example("bernoulli", scalars=(1.5, scalar))
+    assert inspect(message).scalars == (1.5, float(np.float32(scalar)))
+    assert inspect(message).scalar_bytes == 8
 
 
 def test_inspect_reads_the_header():
@@ -72,7 +84,7 @@ def test_inspect_reads_the_header():
     assert info.carries_blocks
     assert info.scalars == (1.5, -2.0)
     assert info.mean_kl > 0
-    assert info.total_bytes == len(message) == 28 + 8 + info.block_size_bytes + info.index_bytes + 4
+    assert info.total_bytes == len(message) == 28 + 4 + info.block_size_bytes + info.index_bytes + 4
     assert info.bits_per_parameter == 8 * len(message) / 20
     assert len(blocks) == info.blocks
 
@@ -103,7 +115,7 @@ def resealed(body: bytes) -> bytes:
     [
         (0, 0, CorruptMessage),
         (2, 2, UnsupportedMessage),
-        (3, 2, UnsupportedMessage),
+        (3, 4, UnsupportedMessage),
         (3, 1, CorruptMessage),
         (4, 9, UnsupportedMessage),
         (4, 2, SideInformationMismatch),

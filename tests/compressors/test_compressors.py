@@ -10,7 +10,7 @@ from klms import Codec, CorruptMessage, KLMSError, SharedKey, SideInformationMis
 from klms.compressors.block_coder import BlockCoder
 from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
-from klms.compressors.klms_qsgd import KLMSQSGD
+from klms.compressors.klms_qsgd import KLMSQSGD, round_up
 from klms.compressors.klms_sign import KLMSSign
 from klms.compressors.layout import Layout
 from klms.compressors.mask import MaskCoder
@@ -75,6 +75,21 @@ def test_qsgd_is_unbiased(name):
     mean = total / draws
     deviation = np.sqrt(np.maximum(square / draws - mean**2, 1e-6) / draws)
     assert np.max(np.abs(mean - x) / (deviation + 1e-3)) < 6.5
+
+
+@given(arrays(np.float32, 20, elements=st.floats(0, 2.0**60, width=32)))
+def test_norms_are_rounded_up_to_what_float16_holds(norms):
+    rounded = round_up(norms)
+    assert (rounded >= norms).all()
+    assert (rounded[norms < 65000] <= norms[norms < 65000] * 1.001 + 6e-8).all()
+    small = rounded[norms < 65000]
+    np.testing.assert_array_equal(small.astype(np.float16).astype(np.float32), small)
+
+
+def test_norms_of_klms_qsgd_take_two_bytes_each():
+    scheme = KLMSQSGD(LAYOUT, 256, 10.0, coder())
+    info = inspect(scheme.encode(vector(), scheme.start(), key=KEY, rng=np.random.default_rng(0)))
+    assert info.scalar_bytes == 2 * len(info.scalars) == 2 * (scheme.bounds.size - 1)
 
 
 def test_klms_qsgd_points_where_qsgd_does():

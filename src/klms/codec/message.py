@@ -1,6 +1,6 @@
 """The message: bytes, described one by one in `docs/format.md`.
 
-    0  magic "KL"     4  family    8  d (u32)     16  agreement tag (8 bytes)   28  side scalars (f32 each)
+    0  magic "KL"     4  family    8  d (u32)     16  agreement tag (8 bytes)   28  side scalars (f32 or f16 each)
     2  version        5  bits     12  M (u32)     24  mean block KL (f32)           block sizes, if carried
     3  flags          6  scalars (u16)                                              indices, CRC32 (u32)
 
@@ -31,6 +31,7 @@ FAMILIES = {"bernoulli": 1, "categorical": 2, "gaussian": 3}
 MAX_SCALARS = (1 << 16) - 1
 
 _CARRIES_BLOCKS = 1
+_SHORT_SCALARS = 2  # as float16, which the writer takes whenever it loses nothing
 _HEADER = struct.Struct("<2sBBBBHII8sf")
 _CRC = struct.Struct("<I")
 
@@ -51,6 +52,7 @@ class MessageInfo:
     scalars: tuple[float, ...]
     tag: bytes
     total_bytes: int
+    scalar_bytes: int
     block_size_bytes: int
     index_bytes: int
 
@@ -87,10 +89,13 @@ def write(
         sides = np.asarray(scalars, dtype="<f4")
     if sides.ndim != 1 or not np.isfinite(sides).all():
         raise ValueError("scalars must be a list of finite float32 numbers")
+    with np.errstate(over="ignore"):
+        short = sides.astype("<f2")
+    lossless = bool(sides.size and (short == sides).all())
     header = _HEADER.pack(
         MAGIC,
         VERSION,
-        _CARRIES_BLOCKS if send_blocks else 0,
+        _CARRIES_BLOCKS * send_blocks | _SHORT_SCALARS * lossless,
         FAMILIES[p.family],
         bits,
         len(sides),
@@ -100,7 +105,7 @@ def write(
         min(mean_kl, float(np.finfo(np.float32).max)),
     )
     sizes = pack_sizes(blocks.sizes) if send_blocks else b""
-    body = header + sides.tobytes() + sizes + pack_bits(indices, bits).tobytes()
+    body = header + (short if lossless else sides).tobytes() + sizes + pack_bits(indices, bits).tobytes()
     return body + _CRC.pack(zlib.crc32(body))
 
 
@@ -124,7 +129,7 @@ def inspect(message: bytes) -> MessageInfo:
         raise UnsupportedMessage(f"format version {version}; this release reads version {VERSION}")
     if zlib.crc32(memoryview(message)[: -_CRC.size]) != _CRC.unpack_from(message, len(message) - _CRC.size)[0]:
         raise CorruptMessage("the checksum does not match: the bytes were changed or cut on their way")
-    if flags & ~_CARRIES_BLOCKS:
+    if flags & ~(_CARRIES_BLOCKS | _SHORT_SCALARS):
         raise UnsupportedMessage(f"flags {flags:#04x} are not of format version {VERSION}")
     names = {number: name for name, number in FAMILIES.items()}
     if family not in names:
@@ -135,10 +140,11 @@ def inspect(message: bytes) -> MessageInfo:
         raise CorruptMessage(f"{blocks} blocks over {d} coordinates")
     carries_blocks = bool(flags & _CARRIES_BLOCKS)
     index_bytes = (blocks * bits + 7) // 8
-    block_size_bytes = len(message) - _HEADER.size - 4 * scalars - index_bytes - _CRC.size
+    letter, width = ("e", 2) if flags & _SHORT_SCALARS else ("f", 4)
+    block_size_bytes = len(message) - _HEADER.size - width * scalars - index_bytes - _CRC.size
     if block_size_bytes < 0 or (block_size_bytes > 0 and not carries_blocks):
         raise CorruptMessage("the length does not fit the header")
-    sides = struct.unpack_from(f"<{scalars}f", message, _HEADER.size)
+    sides = struct.unpack_from(f"<{scalars}{letter}", message, _HEADER.size)
     if not all(map(math.isfinite, (mean_kl, *sides))) or mean_kl < 0:
         raise CorruptMessage("the mean KL or a side scalar is not a number it can be")
     return MessageInfo(
@@ -150,6 +156,7 @@ def inspect(message: bytes) -> MessageInfo:
         carries_blocks=carries_blocks,
         mean_kl=mean_kl,
         scalars=sides,
+        scalar_bytes=width * scalars,
         tag=tag,
         total_bytes=len(message),
         block_size_bytes=block_size_bytes,
@@ -163,7 +170,7 @@ def carried_blocks(message: bytes, info: MessageInfo | None = None) -> Blocks:
     info = info or inspect(message)
     if not info.carries_blocks:
         raise SideInformationMismatch("the message carries no block map")
-    start = _HEADER.size + 4 * len(info.scalars)
+    start = _HEADER.size + info.scalar_bytes
     section = message[start : start + info.block_size_bytes]
     return Blocks.of_sizes(unpack_sizes(section, info.blocks, info.d))
 

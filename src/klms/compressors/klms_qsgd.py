@@ -23,6 +23,18 @@ from klms.compressors.qsgd import bucket_norms, normalised
 VALUES = (-1.0, 0.0, 1.0)
 
 
+def round_up(norms: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """To the next float16, which a message carries in half the bits.
+
+    Any number from the norm up serves as the norm: `E[v_hat] = v` holds with the same one in the law and in the
+    message. Norms beyond float16 stay as they are.
+    """
+    with np.errstate(over="ignore"):
+        short = norms.astype(np.float16)
+    short = np.where(short < norms, np.nextafter(short, np.float16(np.inf)), short)
+    return np.where(np.isfinite(short), short.astype(np.float32), norms)
+
+
 @dataclass(frozen=True)
 class KLMSQSGD:
     """`prior` is how many clients the expected frequencies are worth."""
@@ -43,7 +55,7 @@ class KLMSQSGD:
         return {**self.coder.start(), "counts": counts, "count_of": np.array(0)}
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        norms = bucket_norms(vector, self.bounds)
+        norms = round_up(bucket_norms(vector, self.bounds))
         ratio = normalised(vector, norms, self.bounds)
         minus, plus = np.clip(-ratio, 0, 1), np.clip(ratio, 0, 1)
         q = Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES)

@@ -27,15 +27,15 @@ class Federation:
     test: Examples
 
     @classmethod
-    def create(cls, config: RunConfig) -> "Federation":
-        """Load, split, build. torch gets one thread: on small models two are slower, and workers share the cores."""
+    def create(cls, config: RunConfig, threads: int = 1) -> "Federation":
+        """Load, split, build. The codec takes `threads`; torch gets one, since on small models two are slower."""
         torch.set_num_threads(1)
         dataset = datasets.load(config.data, folder=config.data_dir, vocabulary=config.vocabulary, length=config.length)
         shape = tuple(dataset.train_x.shape[1:])
         network = Network.create(config.model, shape, dataset.classes, config.width, config.device)
         tested = slice(0, config.test_images or None)
         test = Examples(dataset.test_x[tested], dataset.test_y[tested])
-        return cls(create(config, network), dataset, split(config, dataset), test)
+        return cls(create(config, network, threads), dataset, split(config, dataset), test)
 
     def examples(self, client: int) -> Examples:
         """A client's data."""

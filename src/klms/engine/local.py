@@ -1,6 +1,7 @@
 """The local engine: rounds in this process, clients in parallel processes if wanted. Same bytes either way."""
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -70,7 +71,8 @@ def clients_in(federation: Federation, config: RunConfig, workers: int) -> Itera
         return
     with ExitStack() as stack:
         spawn = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker, initargs=(config.model_dump_json(),))
+        start = (config.model_dump_json(), workers)
+        pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker, initargs=start)
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
         yield lambda broadcast, clients: list(pool.map(_update, [broadcast] * len(clients), clients))
 
@@ -85,9 +87,10 @@ def update(federation: Federation, broadcast: bytes, client: int) -> Upload:
 _worker: dict[str, Any] = {}  # a worker process serves one run: its federation
 
 
-def _start_worker(config: str) -> None:
+def _start_worker(config: str, workers: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    _worker["federation"] = Federation.create(RunConfig.model_validate_json(config))
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    _worker["federation"] = Federation.create(RunConfig.model_validate_json(config), threads)
 
 
 def _update(broadcast: bytes, client: int) -> Upload:

@@ -1,5 +1,6 @@
 """Run a method, into a folder, from the beginning or from where it stopped."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ def resume(path: Path, *, workers: int = 1, progress: Progress | None = None) ->
 
 
 def _go_on(folder: RunFolder, config: RunConfig, workers: int, progress: Progress | None) -> Summary:
-    federation = Federation.create(config)
+    federation = Federation.create(config, threads=os.cpu_count() or 1)  # the server's; worker processes have their own
     state = folder.state() or federation.method.init()
     folder.rewind(state.round)
     for result in local.rounds(federation, config, state, workers):

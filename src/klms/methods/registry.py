@@ -10,6 +10,7 @@ from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.klms_qsgd import KLMSQSGD
 from klms.compressors.klms_sign import KLMSSign
+from klms.compressors.layout import Layout
 from klms.compressors.qsgd import QSGD
 from klms.compressors.sign import Sign
 from klms.learning.network import Network
@@ -20,7 +21,47 @@ from klms.methods.dense import Dense
 from klms.methods.fedpm import FedPM
 from klms.methods.langevin import Langevin, noise_std
 
-Make = Callable[[RunConfig, Network], Method]
+
+@dataclass(frozen=True)
+class Setup:
+    """What a method is made of."""
+
+    config: RunConfig
+    network: Network
+    threads: int
+    """Of the codec; they change no byte."""
+
+    @property
+    def layout(self) -> Layout:
+        """How the parameters lie in their vector."""
+        return self.network.layout
+
+    @property
+    def common(self) -> tuple[Network, int, int, int]:
+        """The fields of every `Method`."""
+        return self.network, self.config.seed, self.config.clients, self.config.participants
+
+    @property
+    def schedule(self) -> Schedule:
+        """Local training."""
+        return Schedule(self.config.epochs, self.config.batch, self.config.lr, self.config.optimizer)
+
+    @property
+    def coder(self) -> BlockCoder:
+        """The codec with its block policy."""
+        config = self.config
+        return BlockCoder(
+            d=self.layout.d,
+            codec=Codec(bits=config.bits, selection=config.selection, threads=self.threads),
+            target=config.target,
+            max_size=config.max_size,
+            rule=UpdateRule(config.low * config.target, config.high * config.target),
+            fixed=config.fixed,
+            aggregate=config.aggregate,
+        )
+
+
+Make = Callable[[Setup], Method]
 
 
 @dataclass(frozen=True)
@@ -33,73 +74,24 @@ class Entry:
     make: Make
 
 
-def _coder(config: RunConfig, network: Network) -> BlockCoder:
-    return BlockCoder(
-        d=network.layout.d,
-        codec=Codec(bits=config.bits, selection=config.selection, threads=1),
-        target=config.target,
-        max_size=config.max_size,
-        rule=UpdateRule(config.low * config.target, config.high * config.target),
-        fixed=config.fixed,
-        aggregate=config.aggregate,
-    )
+def _dense(compressor: Callable[[Setup], Compressor]) -> Make:
+    return lambda s: Dense(*s.common, compressor(s), s.schedule, s.config.server_lr)
 
 
-def _schedule(config: RunConfig) -> Schedule:
-    return Schedule(config.epochs, config.batch, config.lr, config.optimizer)
+def _fedpm(coder: Callable[[Setup], BlockCoder | None]) -> Make:
+    return lambda s: FedPM(*s.common, coder(s), s.schedule, s.config.margin, s.config.reset)
 
 
-def _dense(compressor: Callable[[RunConfig, Network], Compressor]) -> Make:
-    def make(config: RunConfig, network: Network) -> Method:
-        return Dense(
-            network,
-            config.seed,
-            config.clients,
-            config.participants,
-            compressor(config, network),
-            _schedule(config),
-            config.server_lr,
-        )
+def _langevin(compressor: Callable[[Setup], Compressor], *, noise_arrives: bool = False) -> Make:
+    def make(s: Setup) -> Method:
+        c = s.config
+        return Langevin(*s.common, compressor(s), noise_arrives, c.batch, c.gamma, c.precision, c.burn_in)
 
     return make
 
 
-def _fedpm(coder: Callable[[RunConfig, Network], BlockCoder | None]) -> Make:
-    def make(config: RunConfig, network: Network) -> Method:
-        return FedPM(
-            network,
-            config.seed,
-            config.clients,
-            config.participants,
-            coder(config, network),
-            _schedule(config),
-            config.margin,
-            config.reset,
-        )
-
-    return make
-
-
-def _langevin(compressor: Callable[[RunConfig, Network], Compressor], *, noise_arrives: bool = False) -> Make:
-    def make(config: RunConfig, network: Network) -> Method:
-        return Langevin(
-            network,
-            config.seed,
-            config.clients,
-            config.participants,
-            compressor(config, network),
-            noise_arrives,
-            config.batch,
-            config.gamma,
-            config.precision,
-            config.burn_in,
-        )
-
-    return make
-
-
-def _gaussian(config: RunConfig, network: Network) -> Compressor:
-    return KLMSGaussian(noise_std(config.gamma, config.clients, config.participants), _coder(config, network))
+def _gaussian(s: Setup) -> Compressor:
+    return KLMSGaussian(noise_std(s.config.gamma, s.config.clients, s.config.participants), s.coder)
 
 
 _KLMS = "Isik et al., AISTATS 2024"
@@ -110,46 +102,46 @@ METHODS = {
             "fedavg",
             "Federated averaging, float32 differences",
             "McMahan et al., AISTATS 2017",
-            _dense(lambda c, n: Float32(n.layout.d)),
+            _dense(lambda s: Float32(s.layout.d)),
         ),
-        Entry("fedpm", "Probabilistic masks, arithmetic-coded", "Isik et al., ICLR 2023", _fedpm(lambda c, n: None)),
-        Entry("fedpm-klms", "Probabilistic masks at their KL", _KLMS, _fedpm(_coder)),
+        Entry("fedpm", "Probabilistic masks, arithmetic-coded", "Isik et al., ICLR 2023", _fedpm(lambda s: None)),
+        Entry("fedpm-klms", "Probabilistic masks at their KL", _KLMS, _fedpm(lambda s: s.coder)),
         Entry(
             "qsgd",
             "Stochastic rounding to levels of the norm, Elias-coded",
             "Alistarh et al., NeurIPS 2017",
-            _dense(lambda c, n: QSGD(n.layout, c.levels, c.bucket)),
+            _dense(lambda s: QSGD(s.layout, s.config.levels, s.config.bucket)),
         ),
         Entry(
             "qsgd-klms",
             "Ternary QSGD against last round's frequencies",
             _KLMS,
-            _dense(lambda c, n: KLMSQSGD(n.layout, c.bucket, c.prior, _coder(c, n))),
+            _dense(lambda s: KLMSQSGD(s.layout, s.config.bucket, s.config.prior, s.coder)),
         ),
-        Entry("signsgd", "Signs", "Bernstein et al., ICML 2018", _dense(lambda c, n: Sign(n.layout))),
+        Entry("signsgd", "Signs", "Bernstein et al., ICML 2018", _dense(lambda s: Sign(s.layout))),
         Entry(
             "signsgd-stochastic",
             "Signs drawn with probability sigmoid(v / M)",
             _KLMS,
-            _dense(lambda c, n: Sign(n.layout, c.scale)),
+            _dense(lambda s: Sign(s.layout, s.config.scale)),
         ),
         Entry(
             "signsgd-klms",
             "Stochastic signs at their KL to a coin",
             _KLMS,
-            _dense(lambda c, n: KLMSSign(n.layout, c.scale, _coder(c, n))),
+            _dense(lambda s: KLMSSign(s.layout, s.config.scale, s.coder)),
         ),
         Entry(
             "sgld",
             "Federated Langevin dynamics, float32 gradients",
             "El Mekkaoui et al., UAI 2021",
-            _langevin(lambda c, n: Float32(n.layout.d)),
+            _langevin(lambda s: Float32(s.layout.d)),
         ),
         Entry(
             "qlsd",
             "Langevin dynamics with QSGD gradients",
             "Vono et al., AISTATS 2022",
-            _langevin(lambda c, n: QSGD(n.layout, c.levels, c.bucket)),
+            _langevin(lambda s: QSGD(s.layout, s.config.levels, s.config.bucket)),
         ),
         Entry(
             "sgld-klms", "Langevin dynamics whose noise is the sample", _KLMS, _langevin(_gaussian, noise_arrives=True)
@@ -158,6 +150,6 @@ METHODS = {
 }
 
 
-def create(config: RunConfig, network: Network) -> Method:
+def create(config: RunConfig, network: Network, threads: int = 1) -> Method:
     """The method that the configuration names."""
-    return METHODS[config.method].make(config, network)
+    return METHODS[config.method].make(Setup(config, network, threads))
