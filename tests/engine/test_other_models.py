@@ -1,4 +1,4 @@
-"""CONV6, ResNet-18 and the LSTM through whole rounds, on small files in the official formats."""
+"""CONV6, ResNet-18 and the LSTM through whole rounds: narrow on small files, whole on real data (soak)."""
 
 import numpy as np
 import pytest
@@ -56,13 +56,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("case", CASES)
-def test_other_models_train(case, method, tmp_path):
-    write, given = CASES[case]
-    write(tmp_path)
-    common = {"clients": 2, "rounds": 4, "epochs": 3, "batch": 10, "bits": 6, "target": 4.0, "data_dir": str(tmp_path)}
-    config = resolve(method, given=common | given | METHODS[method])
+def nll_over_rounds(method: str, given: dict[str, object]) -> tuple[float, float]:
+    """On the test data, before the first round and after the last."""
+    config = resolve(method, given=given)
     federation = Federation.create(config)
     state = federation.method.init()
     before, _ = federation.method.evaluate(state, federation.test)
@@ -72,4 +68,46 @@ def test_other_models_train(case, method, tmp_path):
             assert result.record["bits_per_parameter"] < 3
             state = result.state
     after, _ = federation.method.evaluate(state, federation.test)
-    assert after["nll"] < before["nll"]
+    return before["nll"], after["nll"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("case", CASES)
+def test_other_models_train(case, method, tmp_path):
+    write, given = CASES[case]
+    write(tmp_path)
+    common = {"clients": 2, "rounds": 4, "epochs": 3, "batch": 10, "bits": 6, "target": 4.0, "data_dir": str(tmp_path)}
+    before, after = nll_over_rounds(method, common | given | METHODS[method])
+    assert after < before
+
+
+WHOLE = {
+    "conv6 on cifar10": {"data": "cifar10", "model": "conv6", "images": 400, "test_images": 200},
+    "resnet18 on cifar100": {"data": "cifar100", "model": "resnet18", "images": 100, "test_images": 40},
+    "lstm on chitchat by author": {
+        "data": "chitchat",
+        "model": "lstm",
+        "split": "natural",
+        "images": 800,
+        "test_images": 200,
+    },
+}
+ONE_ROUND = {
+    "fedpm-klms": {"optimizer": "adam", "lr": 0.1, "epochs": 4},
+    "qsgd-klms": {"optimizer": "adam", "lr": 0.001, "server_lr": 1.0},
+    "signsgd-klms": {"optimizer": "adam", "lr": 0.001, "server_lr": 0.001},
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("method", ONE_ROUND)
+@pytest.mark.parametrize("case", WHOLE)
+def test_whole_models_learn_in_one_round(case, method, tmp_path):
+    """Full widths; CIFAR-10 and the chat are the real ones, CIFAR-100 is in its format."""
+    given = WHOLE[case] | {"clients": 2, "rounds": 1, "epochs": 1, "batch": 20} | ONE_ROUND[method]
+    if given["data"] == "cifar100":
+        cifar100(tmp_path)
+        given |= {"data_dir": str(tmp_path)}
+    before, after = nll_over_rounds(method, given)
+    print(f"{case}, {method}: test loss {before:.3f} -> {after:.3f}")
+    assert after < before

@@ -1,10 +1,7 @@
 """`Codec`: `(q, p, blocks, key) -> bytes -> sample` (Algorithms Fixed-KLMS, Adaptive-KLMS and KLMS-Decoder)."""
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -17,6 +14,7 @@ from klms.codec.candidates import MAX_BITS, generators, windows
 from klms.codec.checks import integer
 from klms.codec.distributions import Discrete, Distribution, Gaussian
 from klms.codec.errors import SideInformationMismatch
+from klms.codec.parallel import over
 from klms.codec.philox import SharedKey
 from klms.codec.quantiles import normal_quantiles
 from klms.codec.selection import GREEDY, SELECTIONS
@@ -25,7 +23,6 @@ Selection = Literal["sample", "greedy", "matched"]
 Sample = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 
 _LN_2 = float(np.log(2.0))
-_FEWEST_PER_THREAD = 20_000  # coordinates; below that a thread costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -89,11 +86,11 @@ class Codec:
         shared = (largest, windows(key, len(blocks)), table, key.words(), rule, uniforms, indices, kls)
         if isinstance(q, Discrete) and isinstance(p, Discrete):
             arguments = (q.probabilities, p.thresholds, *shared)
-            self._over(blocks, lambda a, b: discrete.encode_blocks(a, b, blocks.bounds, *arguments))
+            over(blocks.bounds, self.threads, discrete.encode_blocks, *arguments)
         elif isinstance(q, Gaussian) and isinstance(p, Gaussian):
             tables = (gaussian.fine_cells(), gaussian.walsh_terms(), normal_quantiles())
             parameters = (q.mean, q.std, p.mean, p.std, *tables, *shared)
-            self._over(blocks, lambda a, b: gaussian.encode_blocks(a, b, blocks.bounds, *parameters))
+            over(blocks.bounds, self.threads, gaussian.encode_blocks, *parameters)
         else:
             raise ValueError(f"q and p must be laws that the codec knows, got {type(q).__name__}")
         return wire.write(
@@ -137,28 +134,14 @@ class Codec:
         largest = int(blocks.sizes.max())
         table = np.ascontiguousarray(generators(key, largest, info.bits).T)
         shared = (largest, windows(key, len(blocks)), table, key.words())
-        bounds = blocks.bounds
         if isinstance(p, Discrete):
             sample: Sample = np.empty(p.d, dtype=p.values.dtype)
             discretely = (indices, p.thresholds, *shared, p.values, sample)
-            self._over(blocks, lambda a, b: discrete.decode_blocks(a, b, bounds, *discretely))
+            over(blocks.bounds, self.threads, discrete.decode_blocks, *discretely)
         elif isinstance(p, Gaussian):
             sample = np.empty(p.d, dtype=np.float32)
             normally = (indices, p.mean, p.std, normal_quantiles(), *shared, sample)
-            self._over(blocks, lambda a, b: gaussian.decode_blocks(a, b, bounds, *normally))
+            over(blocks.bounds, self.threads, gaussian.decode_blocks, *normally)
         else:
             raise ValueError(f"p must be a law that the codec knows, got {type(p).__name__}")
         return sample
-
-    def _over(self, blocks: Blocks, work: Callable[[int, int], None]) -> None:
-        """Run `work(first, end)` over ranges of blocks with about equally many coordinates, one a thread."""
-        cores = self.threads or os.cpu_count() or 1
-        threads = max(1, min(cores, len(blocks), blocks.d // _FEWEST_PER_THREAD))
-        if threads == 1:
-            work(0, len(blocks))
-            return
-        cuts = np.searchsorted(blocks.bounds, np.linspace(0, blocks.d, threads + 1)[1:-1])
-        edges = [0, *cuts.tolist(), len(blocks)]
-        with ThreadPoolExecutor(threads) as pool:
-            for future in [pool.submit(work, a, b) for a, b in pairwise(edges)]:
-                future.result()

@@ -10,11 +10,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec import CorruptMessage, SharedKey
+from klms.codec import SharedKey
 from klms.compressors import elias
 from klms.compressors.base import Side, Vector
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
+from klms.compressors.sections import read_scales, write_scales
 
 Float32 = npt.NDArray[np.float32]
 
@@ -53,19 +54,14 @@ class QSGD:
         places = np.flatnonzero(levels)
         runs = np.diff(places, prepend=-1) - 1
         codes = elias.write(runs, ratio[places] < 0, np.minimum(levels[places], self.levels), self.levels > 1)
-        payload = np.uint32(places.size).tobytes() + norms.astype("<f4").tobytes() + codes.tobytes()
+        payload = np.uint32(places.size).tobytes() + write_scales(norms) + codes.tobytes()
         return wrap("qsgd", self.layout.d, payload)
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
         payload = unwrap(message, "qsgd", self.layout.d)
-        start = 4 + 4 * (self.bounds.size - 1)
-        if len(payload) < start:
-            raise CorruptMessage("the norms are cut off")
-        norms = np.frombuffer(payload[4:start], dtype="<f4")
-        if not np.isfinite(norms).all() or norms.min() < 0:
-            raise CorruptMessage("a norm is not a number it can be")
-        codes = np.frombuffer(payload[start:], dtype=np.uint8)
-        places, values = elias.read(codes, int.from_bytes(payload[:4], "little"), self.layout.d, self.levels)
+        norms, codes = read_scales(payload[4:], self.bounds.size - 1)
+        count = int.from_bytes(payload[:4], "little")
+        places, values = elias.read(np.frombuffer(codes, dtype=np.uint8), count, self.layout.d, self.levels)
         vector = np.zeros(self.layout.d, dtype=np.float32)
         vector[places] = values / self.levels * norms[np.searchsorted(self.bounds, places, side="right") - 1]
         return vector

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from klms.codec import CorruptMessage, SharedKey
+from klms.codec import SharedKey
 from klms.compressors.base import Side, Vector
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout, root_mean_squares
+from klms.compressors.sections import read_signs, write_signs
 
 
 def plus_probability(vector: Vector, layout: Layout, scale: float) -> Vector:
@@ -35,14 +36,10 @@ class Sign:
             plus = vector >= 0
         else:
             plus = rng.random(vector.size) < plus_probability(vector, self.layout, self.scale)
-        return wrap("sign", self.layout.d, np.packbits(plus, bitorder="little").tobytes())
+        return wrap("sign", self.layout.d, write_signs(plus))
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
-        d = self.layout.d
-        payload = np.frombuffer(unwrap(message, "sign", d), dtype=np.uint8)
-        if payload.size != (d + 7) // 8 or (d % 8 and payload[-1] >> d % 8):
-            raise CorruptMessage(f"{payload.size} bytes for {d} signs")
-        return np.unpackbits(payload, count=d, bitorder="little").astype(np.float32) * 2 - 1
+        return read_signs(unwrap(message, "sign", self.layout.d), self.layout.d)
 
     def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
         return side

@@ -6,14 +6,18 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from klms.engine.federation import Federation, participants
 from klms.methods.base import State, Stopwatch, Upload
 from klms.methods.config import RunConfig
 
-Run = Callable[[bytes, Sequence[int]], list[Upload]]
+Memory = npt.NDArray[np.generic] | None
+Run = Callable[[bytes, Sequence[tuple[int, Memory]]], list[Upload]]
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,9 @@ def one_round(federation: Federation, config: RunConfig, state: State, run: Run)
     with clock("total"):
         broadcast = state.to_bytes(private=False)
         with clock("clients"):
-            uploads = run(broadcast, participants(config, number))
+            uploads = run(broadcast, [(client, state.memories.get(client)) for client in participants(config, number)])
         outcome = method.server_update(state, uploads)
-        state = outcome.state
+        state = outcome.state.remembering(uploads)
         metrics: dict[str, float] = {}
         if number % config.evaluate_every == 0 or number == config.rounds:
             with clock("evaluate"):
@@ -67,7 +71,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, run: Run)
 def clients_in(federation: Federation, config: RunConfig, workers: int) -> Iterator[Run]:
     """How clients are run: here, or in `workers` processes that live as long as the run."""
     if workers <= 1:
-        yield lambda broadcast, clients: [update(federation, broadcast, client) for client in clients]
+        yield lambda broadcast, clients: [update(federation, broadcast, *client) for client in clients]
         return
     with ExitStack() as stack:
         spawn = multiprocessing.get_context("spawn")
@@ -77,9 +81,11 @@ def clients_in(federation: Federation, config: RunConfig, workers: int) -> Itera
         yield lambda broadcast, clients: list(pool.map(_update, [broadcast] * len(clients), clients))
 
 
-def update(federation: Federation, broadcast: bytes, client: int) -> Upload:
-    """One client's part of a round, from the bytes that it received."""
+def update(federation: Federation, broadcast: bytes, client: int, memory: Memory = None) -> Upload:
+    """One client's part of a round, from the bytes that it received and what it remembers."""
     state = State.from_bytes(broadcast)
+    if memory is not None:
+        state = replace(state, memories={client: memory})
     rng = federation.method.private_rng(state.round + 1, client)
     return federation.method.client_update(state, client, federation.examples(client), rng)
 
@@ -93,5 +99,5 @@ def _start_worker(config: str, workers: int) -> None:
     _worker["federation"] = Federation.create(RunConfig.model_validate_json(config), threads)
 
 
-def _update(broadcast: bytes, client: int) -> Upload:
-    return update(_worker["federation"], broadcast, client)
+def _update(broadcast: bytes, client: tuple[int, Memory]) -> Upload:
+    return update(_worker["federation"], broadcast, *client)

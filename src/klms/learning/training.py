@@ -79,11 +79,13 @@ def train_mask(
     data: Examples,
     schedule: Schedule,
     rng: np.random.Generator,
+    *,
+    sampled: bool = True,
 ) -> Vector:
     """FedPM's local training (Algorithm FedPM): the mask probabilities after it.
 
     Every step samples a mask `m ~ Bern(sigmoid(s))` and uses `m * w`; the gradient goes straight through the sampling
-    to the scores `s`.
+    to the scores `s`. Not `sampled`, the mask is 1 where the probability is one half or more (FedMask).
     """
     weights = network.tensor(frozen)
     scores = torch.logit(network.tensor(theta)).requires_grad_()
@@ -93,7 +95,10 @@ def train_mask(
     for index in batches(len(data), schedule.epochs, schedule.batch, rng):
         optimizer.zero_grad()
         probability = torch.sigmoid(scores)
-        drawn = torch.rand(probability.shape, generator=generator, device=network.device) < probability
+        if sampled:
+            drawn = torch.rand(probability.shape, generator=generator, device=network.device) < probability
+        else:
+            drawn = probability >= 0.5
         mask = drawn.float() - probability.detach() + probability
         loss_of(network(mask * weights, x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()

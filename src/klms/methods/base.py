@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import SharedKey
+from klms.compressors.base import Compressor, Vector
 from klms.compressors.layout import Layout
 from klms.learning.network import Network
 from klms.learning.training import Examples
@@ -22,16 +23,26 @@ Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class State:
-    """Everything that one round hands to the next. `shared` goes to the clients, `private` stays with the server."""
+    """Everything that one round hands to the next.
+
+    `shared` goes to the clients, `private` stays with the server. `memories` is what each client keeps to itself, for
+    methods that need it; here, since the local engine plays all clients and its checkpoint must hold them.
+    """
 
     round: int
     """Rounds done."""
     shared: Arrays = field(default_factory=dict)
     private: Arrays = field(default_factory=dict)
+    memories: Mapping[int, npt.NDArray[np.generic]] = field(default_factory=dict)
 
     def after(self, shared: Arrays, private: Arrays | None = None) -> Self:
         """The state one round later."""
         return replace(self, round=self.round + 1, shared=shared, private=self.private if private is None else private)
+
+    def remembering(self, uploads: "Sequence[Upload]") -> Self:
+        """The state with what the clients of a round now remember."""
+        memories = {upload.client: upload.memory for upload in uploads if upload.memory is not None}
+        return replace(self, memories={**self.memories, **memories}) if memories else self
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """A shared array of float32."""
@@ -46,6 +57,7 @@ class State:
         arrays = {f"shared.{name}": array for name, array in self.shared.items()}
         if private:
             arrays |= {f"private.{name}": array for name, array in self.private.items()}
+            arrays |= {f"memories.{client}": array for client, array in self.memories.items()}
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **{"round": np.array(self.round), **arrays})
         return buffer.getvalue()
@@ -54,12 +66,13 @@ class State:
     def from_bytes(cls, data: bytes) -> Self:
         """Undo `to_bytes`."""
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            groups: dict[str, dict[str, npt.NDArray[np.generic]]] = {"shared": {}, "private": {}}
+            groups: dict[str, dict[str, npt.NDArray[np.generic]]] = {"shared": {}, "private": {}, "memories": {}}
             for name in stored.files:
                 group, _, rest = name.partition(".")
                 if rest:
                     groups[group][rest] = stored[name]
-            return cls(int(stored["round"]), groups["shared"], groups["private"])
+            memories = {int(client): array for client, array in groups["memories"].items()}
+            return cls(int(stored["round"]), groups["shared"], groups["private"], memories)
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,8 @@ class Upload:
     client: int
     message: bytes
     seconds: Mapping[str, float]
+    memory: npt.NDArray[np.float32] | None = None
+    """What the client keeps for its next turn. It is not sent."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +118,20 @@ class Method(ABC):
         """A client's own randomness. Reproducible runs need it seeded; a deployment passes entropy instead."""
         return np.random.default_rng([self.seed, 0xC11E47, round_, client])
 
+    def decode_all(self, compressor: Compressor, state: State, uploads: Sequence[Upload]) -> list[Vector]:
+        """What the clients of a round sent."""
+        number = state.round + 1
+        return [
+            compressor.decode(upload.message, state.shared, key=self.key(number, upload.client)) for upload in uploads
+        ]
+
     @abstractmethod
     def init(self) -> State:
         """The state before round 1."""
 
     @abstractmethod
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        """Train on `data`, and encode."""
+        """Train on `data`, and encode. `state` is as the client holds it: shared, and its own memory."""
 
     @abstractmethod
     def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:

@@ -48,6 +48,15 @@ class RunConfig(BaseModel):
     precision: float = Field(5.0, ge=0, description="Langevin: precision of the Gaussian prior.")
     burn_in: int = Field(0, ge=0, description="Langevin: rounds before samples count.")
 
+    tern_clip: float = Field(2.5, ge=0, description="TernGrad: clip at so many deviations of the layer; 0: not.")
+    rate: float = Field(1.0, gt=0, le=8, description="EDEN: bits of a parameter; fractions too.")
+    keep: float = Field(0.01, gt=0, le=1, description="Top-k: share of the entries that is sent.")
+    full: float = Field(0.1, gt=0, le=1, description="MARINA: probability of a round of whole updates.")
+    clip: float = Field(1.0, gt=0, description="DP-REC: largest norm of an update.")
+    sigma: float = Field(0.004, gt=0, description="DP-REC: noise on each coordinate.")
+    delta: float = Field(1e-5, gt=0, lt=1, description="DP-REC: delta of the privacy report.")
+    error_feedback: bool = Field(False, description="Clients add what was lost to their next update (topk: always).")
+
     bits: int = Field(8, ge=1, le=16, description="KLMS: bits of an index.")
     target: float = Field(8.0, gt=0, description="KLMS: bits of KL in a block.")
     max_size: int = Field(4096, ge=1, le=65536, description="KLMS: largest adaptive block.")

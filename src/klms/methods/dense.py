@@ -1,7 +1,8 @@
 """Methods that train the parameters themselves: local training, a compressed difference, a step of the server.
 
 `v = w_client - w_global` is what a client sends, through any compressor; the server does
-`w += server_lr * mean(v_hat)` (the minus that the paper prints is a slip).
+`w += server_lr * mean(v_hat)` (the minus that the paper prints is a slip). With error feedback a client adds to `v`
+what the compressor lost the last time, and remembers what it loses this time.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from klms.compressors.base import Compressor
+from klms.compressors.base import Compressor, Vector
 from klms.learning import evaluation
 from klms.learning.training import Examples, Schedule, train
 from klms.methods.base import Method, Outcome, State, Stopwatch, Upload
@@ -23,27 +24,34 @@ class Dense(Method):
     compressor: Compressor
     schedule: Schedule
     server_lr: float
+    error_feedback: bool = False
 
     def init(self) -> State:
         return State(0, {"weights": self.network.kaiming(self.seed), **self.compressor.start()})
 
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
         clock = Stopwatch()
-        before = state.vector("weights")
+        key = self.key(state.round + 1, client)
         with clock("train"):
-            update = train(self.network, before, data, self.schedule, rng) - before
+            update = self.local_update(state.vector("weights"), data, rng)
         with clock("encode"):
-            key = self.key(state.round + 1, client)
+            if self.error_feedback and client in state.memories:
+                update = update + np.asarray(state.memories[client], dtype=np.float32)
             message = self.compressor.encode(update, state.shared, key=key, rng=rng)
-        return Upload(client, message, clock.seconds)
+            memory = update - self.compressor.decode(message, state.shared, key=key) if self.error_feedback else None
+        return Upload(client, message, clock.seconds, memory)
+
+    def local_update(self, weights: Vector, data: Examples, rng: np.random.Generator) -> Vector:
+        """`w_client - w_global`."""
+        update = train(self.network, weights, data, self.schedule, rng) - weights
+        if not np.isfinite(update).all():
+            raise ValueError(f"local training diverged: parameters are not finite; lower lr (it is {self.schedule.lr})")
+        return update
 
     def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
         clock = Stopwatch()
         with clock("decode"):
-            vectors = [
-                self.compressor.decode(upload.message, state.shared, key=self.key(state.round + 1, upload.client))
-                for upload in uploads
-            ]
+            vectors = self.decode_all(self.compressor, state, uploads)
         messages = [upload.message for upload in uploads]
         with clock("aggregate"):
             step = np.mean(vectors, axis=0, dtype=np.float64)

@@ -10,6 +10,7 @@ inside `[margin, 1 - margin]`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,9 @@ class FedPM(Method):
     margin: float
     reset: int
 
+    sampled: ClassVar[bool] = True
+    """Whether local training samples its masks."""
+
     @cached_property
     def frozen(self) -> Vector:
         """The weights that the masks are for: a function of the seed."""
@@ -51,10 +55,10 @@ class FedPM(Method):
         clock = Stopwatch()
         theta = state.vector("theta")
         with clock("train"):
-            phi = train_mask(self.network, self.frozen, theta, data, self.schedule, rng)
+            phi = train_mask(self.network, self.frozen, theta, data, self.schedule, rng, sampled=self.sampled)
         with clock("encode"):
             if self.coder is None:
-                message = MaskCoder(self.layout).encode((rng.random(phi.size) < phi).astype(np.uint8))
+                message = MaskCoder(self.layout).encode(self.draw(phi, rng))
             else:
                 key = self.key(state.round + 1, client)
                 message = self.coder.encode(Bernoulli(phi), Bernoulli(theta), state.shared, key=key, rng=rng)
@@ -89,8 +93,11 @@ class FedPM(Method):
     def sample_mask(self, state: State, number: int = 0) -> npt.NDArray[np.uint8]:
         """A mask drawn from `theta`: with the seed, the whole model."""
         rng = np.random.default_rng([self.seed, 0x3A5C, state.round, number])
-        theta = state.vector("theta")
-        return (rng.random(theta.size) < theta).astype(np.uint8)
+        return self.draw(state.vector("theta"), rng)
+
+    def draw(self, phi: Vector, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+        """A mask with these probabilities."""
+        return (rng.random(phi.size) < phi).astype(np.uint8)
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
         tables = [

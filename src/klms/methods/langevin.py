@@ -12,7 +12,7 @@ for independent noise). Accuracy is that of the posterior average over thinned s
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -57,10 +57,7 @@ class Langevin(Method):
     def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
         clock = Stopwatch()
         with clock("decode"):
-            vectors = [
-                self.compressor.decode(upload.message, state.shared, key=self.key(state.round + 1, upload.client))
-                for upload in uploads
-            ]
+            vectors = self.decode_all(self.compressor, state, uploads)
         messages = [upload.message for upload in uploads]
         with clock("aggregate"):
             total = np.sum(vectors, axis=0, dtype=np.float64) * (self.clients / len(uploads))
@@ -83,4 +80,4 @@ class Langevin(Method):
             private = {"posterior": total, "samples": np.array(count)}
             table = total / count
         metrics = evaluation.metrics(table, data) | {"accuracy_of_sample": current}
-        return metrics, State(state.round, state.shared, private)
+        return metrics, replace(state, private=private)

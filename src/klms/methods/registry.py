@@ -1,11 +1,15 @@
 """Every method by its name: what it is, whose it is, and how it is made of a configuration."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from klms.codec import Codec, UpdateRule
+from klms.codec import MAX_BLOCK_SIZE, Codec, UpdateRule
 from klms.compressors.base import Compressor
 from klms.compressors.block_coder import BlockCoder
+from klms.compressors.dp_rec import DPREC
+from klms.compressors.drive import Drive
+from klms.compressors.eden import Eden
 from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.klms_qsgd import KLMSQSGD
@@ -13,13 +17,18 @@ from klms.compressors.klms_sign import KLMSSign
 from klms.compressors.layout import Layout
 from klms.compressors.qsgd import QSGD
 from klms.compressors.sign import Sign
+from klms.compressors.terngrad import TernGrad
+from klms.compressors.topk import TopK
 from klms.learning.network import Network
 from klms.learning.training import Schedule
 from klms.methods.base import Method
 from klms.methods.config import RunConfig
 from klms.methods.dense import Dense
+from klms.methods.dp_rec import DPRECTraining
+from klms.methods.fedmask import FedMask
 from klms.methods.fedpm import FedPM
 from klms.methods.langevin import Langevin, noise_std
+from klms.methods.marina import Marina
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,28 @@ class Entry:
     make: Make
 
 
-def _dense(compressor: Callable[[Setup], Compressor]) -> Make:
-    return lambda s: Dense(*s.common, compressor(s), s.schedule, s.config.server_lr)
+def _dense(compressor: Callable[[Setup], Compressor], *, error_feedback: bool = False) -> Make:
+    def make(s: Setup) -> Method:
+        feedback = error_feedback or s.config.error_feedback
+        return Dense(*s.common, compressor(s), s.schedule, s.config.server_lr, feedback)
+
+    return make
+
+
+def _qsgd(s: Setup) -> Compressor:
+    return QSGD(s.layout, s.config.levels, s.config.bucket)
+
+
+def _marina(s: Setup) -> Method:
+    return Marina(*s.common, _qsgd(s), s.schedule, s.config.server_lr, full=s.config.full)
+
+
+def _dp_rec(s: Setup) -> Method:
+    c = s.config
+    size = c.fixed or max(1, round(c.target * 2 * math.log(2) * s.layout.d * (c.sigma / c.clip) ** 2))
+    coder = replace(s.coder, fixed=min(size, MAX_BLOCK_SIZE))
+    compressor = DPREC(c.clip, c.sigma, coder)
+    return DPRECTraining(*s.common, compressor, s.schedule, c.server_lr, clip=c.clip, sigma=c.sigma, delta=c.delta)
 
 
 def _fedpm(coder: Callable[[Setup], BlockCoder | None]) -> Make:
@@ -110,7 +139,7 @@ METHODS = {
             "qsgd",
             "Stochastic rounding to levels of the norm, Elias-coded",
             "Alistarh et al., NeurIPS 2017",
-            _dense(lambda s: QSGD(s.layout, s.config.levels, s.config.bucket)),
+            _dense(_qsgd),
         ),
         Entry(
             "qsgd-klms",
@@ -132,6 +161,38 @@ METHODS = {
             _dense(lambda s: KLMSSign(s.layout, s.config.scale, s.coder)),
         ),
         Entry(
+            "terngrad",
+            "Ternary entries of the layer's largest, range-coded",
+            "Wen et al., NeurIPS 2017",
+            _dense(lambda s: TernGrad(s.layout, s.config.tern_clip)),
+        ),
+        Entry(
+            "drive",
+            "Signs after a random rotation, unbiased scale",
+            "Vargaftik et al., NeurIPS 2021",
+            _dense(lambda s: Drive(s.layout.d, threads=s.threads)),
+        ),
+        Entry(
+            "eden",
+            "Levels for a normal law after a random rotation, any rate",
+            "Vargaftik et al., ICML 2022",
+            _dense(lambda s: Eden(s.layout.d, s.config.rate, s.threads)),
+        ),
+        Entry("marina", "QSGD of differences, now and then all", "Gorbunov et al., ICML 2021", _marina),
+        Entry(
+            "fedmask",
+            "Masks by threshold, arithmetic-coded",
+            "Li et al., SenSys 2021",
+            lambda s: FedMask(*s.common, None, s.schedule, s.config.margin, s.config.reset),
+        ),
+        Entry("dp-rec", "Noisy updates in fixed blocks at their KL", "Triastcyn et al., 2021", _dp_rec),
+        Entry(
+            "topk",
+            "The largest entries, with error feedback",
+            "Stich et al., NeurIPS 2018",
+            _dense(lambda s: TopK(s.layout, s.config.keep), error_feedback=True),
+        ),
+        Entry(
             "sgld",
             "Federated Langevin dynamics, float32 gradients",
             "El Mekkaoui et al., UAI 2021",
@@ -141,7 +202,7 @@ METHODS = {
             "qlsd",
             "Langevin dynamics with QSGD gradients",
             "Vono et al., AISTATS 2022",
-            _langevin(lambda s: QSGD(s.layout, s.config.levels, s.config.bucket)),
+            _langevin(_qsgd),
         ),
         Entry(
             "sgld-klms", "Langevin dynamics whose noise is the sample", _KLMS, _langevin(_gaussian, noise_arrives=True)

@@ -1,0 +1,226 @@
+"""The baselines against their own papers: errors, bias and bits."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klms import CorruptMessage, SharedKey, SideInformationMismatch
+from klms.compressors.drive import Drive
+from klms.compressors.eden import Eden
+from klms.compressors.layout import Layout
+from klms.compressors.normal_levels import normal_levels
+from klms.compressors.qsgd import QSGD
+from klms.compressors.rotation import Rotation, _transform
+from klms.compressors.terngrad import TernGrad
+from klms.compressors.topk import TopK
+
+LAYOUT = Layout(("a", "b"), ((30, 30), (124,)))
+D = LAYOUT.d
+KEY = SharedKey(1, 2, 3)
+
+
+def normal(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(n).astype(np.float32)
+
+
+def through(scheme, x: np.ndarray, number: int = 0) -> tuple[bytes, np.ndarray]:
+    key = SharedKey(5, 1, number)
+    message = scheme.encode(x, {}, key=key, rng=np.random.default_rng([9, number]))
+    return message, scheme.decode(message, {}, key=key)
+
+
+# --- the rotation
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 32, 256, 8192, 1 << 15])
+def test_the_transform_is_walsh_hadamards(n):
+    x = normal(n)
+    y = x.copy()
+    _transform(y)
+    places = np.random.default_rng(1).integers(0, n, 20)
+    indices = np.arange(n)
+    for k in places:
+        signs = np.array([(-1) ** int(i & int(k)).bit_count() for i in indices])
+        assert y[k] == pytest.approx(float(signs @ x.astype(float)), abs=1e-5 * n)
+
+
+@given(st.integers(1, 5000))
+def test_rotations_of_any_length_keep_lengths_and_can_be_undone(d):
+    rotation = Rotation(d)
+    assert d <= rotation.padded < d + 256
+    assert all(size & (size - 1) == 0 for size in rotation.sizes.tolist())
+    x = normal(d, d)
+    y = rotation.apply(x, KEY)
+    assert float(y @ y) == pytest.approx(float(x @ x), rel=1e-4)
+    np.testing.assert_allclose(rotation.undo(y, KEY), x, atol=1e-4)
+
+
+def test_rotations_do_not_depend_on_the_number_of_threads():
+    x = normal(3_000_000)
+    one, two = Rotation(x.size, 1).apply(x, KEY), Rotation(x.size, 2).apply(x, KEY)
+    np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(one, Rotation(x.size, 1).apply(x, SharedKey(1, 2, 4)))
+
+
+def test_a_rotated_spike_looks_normal():
+    """The fourth moment of a normal law is 3; that of a vector with ten spikes among 4,096 is 400."""
+    x = np.zeros(4096, dtype=np.float32)
+    x[:: 4096 // 100] = 1.0
+    y = Rotation(4096).apply(x, KEY).astype(float)
+    assert np.mean(y**4) / np.mean(y**2) ** 2 == pytest.approx(3, abs=0.6)
+
+
+# --- errors of the papers
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_levels_are_lloyd_max(bits):
+    """Each level is the mean of its cell, and the error is that of Max's tables."""
+    levels = normal_levels(bits).astype(float)
+    np.testing.assert_allclose(levels, -levels[::-1])
+    x = np.random.default_rng(0).standard_normal(2_000_000)
+    quantised = levels[np.searchsorted((levels[1:] + levels[:-1]) / 2, x)]
+    known = {1: 0.3634, 2: 0.1175, 3: 0.03454, 4: 0.009497, 5: 0.002499, 6: 0.0006419, 7: 0.0001630, 8: 0.0000411}
+    assert np.mean((x - quantised) ** 2) == pytest.approx(known[bits], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "error", "within"),
+    [
+        (Drive(1 << 20), 0.571, 0.02),
+        (Eden(1 << 20, 1), 0.571, 0.02),
+        (Eden(1 << 20, 2), 0.133, 0.05),
+        (Eden(1 << 20, 3), 0.0358, 0.05),
+        (Eden(1 << 20, 4), 0.0096, 0.05),
+        (Eden(1 << 20, 0.1), math.pi / 2 / 0.1 - 1, 0.02),
+        (Eden(1 << 20, 1.5), 2 / (1 / 1.571 + 1 / 1.133) - 1, 0.02),
+    ],
+    ids=str,
+)
+def test_errors_are_those_of_the_papers(scheme, error, within):
+    x = normal(1 << 20)
+    message, y = through(scheme, x)
+    assert float(np.sum((y - x) ** 2) / np.sum(x**2)) == pytest.approx(error, rel=within)
+    assert 8 * len(message) / x.size <= getattr(scheme, "rate", 1.0) * 1.001 + 8 * 20 / x.size
+
+
+def test_the_biased_scale_of_drive_has_the_least_error():
+    x = normal(1 << 16)
+    _, y = through(Drive(1 << 16, unbiased=False), x)
+    assert float(np.sum((y - x) ** 2) / np.sum(x**2)) == pytest.approx(1 - 2 / math.pi, rel=0.02)
+
+
+@pytest.mark.parametrize("d", [431_080, 1_000_000, 999_999])
+@pytest.mark.parametrize("kind", [Drive, Eden])
+def test_one_bit_schemes_cost_one_bit_whatever_the_length(kind, d):
+    message, _ = through(kind(d), normal(d))
+    assert 8 * (len(message) - 12) / d <= 1.001
+
+
+# --- bias
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [QSGD(LAYOUT, 1, 256), QSGD(LAYOUT, 7, 0), TernGrad(LAYOUT, 0), Drive(D), Eden(D, 0.4), Eden(D, 1), Eden(D, 2.5)],
+    ids=str,
+)
+def test_unbiased_schemes_are_unbiased(scheme):
+    """Over many keys and draws, every coordinate's mean error against its own deviation.
+
+    The largest of 1,024 z-scores exceeds 5.5 by chance with probability below 1024 * 3.8e-8 = 4e-5; a tenth of a
+    deviation of bias in one draw would give a z-score of 6 and more. The vector is skewed, so that a bias could show.
+    """
+    x = np.exp(normal(D)).astype(np.float32) * np.sign(normal(D, 1))
+    draws = 4000
+    total, square = np.zeros(D), np.zeros(D)
+    for n in range(draws):
+        error = through(scheme, x, n)[1].astype(float) - x
+        total += error
+        square += error * error
+    deviation = np.sqrt(square / draws / draws) + 1e-6  # an entry may be sent exactly
+    assert np.max(np.abs(total / draws) / deviation) < 5.5
+
+
+def test_terngrad_is_unbiased_for_what_its_clipping_leaves():
+    x = normal(D) * 3
+    mean = np.mean([through(TernGrad(LAYOUT, 2.5), x, n)[1] for n in range(2000)], axis=0)
+    clipped = np.concatenate([np.clip(x[p], -2.5 * x[p].std(), 2.5 * x[p].std()) for p in LAYOUT.parts])
+    assert np.abs(mean - clipped).max() < 0.9  # 5.5 deviations of a mean of 2,000 draws of at most 7.5
+
+
+# --- bits
+
+
+def test_terngrad_costs_its_ternary_entropy():
+    layout = Layout(("w", "v"), ((100_000,), (30_000,)))
+    x = normal(layout.d) + 0.3
+    message, y = through(TernGrad(layout), x)
+    entropy = 0.0
+    for part in layout.parts:
+        shares = np.unique(y[part], return_counts=True)[1] / y[part].size
+        entropy -= y[part].size * float(np.sum(shares * np.log2(shares)))
+    assert 8 * len(message) <= 1.02 * entropy
+    assert 8 * len(message) >= entropy
+
+
+def test_top_k_sends_the_largest_and_little_more_than_their_entropy():
+    layout = Layout(("w",), ((100_000,),))
+    x = normal(layout.d)
+    message, y = through(TopK(layout, 0.01), x)
+    kept = np.flatnonzero(y)
+    assert kept.size == 1000
+    assert np.abs(x[kept]).min() >= np.abs(np.delete(x, kept)).max()
+    np.testing.assert_allclose(y[kept], x[kept], rtol=1e-3)
+    entropy = 100_000 * -(0.01 * math.log2(0.01) + 0.99 * math.log2(0.99)) + 1000 * (1 + 16)
+    assert 8 * len(message) < 1.01 * entropy + 8 * 40
+
+
+def test_top_k_of_a_sparse_vector_sends_no_zeros():
+    x = np.zeros(D, dtype=np.float32)
+    x[[3, 500]] = 1.0, -2.0
+    _, y = through(TopK(LAYOUT, 0.5), x)
+    np.testing.assert_array_equal(y, x)
+
+
+def test_the_budget_is_part_of_the_agreement():
+    message, _ = through(Eden(D, 2), normal(D))
+    with pytest.raises(SideInformationMismatch, match="bits a parameter"):
+        Eden(D, 3).decode(message, {}, key=KEY)
+    with pytest.raises(ValueError, match="rate"):
+        Eden(D, 9)
+
+
+def test_a_scale_that_would_overflow_is_refused():
+    import zlib
+
+    message = bytearray(through(Drive(D), normal(D))[0])
+    message[8:12] = np.float32(3e38).tobytes()
+    message[-4:] = zlib.crc32(message[:-4]).to_bytes(4, "little")
+    with pytest.raises(CorruptMessage, match="scale"):
+        Drive(D).decode(bytes(message), {}, key=KEY)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", [Drive, Eden])
+def test_encoding_takes_at_most_three_real_ffts(kind):
+    import time
+
+    x = normal(10_000_000)
+    scheme = kind(x.size, threads=1)
+
+    def best(work) -> float:
+        times = []
+        for _ in range(4):
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    ours = best(lambda: scheme.encode(x, {}, key=KEY, rng=np.random.default_rng(0)))
+    fft = best(lambda: np.fft.rfft(x))
+    print(f"{kind.__name__}: {ours:.3f} s, rfft {fft:.3f} s, {ours / fft:.2f} times")
+    assert ours <= 3 * fft
