@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from klms import CorruptMessage, SharedKey, SideInformationMismatch
 from klms.compressors.drive import Drive
 from klms.compressors.eden import Eden
+from klms.compressors.klms_rotated import KLMSRotated
 from klms.compressors.layout import Layout
 from klms.compressors.normal_levels import normal_levels
 from klms.compressors.qsgd import QSGD
@@ -120,12 +121,33 @@ def test_one_bit_schemes_cost_one_bit_whatever_the_length(kind, d):
     assert 8 * (len(message) - 12) / d <= 1.001
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0, 1.5])
+def test_blocks_of_candidates_beat_scalar_levels_up_to_one_and_a_half_bits(rate):
+    x = normal(1 << 16)
+    errors = {}
+    for scheme in (Eden(x.size, rate), KLMSRotated(x.size, rate, 10)):
+        message, y = through(scheme, x)
+        errors[type(scheme)] = float(np.sum((y - x) ** 2) / np.sum(x**2))
+        assert 8 * len(message) / x.size <= rate * 1.001 + 8 * 64 / x.size
+    assert 1 / (2 ** (2 * rate) - 1) < errors[KLMSRotated] < 0.95 * errors[Eden]
+
+
 # --- bias
 
 
 @pytest.mark.parametrize(
     "scheme",
-    [QSGD(LAYOUT, 1, 256), QSGD(LAYOUT, 7, 0), TernGrad(LAYOUT, 0), Drive(D), Eden(D, 0.4), Eden(D, 1), Eden(D, 2.5)],
+    [
+        QSGD(LAYOUT, 1, 256),
+        QSGD(LAYOUT, 7, 0),
+        TernGrad(LAYOUT, 0),
+        Drive(D),
+        Eden(D, 0.4),
+        Eden(D, 1),
+        Eden(D, 2.5),
+        KLMSRotated(D, 0.5, 5),
+        KLMSRotated(D, 1.5, 5),
+    ],
     ids=str,
 )
 def test_unbiased_schemes_are_unbiased(scheme):

@@ -14,6 +14,7 @@ from klms.compressors.eden import Eden
 from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.klms_qsgd import KLMSQSGD, round_up
+from klms.compressors.klms_rotated import KLMSRotated
 from klms.compressors.klms_sign import KLMSSign
 from klms.compressors.layout import Layout
 from klms.compressors.mask import MaskCoder
@@ -48,6 +49,7 @@ def all_schemes():
         "klms qsgd": KLMSQSGD(LAYOUT, 256, 10.0, coder()),
         "klms gaussian": KLMSGaussian(1.0, coder()),
         "klms gaussian, fixed": KLMSGaussian(1.0, coder(fixed=100)),
+        "klms rotated": KLMSRotated(D, 0.5, 6),
         "dp-rec": DPREC(5.0, 0.3, coder(fixed=10)),
     }
 

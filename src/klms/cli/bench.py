@@ -1,6 +1,7 @@
 """`klms bench`."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -63,3 +64,61 @@ def bench_codec(
             "" if row.extra_bytes_per_parameter is None else f"{row.extra_bytes_per_parameter:.1f}",
         )
     console().print(table)
+
+
+@app.command("mean")
+def bench_mean(
+    vectors: Annotated[
+        list[str] | None, typer.Option(help="gaussian, lognormal or real (needs klms[learn]); may be repeated.")
+    ] = None,
+    scheme: Annotated[list[str] | None, typer.Option(help="Only this scheme; may be repeated.")] = None,
+    clients: Annotated[int, typer.Option(help="Clients whose vectors are averaged.", min=1)] = 10,
+    d: Annotated[int, typer.Option(help="Parameters of the made vectors.", min=1000)] = 1 << 17,
+    picture: Annotated[Path | None, typer.Option(help="Draw to this file (.png, .svg; needs klms[plots]).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which scheme to pick: bits per parameter and the error of the average, beside the limit.
+
+    Example: `klms bench mean --vectors gaussian --picture mean.png`
+    """
+    from klms.benchmarks import mean as bench
+
+    for given, known, what in ((vectors, bench.VECTORS, "vectors"), (scheme, bench.NAMES, "scheme")):
+        unknown = set(given or ()) - set(known)
+        if unknown:
+            raise fail(f"no {what} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    rows: list[bench.Row] = []
+    chosen = vectors or bench.VECTORS
+    try:
+        with progress(bar=True) as shown:
+            wanted = [s for s in bench.SCHEMES if s.name in (scheme or bench.NAMES)]
+            task = shown.add_task("measuring", total=len(wanted) * len(chosen))
+            for row in bench.run(vectors=chosen, schemes=scheme or bench.NAMES, clients=clients, d=d):
+                rows.append(row)
+                shown.update(task, advance=1, description=f"{row.vectors}: {row.scheme}, {row.setting}")
+        if picture is not None:
+            bench.draw(rows, clients, picture)
+    except ModuleNotFoundError as error:
+        extra = "plots" if error.name == "matplotlib" else "learn"
+        raise fail(f"this needs {error.name}: pip install 'klms[{extra}]'") from error
+    if as_json:
+        typer.echo(json.dumps(bench.as_json(rows, clients), indent=2))
+        return
+    for kind in chosen:
+        table = Table(title=f"{kind} vectors, average of {clients}; error over the limit of unbiased schemes")
+        for name in ("scheme", "setting", "", "bits/parameter", "error", "limit", "times limit", "ns/parameter"):
+            table.add_column(name, justify="left" if name in ("scheme", "setting", "") else "right")
+        for row in (row for row in rows if row.vectors == kind):
+            table.add_row(
+                row.scheme,
+                row.setting,
+                "" if row.unbiased else "biased",
+                f"{row.bits_per_parameter:.4f}",
+                f"{row.error:.4g}",
+                f"{row.limit:.4g}",
+                f"{row.error / row.limit:.2f}",
+                f"{row.encode_ns:.0f}",
+            )
+        console().print(table)
+    if picture is not None:
+        console().print(f"drawn: {picture}")

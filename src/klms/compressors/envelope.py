@@ -10,7 +10,17 @@ from klms.codec import CorruptMessage, SideInformationMismatch, UnsupportedMessa
 
 MAGIC = b"KB"
 VERSION = 1
-SCHEMES = {"float32": 1, "sign": 2, "qsgd": 3, "mask": 4, "terngrad": 5, "drive": 6, "eden": 7, "topk": 8}
+SCHEMES = {
+    "float32": 1,
+    "sign": 2,
+    "qsgd": 3,
+    "mask": 4,
+    "terngrad": 5,
+    "drive": 6,
+    "eden": 7,
+    "topk": 8,
+    "klms-rotated": 9,
+}
 
 _HEADER = struct.Struct("<2sBBI")
 _CRC = struct.Struct("<I")

@@ -1,9 +1,12 @@
 """MARINA (Gorbunov et al., 2021): now and then the full update, else the compressed difference to the last one.
 
 The server keeps a direction `g`. In a full round (probability `full`, drawn from the shared seed, so that nobody has to
-say which) clients send `v(w)` in float32 and `g = mean v`. In the others they compute their update twice with the same
-batches, at the weights of this round and of the one before, and send `QSGD(v(w) - v(w_before))`; then
-`g += mean of these`. Either way `w += server_lr g`. Differences shrink as training settles, and so does their error.
+say which) clients send `v(w)` in float32 and `g = mean v`. In the others they compute their update twice, at the
+weights of this round and of the one before, and send `QSGD(v(w) - v(w_before))`; then `g += mean of these`. Either way
+`w += server_lr g`. Differences shrink as training settles, and so does their error.
+
+MARINA's `v` is a gradient, a function of `w` alone. So is ours: a client goes through its data in the same order in
+every round, or the noise of the order would pile up in `g`.
 """
 
 from collections.abc import Sequence
@@ -40,11 +43,11 @@ class Marina(Dense):
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
         clock = Stopwatch()
         number = state.round + 1
-        seed = int(rng.integers(2**63))
+        order = [self.seed, 0x04DE4, client]
         with clock("train"):
-            update = self.local_update(state.vector("weights"), data, np.random.default_rng(seed))
+            update = self.local_update(state.vector("weights"), data, np.random.default_rng(order))
             if not self.is_full(number):
-                update = update - self.local_update(state.vector("weights_before"), data, np.random.default_rng(seed))
+                update = update - self.local_update(state.vector("weights_before"), data, np.random.default_rng(order))
         with clock("encode"):
             message = self.scheme(number).encode(update, {}, key=self.key(number, client), rng=rng)
         return Upload(client, message, clock.seconds)

@@ -13,6 +13,7 @@ from klms.compressors.eden import Eden
 from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.klms_qsgd import KLMSQSGD
+from klms.compressors.klms_rotated import KLMSRotated
 from klms.compressors.klms_sign import KLMSSign
 from klms.compressors.layout import Layout
 from klms.compressors.qsgd import QSGD
@@ -177,6 +178,12 @@ METHODS = {
             "Levels for a normal law after a random rotation, any rate",
             "Vargaftik et al., ICML 2022",
             _dense(lambda s: Eden(s.layout.d, s.config.rate, s.threads)),
+        ),
+        Entry(
+            "klms-rotated",
+            "Shared candidates after a random rotation, any rate",
+            "klms; compare `klms bench mean`",
+            _dense(lambda s: KLMSRotated(s.layout.d, s.config.rate, s.config.bits, s.threads)),
         ),
         Entry("marina", "QSGD of differences, now and then all", "Gorbunov et al., ICML 2021", _marina),
         Entry(

@@ -1,0 +1,221 @@
+"""The bench behind `klms bench mean`: what the average of N clients' vectors loses, scheme by scheme, at what rate.
+
+The error is `|mean(v_hat) - mean(v)|^2 / mean(|v|^2)`. No unbiased scheme of independent clients can be below
+`1 / (N (2^(2R) - 1))` at `R` bits a parameter on normal vectors (Gaussian rate-distortion theory). Bits are those of
+messages that were decoded.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from klms.codec import Codec, SharedKey, UpdateRule
+from klms.compressors.base import Compressor, Vector
+from klms.compressors.block_coder import BlockCoder
+from klms.compressors.drive import Drive
+from klms.compressors.eden import Eden
+from klms.compressors.klms_qsgd import KLMSQSGD
+from klms.compressors.klms_rotated import KLMSRotated
+from klms.compressors.layout import Layout
+from klms.compressors.qsgd import QSGD
+from klms.compressors.terngrad import TernGrad
+from klms.compressors.topk import TopK
+
+VECTORS = ("gaussian", "lognormal", "real")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A compressor at one setting."""
+
+    name: str
+    setting: str
+    unbiased: bool
+    make: Callable[[Layout], Compressor]
+
+
+def _qsgd_klms(layout: Layout) -> Compressor:
+    coder = BlockCoder(layout.d, Codec(bits=8, threads=1), target=6.0, max_size=4096, rule=UpdateRule(0.0, 100.0))
+    return KLMSQSGD(layout, 4096, 10.0, coder)
+
+
+def _qsgd(levels: int, bucket: int) -> Scheme:
+    return Scheme(
+        "qsgd", f"{levels} levels, {bucket} a norm", unbiased=True, make=lambda layout: QSGD(layout, levels, bucket)
+    )
+
+
+def _eden(rate: float) -> Scheme:
+    return Scheme("eden", f"{rate:g} bits", unbiased=True, make=lambda layout: Eden(layout.d, rate, 1))
+
+
+def _rotated(rate: float, bits: int) -> Scheme:
+    return Scheme(
+        "klms-rotated",
+        f"{rate:g} bits, {bits} a block",
+        unbiased=True,
+        make=lambda layout: KLMSRotated(layout.d, rate, bits, 1),
+    )
+
+
+def _topk(keep: float) -> Scheme:
+    return Scheme("topk", f"{keep:g} kept", unbiased=False, make=lambda layout: TopK(layout, keep))
+
+
+SCHEMES = (
+    *(_qsgd(levels, bucket) for levels, bucket in ((1, 4096), (1, 512), (4, 512), (16, 512))),
+    Scheme("qsgd-klms", "first round", unbiased=False, make=_qsgd_klms),
+    Scheme("terngrad", "no clipping", unbiased=True, make=lambda layout: TernGrad(layout, 0)),
+    Scheme("terngrad", "clipped", unbiased=False, make=TernGrad),
+    Scheme("drive", "1 bit", unbiased=True, make=lambda layout: Drive(layout.d, threads=1)),
+    *(_eden(rate) for rate in (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 4)),
+    *(_rotated(rate, bits) for rate in (0.05, 0.1, 0.25, 0.5, 1, 1.5) for bits in (8, 10)),
+    *(_topk(keep) for keep in (0.001, 0.01, 0.1)),
+)
+NAMES = tuple(dict.fromkeys(scheme.name for scheme in SCHEMES))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scheme on one kind of vectors."""
+
+    vectors: str
+    scheme: str
+    setting: str
+    unbiased: bool
+    bits_per_parameter: float
+    error: float
+    """Of the average, normalised."""
+    limit: float
+    """What an unbiased scheme cannot be below at that rate, on normal vectors."""
+    encode_ns: float
+    """Per parameter, one thread."""
+
+
+def make_vectors(kind: str, clients: int, d: int) -> tuple[Layout, list[Vector]]:
+    """The clients' vectors. The real ones have their own `d`."""
+    rng = np.random.default_rng(0)
+    layout = Layout(("vector",), ((d,),))
+    if kind == "gaussian":
+        return layout, [rng.standard_normal(d).astype(np.float32) for _ in range(clients)]
+    if kind == "lognormal":
+        signs = (rng.integers(0, 2, d) * 2 - 1 for _ in range(clients))
+        return layout, [(np.exp(rng.standard_normal(d)) * sign).astype(np.float32) for sign in signs]
+    if kind == "real":
+        return real_updates(clients)
+    raise ValueError(f"vectors must be one of {', '.join(VECTORS)}; got {kind!r}")
+
+
+def real_updates(clients: int) -> tuple[Layout, list[Vector]]:
+    """What the clients of a FedAvg run on MNIST send after two rounds: LeNet's local updates."""
+    from klms.engine.federation import Federation
+    from klms.experiments.settings import resolve
+    from klms.methods.dense import Dense
+
+    federation = Federation.create(resolve("fedavg", profile="small", given={"clients": clients}))
+    method = federation.method
+    assert isinstance(method, Dense)
+    weights = method.init().vector("weights")
+    updates: list[Vector] = []
+    for number in range(1, 4):
+        updates = [
+            method.local_update(weights, federation.examples(client), method.private_rng(number, client))
+            for client in range(clients)
+        ]
+        weights = (weights + np.mean(updates, axis=0)).astype(np.float32)
+    return method.layout, updates
+
+
+def run(
+    *, vectors: Sequence[str] = VECTORS, schemes: Sequence[str] = NAMES, clients: int = 10, d: int = 1 << 17
+) -> Iterator[Row]:
+    """All rows, as they are measured."""
+    for kind in vectors:
+        layout, held = make_vectors(kind, clients, d)
+        for scheme in SCHEMES:
+            if scheme.name in schemes:
+                yield measure(kind, scheme, layout, held)
+
+
+def measure(kind: str, scheme: Scheme, layout: Layout, held: Sequence[Vector]) -> Row:
+    """Every client encodes, the server decodes and averages."""
+    compressor = scheme.make(layout)
+    side = compressor.start()
+    compressor.encode(held[0], side, key=SharedKey(0, 0, 0), rng=np.random.default_rng(0))  # compiles
+    bits, seconds, total = 0, 0.0, np.zeros(layout.d)
+    for client, vector in enumerate(held):
+        key = SharedKey(seed=1, round=1, client=client)
+        start = time.perf_counter()
+        message = compressor.encode(vector, side, key=key, rng=np.random.default_rng([2, client]))
+        seconds += time.perf_counter() - start
+        bits += 8 * len(message)
+        total += compressor.decode(message, side, key=key)
+    n = len(held)
+    truth = np.mean(held, axis=0, dtype=np.float64)
+    size = float(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in held]))
+    rate = bits / n / layout.d
+    return Row(
+        vectors=kind,
+        scheme=scheme.name,
+        setting=scheme.setting,
+        unbiased=scheme.unbiased,
+        bits_per_parameter=rate,
+        error=float(np.sum((total / n - truth) ** 2)) / size,
+        limit=limit(rate, n),
+        encode_ns=seconds / n / layout.d * 1e9,
+    )
+
+
+def limit(rate: float, clients: int) -> float:
+    """The least error of the average of `clients` unbiased, independent estimates at `rate` bits."""
+    return float(1 / (clients * (2.0 ** (2 * rate) - 1)))
+
+
+def best(rows: Sequence[Row], vectors: str, rate: float) -> Row:
+    """The unbiased row of least error among those of at most `rate` bits: what to pick."""
+    fitting = [row for row in rows if row.unbiased and row.vectors == vectors and row.bits_per_parameter <= 1.01 * rate]
+    if not fitting:
+        raise ValueError(f"no unbiased scheme was measured at {rate} bits or below on {vectors} vectors")
+    return min(fitting, key=lambda row: row.error)
+
+
+def as_json(rows: Sequence[Row], clients: int) -> dict[str, object]:
+    """The rows, for machines."""
+    return {"clients": clients, "rows": [asdict(row) for row in rows]}
+
+
+def draw(rows: Sequence[Row], clients: int, path: Path) -> None:
+    """Error against bits, a panel for each kind of vectors, the limit as a line."""
+    from matplotlib.figure import Figure
+
+    kinds = list(dict.fromkeys(row.vectors for row in rows))
+    names = list(dict.fromkeys(row.scheme for row in rows))
+    figure = Figure(figsize=(4.6 * len(kinds) + 1.6, 4.4), layout="constrained")
+    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    for axes, kind in zip(panels, kinds, strict=True):
+        for place, name in enumerate(names):
+            points = sorted(
+                (row.bits_per_parameter, row.error) for row in rows if row.vectors == kind and row.scheme == name
+            )
+            if points:
+                biased = not all(row.unbiased for row in rows if row.scheme == name)
+                axes.plot(
+                    *zip(*points, strict=True),
+                    marker="osD^vP*X"[place % 8],
+                    markersize=4,
+                    linewidth=1,
+                    linestyle=":" if biased else "-",
+                    label=f"{name} (biased)" if biased else name,
+                )
+        rates = np.geomspace(
+            min(row.bits_per_parameter for row in rows), max(row.bits_per_parameter for row in rows), 60
+        )
+        axes.plot(rates, [limit(rate, clients) for rate in rates], color="black", linewidth=1, label="limit, unbiased")
+        axes.set(xscale="log", yscale="log", title=f"{kind} vectors", xlabel="bits per parameter")
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(f"normalised error of the average of {clients}")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    figure.savefig(path, dpi=150)
