@@ -67,7 +67,7 @@ def mutate(message: bytes, other: bytes, rng: np.random.Generator) -> bytes:
         data[position : position + 4] = rng.choice([0, 1, 255, 2**31, 2**32 - 1]).astype("<u4").tobytes()
     else:
         data = bytearray(rng.bytes(int(rng.integers(0, 120))))
-        data[:3] = b"KL\x01"
+        data[:3] = message[:3]
     if rng.random() < 0.5 and len(data) >= 4:
         data[-4:] = zlib.crc32(data[:-4]).to_bytes(4, "little")
     return bytes(data)

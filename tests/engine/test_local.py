@@ -37,7 +37,7 @@ def state_of(path: Path) -> bytes:
     return (path / CHECKPOINT).read_bytes()
 
 
-@pytest.mark.parametrize("method", ["fedpm-klms", "qsgd-klms", "sgld-klms"])
+@pytest.mark.parametrize("method", ["fedpm-klms", "qsgd-klms", "sgld-klms", "topk"])
 def test_two_workers_do_what_one_does(folder, tmp_path, method):
     settings = config(folder, method, rounds=2)
     running.start(settings, tmp_path / "one", workers=1)
@@ -46,8 +46,10 @@ def test_two_workers_do_what_one_does(folder, tmp_path, method):
     assert state_of(tmp_path / "one") == state_of(tmp_path / "two")
 
 
-def test_a_run_that_stopped_goes_on_as_if_it_had_not(folder, tmp_path):
-    settings = config(folder, "sgld-klms", rounds=6, burn_in=1, evaluate_every=1)
+@pytest.mark.parametrize("method", ["sgld-klms", "topk"])
+def test_a_run_that_stopped_goes_on_as_if_it_had_not(folder, tmp_path, method):
+    """Langevin methods keep a posterior average, error feedback keeps the clients' memories."""
+    settings = config(folder, method, rounds=6, burn_in=1, evaluate_every=1)
     running.start(settings, tmp_path / "whole")
 
     class Stop(Exception):

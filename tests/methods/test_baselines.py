@@ -1,0 +1,124 @@
+"""The baselines that are more than a compressor: error feedback, MARINA, FedMask, DP-REC."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from klms.compressors.mask import MaskCoder
+from klms.methods.base import State
+from klms.methods.dense import Dense
+from klms.methods.dp_rec import epsilon
+from klms.methods.fedmask import FedMask
+from klms.methods.marina import Marina
+from tests.methods.test_methods import examples, method_of
+
+
+def test_error_feedback_remembers_what_was_not_sent():
+    method = method_of("topk", keep=0.02)
+    assert isinstance(method, Dense)
+    state = method.init()
+    first = method.client_update(state, 1, examples(), method.private_rng(1, 1))
+    update = method.local_update(state.vector("weights"), examples(), method.private_rng(1, 1))
+    sent = method.compressor.decode(first.message, {}, key=method.key(1, 1))
+    np.testing.assert_allclose(first.memory + sent, update, atol=1e-7)
+
+    # With it, what two rounds send adds up to what two rounds learned, but for what is still remembered.
+    again = method.client_update(state.remembering([first]), 1, examples(), method.private_rng(1, 1))
+    sent += method.compressor.decode(again.message, {}, key=method.key(1, 1))
+    np.testing.assert_allclose(again.memory + sent, 2 * update, atol=1e-6)
+    forgetful = method.client_update(state, 1, examples(), method.private_rng(1, 1))
+    assert forgetful.message != again.message
+
+
+def test_error_feedback_is_a_setting_of_every_dense_method():
+    assert (
+        method_of("terngrad")
+        .client_update(method_of("terngrad").init(), 0, examples(), np.random.default_rng(0))
+        .memory
+        is None
+    )
+    method = method_of("signsgd", error_feedback=True)
+    upload = method.client_update(method.init(), 0, examples(), np.random.default_rng(0))
+    assert upload.memory is not None
+
+
+def test_memories_are_in_the_checkpoint_and_not_in_the_broadcast():
+    state = State(3, {"weights": np.zeros(2)}, {}, {7: np.array([1.0, 2.0], dtype=np.float32)})
+    restored = State.from_bytes(state.to_bytes(private=True))
+    np.testing.assert_array_equal(restored.memories[7], [1, 2])
+    assert not State.from_bytes(state.to_bytes(private=False)).memories
+
+
+def rounds(method, count: int, clients: int = 3) -> list[State]:
+    states = [method.init()]
+    for number in range(1, count + 1):
+        uploads = [
+            method.client_update(states[-1], c, examples(), method.private_rng(number, c)) for c in range(clients)
+        ]
+        states.append(method.server_update(states[-1], uploads).state)
+    return states
+
+
+def test_marinas_direction_is_the_mean_update_when_nothing_is_lost():
+    """With very many levels the differences arrive, and add up to what a full round would have sent."""
+    method = method_of("marina", levels=2**20, bucket=16, full=1e-9, server_lr=0.5)
+    assert isinstance(method, Marina)
+    states = rounds(method, 4)
+    order = [np.random.default_rng([method.seed, 0x04DE4, client]) for client in range(3)]
+    wanted = np.mean([method.local_update(states[3].vector("weights"), examples(), rng) for rng in order], axis=0)
+    np.testing.assert_allclose(states[4].kept("direction"), wanted, atol=1e-4)
+    assert np.abs(wanted).max() > 1e-2
+
+
+def test_marina_is_full_as_often_as_it_says_and_first():
+    method = method_of("marina", full=0.2)
+    assert method.is_full(1)
+    share = np.mean([method.is_full(number) for number in range(2, 1002)])
+    assert share == pytest.approx(0.2, abs=0.06)  # 4.7 deviations
+    sizes = {
+        full: len(
+            method.client_update(replace(method.init(), round=number), 0, examples(), np.random.default_rng(0)).message
+        )
+        for full, number in ((method.is_full(n + 1), n) for n in range(1, 30))
+    }
+    assert sizes[True] == 12 + 4 * method.layout.d
+    assert sizes[False] < sizes[True] / 4
+
+
+def test_fedmask_sends_thresholds_and_averages_them():
+    method = method_of("fedmask", margin=0.01)
+    assert isinstance(method, FedMask)
+    state = method.init()
+    uploads = [method.client_update(state, c, examples(20), method.private_rng(1, c)) for c in range(3)]
+    again = method.client_update(state, 0, examples(20), method.private_rng(1, 0))
+    assert again.message == uploads[0].message
+    masks = [MaskCoder(method.layout).decode(upload.message) for upload in uploads]
+    after = method.server_update(state, uploads).state
+    np.testing.assert_allclose(after.vector("theta"), np.clip(np.mean(masks, axis=0), 0.01, 0.99), atol=1e-6)
+    # A mask is no sample: it is the same whatever the generator.
+    phi = np.array([0.2, 0.49, 0.5, 0.9], dtype=np.float32)
+    assert method.draw(phi, np.random.default_rng(0)).tolist() == [0, 0, 1, 1]
+
+
+def test_epsilon_is_that_of_the_gaussian_mechanism():
+    """Against the closed form of its Renyi divergence, alpha / (2 z^2), turned into (epsilon, delta) as usual."""
+    for z, count in ((1.0, 1), (2.0, 10), (0.5, 3)):
+        bound = min(count * a / (2 * z * z) + math.log(1 / 1e-5) / (a - 1) for a in np.linspace(1.01, 60, 3000))
+        assert 0.6 * bound < epsilon(z, count, 1e-5) <= bound * 1.02
+    assert epsilon(1.0, 10, 1e-5) > epsilon(1.0, 5, 1e-5) > epsilon(2.0, 5, 1e-5)
+
+
+def test_dp_rec_clips_reports_and_centres_on_the_last_mean():
+    method = method_of("dp-rec", clip=0.5, sigma=0.05, fixed=50)
+    state = method.init()
+    uploads = [method.client_update(state, c, examples(), method.private_rng(1, c)) for c in range(3)]
+    outcome = method.server_update(state, uploads)
+    assert outcome.facts["epsilon"] == pytest.approx(epsilon(0.05, 1, 1e-5), rel=1e-6)
+    assert outcome.facts["delta"] == 1e-5
+    vectors = method.decode_all(method.compressor, state, uploads)
+    np.testing.assert_allclose(outcome.state.vector("mean"), np.mean(vectors, axis=0), atol=1e-6)
+    # KL of a clipped update to N(0, sigma^2) over all coordinates: at most clip^2 / (2 sigma^2) nats.
+    most = 0.5**2 / (2 * 0.05**2) / math.log(2) / method.layout.d
+    assert outcome.facts["kl_bits_per_parameter"] <= most * 1.01
