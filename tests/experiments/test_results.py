@@ -1,9 +1,38 @@
+import json
 from pathlib import Path
 
-from klms.experiments import results
+import pytest
+
+from klms.experiments import results, tables
+from klms.experiments.catalogue import TOYS, load, names
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_document_is_made_of_the_committed_results():
+def test_the_documents_are_made_of_the_committed_results():
     assert (ROOT / "docs" / "results.md").read_text() == results.document(ROOT / "results")
+    readme = (ROOT / "README.md").read_text()
+    assert readme == results.readme(ROOT / "results", readme)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in TOYS])
+def test_committed_results_have_the_settings_of_the_catalogue(name):
+    """Every run that is there was made with what the experiment's file and the profile say today."""
+    experiment = load(name)
+    found = json.loads((ROOT / "results" / results.file_name(name)).read_text())["data"]
+    for data, rows in found.items():
+        for row, entry in rows.items():
+            for seed in entry["seeds"]:
+                config = experiment.config("small", row, data, int(seed))
+                assert entry["config"] == config.model_dump(mode="json", exclude={"data_dir", "seed"})
+
+
+def test_means_and_deviations():
+    row = {"seeds": {"0": {"accuracy": 0.5}, "1": {"accuracy": 0.7}}}
+    assert tables.mean_and_deviation(row, "accuracy") == pytest.approx((0.6, 0.02**0.5))
+    assert tables.mean_and_deviation({"seeds": {"0": {"accuracy": 0.5}}}, "accuracy") == (0.5, 0.0)
+
+
+def test_a_readme_without_marks_is_told():
+    with pytest.raises(ValueError, match="marks"):
+        results.readme(ROOT / "results", "# klms")

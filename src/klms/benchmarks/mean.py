@@ -112,10 +112,11 @@ def make_vectors(kind: str, clients: int, d: int) -> tuple[Layout, list[Vector]]
 def real_updates(clients: int) -> tuple[Layout, list[Vector]]:
     """What the clients of a FedAvg run on MNIST send after two rounds: LeNet's local updates."""
     from klms.engine.federation import Federation
-    from klms.experiments.settings import resolve
+    from klms.methods.config import RunConfig
     from klms.methods.dense import Dense
 
-    federation = Federation.create(resolve("fedavg", profile="small", given={"clients": clients}))
+    given = {"method": "fedavg", "data": "mnist", "model": "lenet", "clients": clients, "images": 600 * clients}
+    federation = Federation.create(RunConfig.model_validate(given | {"epochs": 1, "batch": 32}))
     method = federation.method
     assert isinstance(method, Dense)
     weights = method.init().vector("weights")
@@ -176,7 +177,7 @@ def limit(rate: float, clients: int) -> float:
 
 def best(rows: Sequence[Row], vectors: str, rate: float) -> Row:
     """The unbiased row of least error among those of at most `rate` bits: what to pick."""
-    fitting = [row for row in rows if row.unbiased and row.vectors == vectors and row.bits_per_parameter <= 1.01 * rate]
+    fitting = [row for row in rows if row.unbiased and row.vectors == vectors and row.bits_per_parameter <= 1.03 * rate]
     if not fitting:
         raise ValueError(f"no unbiased scheme was measured at {rate} bits or below on {vectors} vectors")
     return min(fitting, key=lambda row: row.error)
@@ -185,6 +186,22 @@ def best(rows: Sequence[Row], vectors: str, rate: float) -> Row:
 def as_json(rows: Sequence[Row], clients: int) -> dict[str, object]:
     """The rows, for machines."""
     return {"clients": clients, "rows": [asdict(row) for row in rows]}
+
+
+def markdown(results: dict[str, list[dict[str, object]]]) -> str:
+    """What to pick at a few rates."""
+    rows = [Row(**row) for row in results["rows"]]  # type: ignore[arg-type]
+    lines = ["| vectors | at most, bits | best unbiased | setting | bits | error | EDEN's | limit |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for kind in dict.fromkeys(row.vectors for row in rows):
+        for rate in (0.1, 0.25, 0.5, 1, 2):
+            row = best(rows, kind, rate)
+            eden = best([other for other in rows if other.scheme == "eden"], kind, rate)
+            lines.append(
+                f"| {kind} | {rate:g} | {row.scheme} | {row.setting} | {row.bits_per_parameter:.3f} | {row.error:.3g} "
+                f"| {eden.error:.3g} | {row.limit:.3g} |"
+            )
+    return "\n".join(lines)
 
 
 def draw(rows: Sequence[Row], clients: int, path: Path) -> None:

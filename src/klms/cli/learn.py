@@ -180,28 +180,30 @@ def export(
 
 
 def results(
-    run: Annotated[bool, typer.Option("--run", help="First run what is not finished: an hour or two.")] = False,
-    runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs/results"),
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
-    workers: Annotated[int, typer.Option(min=1)] = 1,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="First measure coding's share and mean estimation.")
+    ] = False,
+    runs: Annotated[Path, typer.Option(help="The folder of the runs that --measure makes.")] = Path("runs"),
 ) -> None:
-    """Write docs/results.md from the JSON under results/; with --run, make that JSON anew.
+    """Write docs/results.md, its pictures and the README's table from the JSON under results/.
 
-    Examples: `klms results`, `klms results --run --workers 2`
+    `klms experiment run NAME` makes that JSON. Examples: `klms results`, `klms results --measure`
     """
     _need_learning()
-    from klms.experiments import block_policies, ratios
+    from klms.benchmarks import mean
+    from klms.experiments import coding_share
     from klms.experiments import results as written
 
     folder = Path("results")
-    if run:
+    if measure:
         with _Live() as report:
-            ratios.run(runs, ratios.METHODS, seeds, workers, report)
-            written.write_json(folder, written.RATIOS, ratios.collect(runs))
-            written.write_json(folder, written.BLOCK_POLICIES, block_policies.run(runs, workers, report))
+            written.write_json(folder, "coding-share", coding_share.run(runs, 1, report))
+        written.write_json(folder, "mean", mean.as_json(list(mean.run()), clients=10))
     try:
-        text = written.document(folder)
+        text, readme = written.document(folder), written.readme(folder, Path("README.md").read_text())
     except FileNotFoundError as error:
-        raise fail(f"{error.filename} is not there: run this in the repository, or with --run") from error
+        raise fail(f"{error.filename} is not there: run this in the repository, after `klms experiment run`") from error
     Path("docs/results.md").write_text(text)
-    console().print("docs/results.md", highlight=False)
+    Path("README.md").write_text(readme)
+    written.draw(folder, written.FIGURES)
+    console().print(f"docs/results.md, README.md, {written.FIGURES}", highlight=False)

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 import klms
-from klms.cli import bench, data, learn
+from klms.cli import bench, data, experiment, learn, report
 from klms.cli.show import console, fail
 
 app = typer.Typer(
@@ -20,7 +20,9 @@ app = typer.Typer(
 )
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
+app.add_typer(experiment.app, name="experiment")
 learn.register(app)
+report.register(app)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 

@@ -37,6 +37,17 @@ class Federation:
         test = Examples(dataset.test_x[tested], dataset.test_y[tested])
         return cls(create(config, network, threads), dataset, split(config, dataset), test)
 
+    def description(self) -> dict[str, object]:
+        """The layers and their sizes, and how many examples of each class every client has (texts: how many)."""
+        layout, labels = self.method.layout, self.dataset.train_y
+        classes = self.dataset.classes if labels.ndim == 1 else 1
+        counts = [
+            np.bincount(labels[part], minlength=classes).tolist() if labels.ndim == 1 else [len(part)]
+            for part in self.parts
+        ]
+        layers = [{"name": n, "size": size} for n, size in zip(layout.names, layout.sizes, strict=True)]
+        return {"layers": layers, "split": counts, "classes": classes}
+
     def examples(self, client: int) -> Examples:
         """A client's data."""
         part = self.parts[client]

@@ -61,10 +61,17 @@ def one_round(federation: Federation, config: RunConfig, state: State, run: Run)
         "uplink_bytes": sum(len(upload.message) for upload in uploads),
         "downlink_bytes": len(broadcast) * len(uploads),
         **outcome.facts,
+        **_means(uploads),
         **metrics,
         "seconds": {phase: round(value, 4) for phase, value in sorted(seconds.items())},
     }
     return RoundResult(state, record)
+
+
+def _means(uploads: Sequence[Upload]) -> dict[str, list[float]]:
+    """What clients told the ledger, averaged."""
+    names = dict.fromkeys(name for upload in uploads for name in upload.facts)
+    return {name: np.mean([upload.facts[name] for upload in uploads], axis=0).tolist() for name in names}
 
 
 @contextmanager

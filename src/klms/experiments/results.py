@@ -1,52 +1,85 @@
-"""Results as committed: JSON under `results/`, and `docs/results.md` made of it and of nothing else."""
+"""Results as committed: JSON under `results/`, and documents made of it and of nothing else.
+
+`docs/results.md` is a template with a place for every results file; the README holds one table between two marks.
+"""
 
 import json
+import re
+from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from klms.experiments import block_policies, ratios
+from klms.benchmarks import mean
+from klms.experiments import block_policies, coding_share, ratios, tables, toy
+from klms.experiments.catalogue import TOYS
 
-RATIOS, BLOCK_POLICIES = "ratios.json", "block-policies.json"
+FIGURES = Path("docs/figures")
+_README = re.compile(r"(<!-- results -->\n).*(<!-- /results -->)", re.DOTALL)
 
-_HEADER = """# Results
+Show = Callable[[dict[str, Any]], str]
+_SPECIAL: dict[str, Show] = {
+    "adaptive-vs-fixed": block_policies.markdown,
+    "kl-by-layer": tables.layers,
+    "coding-share": coding_share.markdown,
+    "mean": mean.markdown,
+    **dict.fromkeys(TOYS, toy.markdown),
+}
 
-Made by `make results` from the JSON under `results/`, which holds every seed's numbers with the configuration and the
-versions that made them; a test fails when the two disagree. Bits are those of messages that were sent and decoded:
-`8 * len(message) / d`, mean over clients and rounds, headers and block maps included.
 
-All of it is `klms run METHOD --profile small`: real MNIST, 6,000 training images over 10 clients, LeNet (431,080
-parameters), the whole test set; the settings are in `src/klms/experiments/profiles/small.toml`. Small on purpose,
-minutes on two cores: the accuracies are those of 6,000 images, not of 60,000.
-
-## With KLMS and without
-"""
-
-_TRIED = """
-FedPM's accuracy is that of one sampled mask; the Langevin methods' that of the posterior average over the samples after
-burn-in.
-
-What was tried on the way (seed 0): SignSGD with server learning rates 0.001 and 0.002; SignSGD-KLMS with 0.002, 0.003,
-0.004, 0.006 and 0.01 and scales 1.5 and 2; QSGD-KLMS with server rates 0.4 and 0.5, priors 10 and 30, selections
-`sample` and `matched`; QLSD with 16 and 8 levels; SGLD-KLMS with 8 bits for 8, 3
-and 1.5 bits of KL and 6 for 2, merging block maps by location and by count. The better one of each is in
-the profile.
-
-## Adaptive blocks against fixed ones (the paper's figure 3)
-
-FedPM-KLMS, seed 0, 8 bits a block with a target of 9.5 bits of KL; the fixed blocks have the size that fits the KL of
-the first round.
-"""
+def file_name(name: str) -> str:
+    """Of a results file; experiments of runs are those of the small profile."""
+    return f"{name}.json" if name in (*TOYS, "mean", "coding-share") else f"{name}-small.json"
 
 
 def document(folder: Path) -> str:
     """`docs/results.md`."""
-    compared = json.loads((folder / RATIOS).read_text())
-    policies = json.loads((folder / BLOCK_POLICIES).read_text())
-    return "\n".join([_HEADER, ratios.markdown(compared), _TRIED, block_policies.markdown(policies), ""])
+    template = resources.files("klms.experiments").joinpath("results.template.md").read_text()
+
+    def fill(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name == "ratios":
+            return ratios.markdown(_mnist(folder))
+        return _SPECIAL.get(name, tables.markdown)(_read(folder, name))
+
+    return re.sub(r"<<([a-z0-9-]+)>>", fill, template)
+
+
+def readme(folder: Path, text: str) -> str:
+    """The README with its table made anew."""
+    rows = _mnist(folder)
+    lines = ["| method | accuracy | bits per parameter | times below 32 bits |", "| --- | --- | --- | --- |"]
+    for pair in ratios.PAIRS:
+        for name in (pair.vanilla, pair.ours):
+            bits, _ = tables.mean_and_deviation(rows[name], "bits_per_parameter")
+            accuracy, spread = tables.mean_and_deviation(rows[name], "accuracy")
+            lines.append(f"| {name} | {accuracy:.3f} ± {spread:.3f} | {bits:.4f} | {32 / bits:,.0f} |")
+    if not _README.search(text):
+        raise ValueError("the README has lost its <!-- results --> marks")
+    table = "\n".join(lines)
+    return _README.sub(lambda match: f"{match.group(1)}{table}\n{match.group(2)}", text)
 
 
 def write_json(folder: Path, name: str, results: object) -> Path:
     """A results file."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    path = folder / file_name(name)
+    path.write_text(json.dumps(results, indent=1) + "\n")
     return path
+
+
+def draw(folder: Path, figures: Path) -> None:
+    """The pictures that the documents show."""
+    figures.mkdir(parents=True, exist_ok=True)
+    for name in TOYS:
+        toy.draw(_read(folder, name), figures / f"{name}.png")
+    measured = _read(folder, "mean")
+    mean.draw([mean.Row(**row) for row in measured["rows"]], measured["clients"], figures / "mean.png")
+
+
+def _read(folder: Path, name: str) -> Any:
+    return json.loads((folder / file_name(name)).read_text())
+
+
+def _mnist(folder: Path) -> dict[str, Any]:
+    return {**_read(folder, "table1")["data"]["mnist"], **_read(folder, "sgld-vs-qlsd")["data"]["mnist"]}

@@ -28,19 +28,24 @@ class Summary:
     seconds: float
 
 
-def start(config: RunConfig, path: Path, *, workers: int = 1, progress: Progress | None = None) -> Summary:
-    """A new run in `path`."""
-    return _go_on(RunFolder.create(path, config), config, workers, progress)
+def start(
+    config: RunConfig, path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None
+) -> Summary:
+    """A new run in `path`. `threads` of the codec in this process: all cores by default."""
+    return _go_on(RunFolder.create(path, config), config, workers, threads, progress)
 
 
-def resume(path: Path, *, workers: int = 1, progress: Progress | None = None) -> Summary:
+def resume(path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None) -> Summary:
     """The run in `path`, from its last checkpoint; byte for byte as if it had never stopped."""
     folder = RunFolder(path)
-    return _go_on(folder, folder.config(), workers, progress)
+    return _go_on(folder, folder.config(), workers, threads, progress)
 
 
-def _go_on(folder: RunFolder, config: RunConfig, workers: int, progress: Progress | None) -> Summary:
-    federation = Federation.create(config, threads=os.cpu_count() or 1)  # the server's; worker processes have their own
+def _go_on(
+    folder: RunFolder, config: RunConfig, workers: int, threads: int | None, progress: Progress | None
+) -> Summary:
+    federation = Federation.create(config, threads or os.cpu_count() or 1)
+    folder.describe(federation.description())
     state = folder.state() or federation.method.init()
     folder.rewind(state.round)
     for result in local.rounds(federation, config, state, workers):

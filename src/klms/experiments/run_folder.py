@@ -7,9 +7,10 @@ its checkpoint, and `resume` drops those beyond it: the round under way is all t
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import klms
 from klms.experiments.settings import SettingsError, resolve, to_toml
@@ -17,6 +18,7 @@ from klms.methods.base import State, json_line
 from klms.methods.config import RunConfig
 
 CONFIG, VERSIONS, METRICS, CHECKPOINT = "config.toml", "versions.json", "metrics.jsonl", "checkpoint.npz"
+DESCRIPTION = "run.json"
 
 
 class RunFolder:
@@ -52,6 +54,15 @@ class RunFolder:
         """Where the run stands; None before its first round ends."""
         file = self.path / CHECKPOINT
         return State.from_bytes(file.read_bytes()) if file.exists() else None
+
+    def describe(self, description: Mapping[str, object]) -> None:
+        """What the run is on, for those who look at it later: layers, and the clients' data."""
+        _replace(self.path / DESCRIPTION, json.dumps(description).encode())
+
+    def description(self) -> dict[str, Any]:
+        """What `describe` wrote; no layers where nothing did."""
+        file = self.path / DESCRIPTION
+        return dict(json.loads(file.read_text())) if file.exists() else {"layers": []}
 
     def rewind(self, rounds: int) -> None:
         """Drop the lines beyond `rounds`."""

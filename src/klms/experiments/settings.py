@@ -23,10 +23,10 @@ def resolve(
     method: str, *, profile: str | None = None, file: Path | None = None, given: Mapping[str, object] | None = None
 ) -> RunConfig:
     """The configuration of a run."""
-    _check_name("method", method, METHODS)
+    check_name("method", method, METHODS)
     values: dict[str, object] = {}
     if profile is not None:
-        _check_name("profile", profile, PROFILES)
+        check_name("profile", profile, PROFILES)
         values |= profile_settings(profile, method)
     if file is not None:
         try:
@@ -38,7 +38,7 @@ def resolve(
     values |= given or {}
     values["method"] = method
     for name in values:
-        _check_name("setting", name, RunConfig.model_fields)
+        check_name("setting", name, RunConfig.model_fields)
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
@@ -64,7 +64,7 @@ def parse_options(arguments: Iterable[str]) -> dict[str, str]:
         elif argument.startswith("--"):
             name, equals, value = argument[2:].partition("=")
             name = name.replace("-", "_")
-            _check_name("setting", name, RunConfig.model_fields)
+            check_name("setting", name, RunConfig.model_fields)
             if equals:
                 given[name] = value
             else:
@@ -82,7 +82,8 @@ def to_toml(config: RunConfig) -> str:
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
 
 
-def _check_name(what: str, name: str, known: Iterable[str]) -> None:
+def check_name(what: str, name: str, known: Iterable[str]) -> None:
+    """Or say which name is nearest."""
     known = list(known)
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)

@@ -84,6 +84,8 @@ class Upload:
     seconds: Mapping[str, float]
     memory: npt.NDArray[np.float32] | None = None
     """What the client keeps for its next turn. It is not sent."""
+    facts: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What only the client can know and a ledger wants: not sent, averaged over the round's clients."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class RunConfig(BaseModel):
     aggregate: Literal["location", "count"] = Field("location", description="KLMS: how block maps are merged.")
     selection: Literal["sample", "greedy", "matched"] = "sample"
 
+    layer_kl: bool = Field(False, description="FedPM-KLMS: record the KL of every layer.")
     evaluate_every: int = Field(5, ge=1, description="Rounds between evaluations; the last is always evaluated.")
 
     @model_validator(mode="after")

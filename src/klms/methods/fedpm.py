@@ -36,6 +36,8 @@ class FedPM(Method):
     schedule: Schedule
     margin: float
     reset: int
+    layer_kl: bool = False
+    """Whether clients tell the ledger the KL of every layer."""
 
     sampled: ClassVar[bool] = True
     """Whether local training samples its masks."""
@@ -62,7 +64,11 @@ class FedPM(Method):
             else:
                 key = self.key(state.round + 1, client)
                 message = self.coder.encode(Bernoulli(phi), Bernoulli(theta), state.shared, key=key, rng=rng)
-        return Upload(client, message, clock.seconds)
+        facts = {}
+        if self.layer_kl:
+            kl = Bernoulli(phi).kl(Bernoulli(theta))
+            facts["kl_by_layer"] = [round(float(kl[part].mean()), 9) for part in self.layout.parts]
+        return Upload(client, message, clock.seconds, facts=facts)
 
     def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
         clock = Stopwatch()

@@ -109,7 +109,7 @@ def _dp_rec(s: Setup) -> Method:
 
 
 def _fedpm(coder: Callable[[Setup], BlockCoder | None]) -> Make:
-    return lambda s: FedPM(*s.common, coder(s), s.schedule, s.config.margin, s.config.reset)
+    return lambda s: FedPM(*s.common, coder(s), s.schedule, s.config.margin, s.config.reset, s.config.layer_kl)
 
 
 def _langevin(compressor: Callable[[Setup], Compressor], *, noise_arrives: bool = False) -> Make:

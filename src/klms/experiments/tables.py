@@ -1,0 +1,44 @@
+"""Results of an experiment as tables."""
+
+import statistics
+from typing import Any
+
+
+def mean_and_deviation(row: dict[str, Any], name: str) -> tuple[float, float]:
+    """Over seeds; the deviation of one seed is 0."""
+    values = [float(seed[name]) for seed in row["seeds"].values()]
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """A table for every data set: a line a row."""
+    parts = []
+    for data, rows in results["data"].items():
+        bayesian = any("ece" in seed for row in rows.values() for seed in row["seeds"].values()) and any(
+            row["config"]["method"] in ("sgld", "qlsd", "sgld-klms") for row in rows.values()
+        )
+        extra = ("nll", "ece") if bayesian else ()
+        head = ["row", "seeds", "accuracy", *extra, "bits per parameter", "times below 32 bits"]
+        lines = [f"{data}:", "", "| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+        for name, row in rows.items():
+            bits, _ = mean_and_deviation(row, "bits_per_parameter")
+            accuracy = "{:.4f} ± {:.4f}".format(*mean_and_deviation(row, "accuracy"))
+            if len(row["seeds"]) == 1:
+                accuracy = accuracy.partition(" ")[0]
+            more = [f"{mean_and_deviation(row, what)[0]:.3f}" for what in extra]
+            cells = [name, str(len(row["seeds"])), accuracy, *more, f"{bits:.4f}", f"{32 / bits:,.0f}"]
+            lines.append("| " + " | ".join(cells) + " |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def layers(results: dict[str, Any]) -> str:
+    """KL by layer over the rounds, in bits per parameter."""
+    ((_, rows),) = results["data"].items()
+    ((_, row),) = rows.items()
+    series = row["series"]["kl_by_layer"]
+    shown = [*range(0, len(series), max(1, len(series) // 5))]
+    lines = ["| layer | " + " | ".join(f"round {n + 1}" for n in shown) + " |", "| --- " * (1 + len(shown)) + "|"]
+    for place, name in enumerate(row["layers"]):
+        lines.append(f"| {name} | " + " | ".join(f"{series[n][place]:.4f}" for n in shown) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,112 @@
+"""The paper's toy model (appendix F.1): N clients send samples of N(mu_n, 1) at their KL to N(0, 1), to be averaged.
+
+`mu = 0.8`; the gap is `|mean of the samples - mu|`. With `r` nats of overhead a sample costs `(KL + r) / ln 2` bits,
+rounded up to whole ones, as an index has. Samples go through the real codec: a client's message holds one sample for
+each of the paper's 100 runs, each in a block of its own. Where N clients are fewer than the 1,000 that there are, every
+group of N is one more run: the effect of heterogeneity on one client is too small for 100 to show.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from klms.codec import Codec, Gaussian, SharedKey, fixed_blocks
+
+MU = 0.8
+RUNS = 100
+CLIENTS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
+OVERHEADS = (0.0, 2.0, 4.0, 6.0)
+SPREADS = (0.05, 0.1, 0.25, 0.4)
+OVERHEAD_OF_SPREADS = 6.0
+
+Gaps = dict[str, list[float]]
+
+
+def index_bits(overhead: float) -> int:
+    """Bits of a sample with `overhead` nats above its KL."""
+    return max(1, math.ceil((MU**2 / 2 + overhead) / math.log(2)))
+
+
+def samples(overhead: float, spread: float, seed: int) -> npt.NDArray[np.float64]:
+    """What the server decodes: a row a client, a column a run."""
+    rng = np.random.default_rng([seed, 0x701])
+    p, blocks = Gaussian(np.zeros(RUNS), 1.0), fixed_blocks(RUNS, 1)
+    codec = Codec(bits=index_bits(overhead), threads=1)
+    decoded = np.empty((max(CLIENTS), RUNS))
+    for client in range(max(CLIENTS)):
+        q = Gaussian(MU + rng.uniform(-spread, spread, RUNS), 1.0)
+        key = SharedKey(seed=seed, round=1, client=client)
+        message = codec.encode(q, p, blocks, key=key, rng=rng)
+        decoded[client] = codec.decode(message, p, key=key, blocks=blocks)
+    return decoded
+
+
+def gaps(overhead: float, spread: float, seed: int) -> Gaps:
+    """The gap's mean and deviation over the runs, for every number of clients."""
+    decoded = samples(overhead, spread, seed)
+    found = [np.abs(decoded[: len(decoded) // n * n].reshape(-1, n, RUNS).mean(axis=1) - MU).ravel() for n in CLIENTS]
+    return {
+        "mean": [round(float(gap.mean()), 6) for gap in found],
+        "deviation": [round(float(gap.std(ddof=1)), 6) for gap in found],
+    }
+
+
+@dataclass(frozen=True)
+class Toy:
+    """One of the two figures."""
+
+    name: str
+    symbol: str
+    values: tuple[float, ...]
+
+    def run(self, seed: int = 0) -> dict[str, object]:
+        """Its curves."""
+        curves = {}
+        for value in self.values:
+            overhead, spread = (value, 0.0) if self.symbol == "r" else (OVERHEAD_OF_SPREADS, value)
+            curves[f"{value:g}"] = {"bits": index_bits(overhead), **gaps(overhead, spread, seed)}
+        return {
+            "experiment": self.name,
+            "mu": MU,
+            "runs": RUNS,
+            "seed": seed,
+            "symbol": self.symbol,
+            "clients": list(CLIENTS),
+            "curves": curves,
+        }
+
+
+TOYS = {
+    "toy-overhead": Toy("toy-overhead", "r", OVERHEADS),
+    "toy-heterogeneity": Toy("toy-heterogeneity", "eta", SPREADS),
+}
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The gap at a few numbers of clients."""
+    places = [results["clients"].index(n) for n in (1, 10, 100, 1000)]
+    lines = [f"| {results['symbol']} | bits | " + " | ".join(f"N = {results['clients'][n]}" for n in places) + " |"]
+    lines.append("| --- " * (2 + len(places)) + "|")
+    for value, curve in results["curves"].items():
+        cells = " | ".join(f"{curve['mean'][n]:.3f} ± {curve['deviation'][n]:.3f}" for n in places)
+        lines.append(f"| {value} | {curve['bits']} | {cells} |")
+    return "\n".join(lines)
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """The paper's figure: deviation of the gap on the left, its mean on the right, against the number of clients."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for axes, what in zip(panels, ("deviation", "mean"), strict=True):
+        for value, curve in results["curves"].items():
+            axes.plot(results["clients"], curve[what], marker="o", markersize=3, label=f"{results['symbol']} = {value}")
+        axes.set(xscale="log", xlabel="clients", ylabel=f"estimation gap, {what}")
+        axes.grid(alpha=0.3)
+    panels[1].legend()
+    figure.savefig(path, dpi=150)

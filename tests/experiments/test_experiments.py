@@ -1,0 +1,179 @@
+"""Named experiments: their grids, the runner, and what it leaves when it is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from klms.cli import app
+from klms.experiments import catalogue, runner, toy
+from klms.experiments.settings import SettingsError
+from tests.small_data import write_mnist
+
+
+@pytest.mark.parametrize("profile", ["small", "paper"])
+@pytest.mark.parametrize("name", [name for name in catalogue.names() if name not in catalogue.TOYS])
+def test_every_grid_resolves(name, profile):
+    experiment = catalogue.load(name)
+    cells = experiment.cells(profile)
+    assert len({cell.folder(Path("runs")) for cell in cells}) == len(cells)
+    assert {cell.row for cell in cells} == set(experiment.rows)
+
+
+def test_table_1_has_the_papers_rows_and_settings():
+    cells = catalogue.load("table1").cells("paper", seeds=1)
+    assert len({cell.row for cell in cells}) == 15
+    assert {cell.data for cell in cells} == {"cifar10", "cifar100", "mnist", "emnist"}
+    by = {(cell.row, cell.data): cell.config for cell in cells}
+    assert by["fedpm-klms", "cifar10"].model == "conv6"
+    assert by["fedpm-klms", "cifar10"].rounds == 400
+    assert by["fedpm-klms", "mnist"].epochs == 3
+    assert by["fedpm-klms", "mnist"].batch == 128
+    fewer = by["fedpm-klms, fewer bits", "mnist"]
+    assert fewer.target == pytest.approx(1.8 * by["fedpm-klms", "mnist"].target)
+    hard = catalogue.load("table2").cells("paper", only=["eden"], seeds=1)
+    assert [(cell.config.clients, cell.config.per_round, cell.config.c_max) for cell in hard] == [
+        (100, 20, 4),
+        (100, 20, 40),
+    ]
+
+
+def test_rows_can_be_chosen_by_name_and_by_method():
+    experiment = catalogue.load("table1")
+    assert {cell.row for cell in experiment.cells("small", only=["fedpm-klms"])} == {
+        "fedpm-klms",
+        "fedpm-klms, fewer bits",
+    }
+    with pytest.raises(SettingsError, match="fedpm"):
+        experiment.cells("small", only=["fedpn"])
+    with pytest.raises(SettingsError, match="table1"):
+        catalogue.load("tabel1")
+
+
+SMALL = {"images": 0, "clients": 3, "width": 0.2, "rounds": 3, "batch": 16, "evaluate_every": 3, "bits": 5}
+
+
+def experiment(folder: Path) -> catalogue.Experiment:
+    shape = {"data": ["mnist"], "settings": SMALL | {"data_dir": str(folder)}}
+    rows = {"fedpm-klms": {}, "fedavg": {}, "one": {"method": "signsgd"}}
+    return catalogue.Experiment(
+        "tiny",
+        {
+            "title": "",
+            "rows": rows,
+            "series": ["bits_per_parameter"],
+            "profiles": {"small": shape | {"one_seed": ["one"]}},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory) -> Path:
+    return write_mnist(tmp_path_factory.mktemp("mnist"))
+
+
+def test_finished_runs_are_not_run_again_and_broken_ones_go_on(mnist, tmp_path):
+    tiny = experiment(mnist)
+    cells = tiny.cells("small", seeds=2)
+    assert [(cell.row, cell.seed) for cell in cells] == [
+        ("fedpm-klms", 0),
+        ("fedavg", 0),
+        ("one", 0),
+        ("fedpm-klms", 1),
+        ("fedavg", 1),
+    ]
+    done: list[str] = []
+    runner.run(cells[:2], tmp_path, workers=1, report=lambda cell: done.append(cell.row))
+    runner.run(cells, tmp_path, workers=2, report=lambda cell: done.append(f"{cell.row} {cell.seed}"))
+    assert sorted(done) == ["fedavg", "fedavg 1", "fedpm-klms", "fedpm-klms 1", "one 0"]
+    whole = runner.collect(tiny, cells, tmp_path)
+    assert set(whole["data"]["mnist"]["fedavg"]["seeds"]) == {"0", "1"}
+    assert len(whole["data"]["mnist"]["fedavg"]["series"]["bits_per_parameter"]) == 3
+    json.dumps(whole)
+
+    # A run that lost its last round is gone on with, and the results are the same to the byte.
+    metrics = cells[0].folder(tmp_path) / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    metrics.write_text("\n".join(lines[:2]) + "\n")
+    assert [place.rounds for place in runner.standing(cells, tmp_path)] == [2, 3, 3, 3, 3]
+
+
+def test_a_folder_of_other_settings_is_not_taken(mnist, tmp_path):
+    cells = experiment(mnist).cells("small", only=["fedavg"], seeds=1)
+    runner.run(cells, tmp_path, workers=1, report=lambda cell: None)
+    other = experiment(mnist)
+    other.content["rows"]["fedavg"] = {"lr": 0.05}
+    with pytest.raises(SettingsError, match="other settings"):
+        runner.run(other.cells("small", only=["fedavg"], seeds=1), tmp_path, workers=1, report=lambda cell: None)
+
+
+KILLED = """
+import sys, json
+from pathlib import Path
+from klms.experiments import runner
+from tests.experiments.test_experiments import experiment
+if __name__ == "__main__":
+    tiny = experiment(Path(sys.argv[1]))
+    cells = tiny.cells("small", seeds=2)
+    runner.run(cells, Path(sys.argv[2]), workers=2, report=lambda cell: None)
+    Path(sys.argv[3]).write_text(json.dumps(runner.collect(tiny, cells, Path(sys.argv[2]))))
+"""
+
+
+def test_an_experiment_that_is_killed_yields_the_same_results(mnist, tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    root = str(Path(__file__).parents[2])
+
+    def start(runs: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(script), str(mnist), str(tmp_path / runs), str(tmp_path / f"{runs}.json")]
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": root}, start_new_session=True)
+
+    assert start("whole").wait(120) == 0
+    process = start("killed")
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "killed").rglob("checkpoint.npz")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed.json").exists()
+    assert start("killed").wait(120) == 0
+    assert (tmp_path / "killed.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+
+
+def test_the_toy_model_behaves_as_the_paper_says():
+    overhead = toy.TOYS["toy-overhead"].run()["curves"]
+    assert list(overhead) == ["0", "2", "4", "6"]
+    for curve in overhead.values():
+        assert curve["mean"][0] > 1.5 * curve["mean"][-1]
+        assert np.all(np.diff(curve["deviation"]) < 0.01)
+        assert curve["deviation"][-1] < 0.1 * curve["deviation"][0]
+    last = [curve["mean"][-1] for curve in overhead.values()]
+    assert last[0] > 3 * last[1] > 6 * last[2] > 5 * last[3]
+    spread = list(toy.TOYS["toy-heterogeneity"].run()["curves"].values())
+    first = [curve["mean"][0] for curve in spread]
+    assert first[-1] > first[0] + 0.01  # the standard error of each is 0.002
+    assert spread[-1]["mean"][-1] < 0.05 < 0.8 < first[-1]
+
+
+def test_the_commands(tmp_path, mnist):
+    shown = CliRunner().invoke(app, ["experiment", "list"])
+    assert shown.exit_code == 0
+    for name in catalogue.names():
+        assert name in shown.output
+    made = CliRunner().invoke(app, ["experiment", "run", "toy-overhead", "--results", str(tmp_path)])
+    assert made.exit_code == 0, made.output
+    committed = json.loads((Path(__file__).parents[2] / "results" / "toy-overhead.json").read_text())
+    assert json.loads((tmp_path / "toy-overhead.json").read_text()) == committed
+    stands = CliRunner().invoke(app, ["experiment", "status", "kl-by-layer", "--runs", str(tmp_path)])
+    assert "0 of 1 done" in stands.output
+    wrong = CliRunner().invoke(app, ["experiment", "run", "tabel1"])
+    assert wrong.exit_code == 1
+    assert "table1" in wrong.output
