@@ -54,6 +54,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The folder of the run; runs/METHOD-SEED by default.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that run clients side by side.")] = 1,
+    track: Annotated[list[str] | None, typer.Option(help="Also log to tensorboard, wandb or mlflow.")] = None,
 ) -> None:
     """Train a method, with real bytes between clients and server.
 
@@ -65,21 +66,23 @@ def run(
     _need_learning()
     from klms.data import DataError
     from klms.experiments import run as running
+    from klms.experiments.run_folder import RunFolder
     from klms.experiments.settings import SettingsError, parse_options, resolve
+    from klms.experiments.trackers import tracked
 
     folder = resume
     try:
         if resume is not None:
             if method or profile or config or out or context.args:
-                raise SettingsError("a resumed run keeps its settings: --resume goes with --workers only")
-            with _Live() as report:
+                raise SettingsError("a resumed run keeps its settings: --resume goes with --workers and --track only")
+            with _Live() as live, tracked(track or [], resume, RunFolder(resume).config(), live) as report:
                 summary = running.resume(resume, workers=workers, progress=report)
         else:
             if method is None:
                 raise SettingsError("name a method (see `klms methods`), or --resume a run")
             settings = resolve(method, profile=profile, file=config, given=parse_options(context.args))
             folder = out or Path("runs") / f"{method}-{settings.seed}"
-            with _Live() as report:
+            with _Live() as live, tracked(track or [], folder, settings, live) as report:
                 summary = running.start(settings, folder, workers=workers, progress=report)
     except (SettingsError, DataError, ValueError) as error:
         raise fail(str(error)) from error

@@ -48,10 +48,13 @@ def _go_on(
     folder.describe(federation.description())
     state = folder.state() or federation.method.init()
     folder.rewind(state.round)
-    for result in local.rounds(federation, config, state, workers):
-        folder.append(result.record, result.state)
-        if progress is not None:
-            progress(config, result.record)
+    try:
+        for result in local.rounds(federation, config, state, workers):
+            folder.append(result.record, result.state)
+            if progress is not None:
+                progress(config, result.record)
+    finally:
+        folder.write_table()
     return summarise(folder)
 
 

@@ -4,6 +4,8 @@ A line is written before the checkpoint of its round. So a run that is killed at
 its checkpoint, and `resume` drops those beyond it: the round under way is all that is lost.
 """
 
+import csv
+import io
 import json
 import os
 import platform
@@ -18,7 +20,7 @@ from klms.methods.base import State, json_line
 from klms.methods.config import RunConfig
 
 CONFIG, VERSIONS, METRICS, CHECKPOINT = "config.toml", "versions.json", "metrics.jsonl", "checkpoint.npz"
-DESCRIPTION = "run.json"
+DESCRIPTION, TABLE = "run.json", "metrics.csv"
 
 
 class RunFolder:
@@ -76,6 +78,18 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
         _replace(self.path / CHECKPOINT, state.to_bytes(private=True))
+
+    def write_table(self) -> None:
+        """The ledger as CSV, for those who would rather open a sheet: a column for every number of any round."""
+        rows = []
+        for record in self.records():
+            nested = {f"{k} {n}": v for k, inner in record.items() if isinstance(inner, dict) for n, v in inner.items()}
+            rows.append({k: v for k, v in record.items() if isinstance(v, (int, float))} | nested)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+        _replace(self.path / TABLE, text.getvalue().encode())
 
     def records(self) -> Iterator[dict[str, object]]:
         """The lines so far; a half-written last line is not one."""
