@@ -93,7 +93,7 @@ WHOLE = {
     },
 }
 ONE_ROUND = {
-    "fedpm-klms": {"optimizer": "adam", "lr": 0.1, "epochs": 4},
+    "fedpm-klms": {"optimizer": "adam", "lr": 0.1, "gain": 1.4142},
     "qsgd-klms": {"optimizer": "adam", "lr": 0.001, "server_lr": 1.0},
     "signsgd-klms": {"optimizer": "adam", "lr": 0.001, "server_lr": 0.001},
 }

@@ -31,3 +31,15 @@ class Compressor(Protocol):
     def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
         """The side information of the next round, from what was received and decoded in this one."""
         ...
+
+
+class Stateless:
+    """A scheme without side information: nothing to begin with, nothing to learn."""
+
+    def start(self) -> Side:
+        """Nothing."""
+        return {}
+
+    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
+        """Nothing changes."""
+        return side

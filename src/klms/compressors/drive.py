@@ -4,21 +4,20 @@ The scale `|v|^2 / |Rv|_1` makes the estimate unbiased over rotations; `|Rv|_1 /
 The message: the scales (f32 each), a bit for every rotated coordinate.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Stateless, Vector
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.rotation import Rotation
 from klms.compressors.sections import read_scales, read_signs, write_scales, write_signs
 
 
 @dataclass(frozen=True)
-class Drive:
+class Drive(Stateless):
     """One bit a parameter."""
 
     d: int
@@ -29,9 +28,6 @@ class Drive:
     def rotation(self) -> Rotation:
         """Of the vector."""
         return Rotation(self.d, self.threads)
-
-    def start(self) -> Side:
-        return {}
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         rotated = self.rotation.apply(vector, key)
@@ -47,6 +43,3 @@ class Drive:
         scales, rest = read_scales(unwrap(message, "drive", self.d), self.rotation.sizes.size)
         signs = read_signs(rest, self.rotation.padded)
         return self.rotation.undo(signs * np.repeat(scales, self.rotation.sizes), key)
-
-    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
-        return side

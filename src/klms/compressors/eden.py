@@ -8,7 +8,7 @@ The message: the budget and the scales (f32 each), then the indices, those of mo
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from klms.codec._jit import kernel
 from klms.codec.message import pack_bits, unpack_bits
 from klms.codec.parallel import over
 from klms.codec.philox import G_STREAM, buffer_size, words
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Stateless, Vector
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.normal_levels import normal_levels
 from klms.compressors.rotation import Rotation
@@ -33,7 +33,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Eden:
+class Eden(Stateless):
     """`rate` bits a parameter: 0 to 8, fractions too."""
 
     d: int
@@ -56,9 +56,6 @@ class Eden:
         sizes = self.rotation.sizes
         more = np.ceil((self.rate - low) * sizes).astype(np.int64)
         return tuple((bits, count) for bits, count in ((low + 1, more), (low, sizes - more)) if bits and count.any())
-
-    def start(self) -> Side:
-        return {}
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         rotated = self.rotation.apply(vector, key)
@@ -100,9 +97,6 @@ class Eden:
             arguments = (indices, scales, strides, starts, counts, ends, normal_levels(bits), rotated)
             over(self.rotation.bounds, self.threads, _restore, *arguments)
         return self.rotation.undo(rotated, key)
-
-    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
-        return side
 
     def _parts(self) -> Iterator[tuple[int, Int64, Int64, Int64]]:
         """For each width: bits, first place and count in every piece's order, and where the indices end."""

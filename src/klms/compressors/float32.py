@@ -1,23 +1,19 @@
 """No compression: 32 bits a parameter. The baseline of all baselines (FedAvg)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from klms.codec import CorruptMessage, SharedKey
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Stateless, Vector
 from klms.compressors.envelope import unwrap, wrap
 
 
 @dataclass(frozen=True)
-class Float32:
+class Float32(Stateless):
     """The vector as it is."""
 
     d: int
-
-    def start(self) -> Side:
-        return {}
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         return wrap("float32", self.d, vector.astype("<f4", copy=False).tobytes())
@@ -30,6 +26,3 @@ class Float32:
         if not np.isfinite(vector).all():
             raise CorruptMessage("the vector is not finite")
         return vector
-
-    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
-        return side

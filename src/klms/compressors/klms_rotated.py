@@ -12,14 +12,13 @@ the codec.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from klms.codec import Blocks, Codec, Gaussian, SharedKey
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Stateless, Vector
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.rotation import Rotation
 from klms.compressors.sections import read_scales, write_scales
@@ -28,7 +27,7 @@ MAX_RATE = 4.0
 
 
 @dataclass(frozen=True)
-class KLMSRotated:
+class KLMSRotated(Stateless):
     """`rate` bits a parameter, `bits` a block; more bits a block: less error, and time that doubles with each."""
 
     d: int
@@ -62,9 +61,6 @@ class KLMSRotated:
         ends = np.linspace(0, self.rotation.padded, min(count, self.rotation.padded) + 1)
         return Blocks(np.round(ends).astype(np.int64))
 
-    def start(self) -> Side:
-        return {}
-
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         rotated = self.rotation.apply(vector, key)
         squares = self.rotation.sums(rotated * rotated)
@@ -80,9 +76,6 @@ class KLMSRotated:
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
         scales, inner = read_scales(unwrap(message, "klms-rotated", self.d), self.rotation.sizes.size)
         return self.rotation.undo(self._candidate(inner, key) * np.repeat(scales, self.rotation.sizes), key)
-
-    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
-        return side
 
     def _candidate(self, inner: bytes, key: SharedKey) -> Vector:
         return np.asarray(self.codec.decode(inner, self.p, key=key, blocks=self.blocks), dtype=np.float32)

@@ -3,7 +3,6 @@
 Buckets are pieces of layers. The message: the number of non-zero entries (u32), the norms (f32 each), the codes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from klms.codec import SharedKey
 from klms.compressors import elias
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Stateless, Vector
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.sections import read_scales, write_scales
@@ -32,7 +31,7 @@ def normalised(vector: Vector, norms: Float32, bounds: npt.NDArray[np.int64]) ->
 
 
 @dataclass(frozen=True)
-class QSGD:
+class QSGD(Stateless):
     """`bucket` 0 means a norm a layer."""
 
     layout: Layout
@@ -43,9 +42,6 @@ class QSGD:
     def bounds(self) -> npt.NDArray[np.int64]:
         """Where the buckets are."""
         return self.layout.buckets(self.bucket)
-
-    def start(self) -> Side:
-        return {}
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         norms = bucket_norms(vector, self.bounds)
@@ -65,6 +61,3 @@ class QSGD:
         vector = np.zeros(self.layout.d, dtype=np.float32)
         vector[places] = values / self.levels * norms[np.searchsorted(self.bounds, places, side="right") - 1]
         return vector
-
-    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
-        return side

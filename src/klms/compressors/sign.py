@@ -1,12 +1,11 @@
 """SignSGD (Bernstein et al., 2018): one bit a parameter, and the paper's stochastic version of it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Stateless, Vector
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout, root_mean_squares
 from klms.compressors.sections import read_signs, write_signs
@@ -22,14 +21,11 @@ def plus_probability(vector: Vector, layout: Layout, scale: float) -> Vector:
 
 
 @dataclass(frozen=True)
-class Sign:
+class Sign(Stateless):
     """The sign of every entry; with a `scale`, drawn with probability `sigmoid(v / M)` instead."""
 
     layout: Layout
     scale: float | None = None
-
-    def start(self) -> Side:
-        return {}
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         if self.scale is None:
@@ -40,6 +36,3 @@ class Sign:
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
         return read_signs(unwrap(message, "sign", self.layout.d), self.layout.d)
-
-    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
-        return side

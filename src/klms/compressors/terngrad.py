@@ -4,13 +4,12 @@ Entries beyond `clip` standard deviations of their layer are clipped first, as i
 silences all others of a layer. The message: `s` of every layer (f32 each), the symbols.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Stateless, Vector
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.sections import read_scales, write_scales
@@ -18,14 +17,11 @@ from klms.compressors.symbols import read_symbols, write_symbols
 
 
 @dataclass(frozen=True)
-class TernGrad:
+class TernGrad(Stateless):
     """`clip` 0 clips nothing."""
 
     layout: Layout
     clip: float = 2.5
-
-    def start(self) -> Side:
-        return {}
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         scales = np.zeros(len(self.layout.parts), dtype=np.float32)
@@ -45,6 +41,3 @@ class TernGrad:
         symbols = read_symbols(self.layout, section, 3)
         values = np.array([0, 1, -1], dtype=np.float32)[symbols]
         return values * np.repeat(scales, self.layout.sizes)
-
-    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
-        return side

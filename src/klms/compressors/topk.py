@@ -6,13 +6,12 @@ each), then where they are and their signs, range-coded.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from klms.codec import CorruptMessage, SharedKey
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Stateless, Vector
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.sections import read_scales, write_scales
@@ -20,14 +19,11 @@ from klms.compressors.symbols import read_symbols, write_symbols
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Stateless):
     """`keep` is the share of entries that is sent."""
 
     layout: Layout
     keep: float = 0.01
-
-    def start(self) -> Side:
-        return {}
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         count = max(1, math.ceil(self.keep * vector.size))
@@ -57,6 +53,3 @@ class TopK:
         vector = np.zeros(self.layout.d, dtype=np.float32)
         vector[places] = np.array([0, 1, -1], dtype=np.float32)[symbols[places]] * fractions * largest
         return vector
-
-    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
-        return side

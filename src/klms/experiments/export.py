@@ -44,6 +44,7 @@ def write(run: Path, file: Path) -> Path:
         "seed": config.seed,
         "round": state.round,
         "mask": isinstance(method, FedPM),
+        "gain": config.gain,
     }
     if isinstance(method, FedPM):
         parameters = MaskCoder(method.layout).encode(method.sample_mask(state))
@@ -69,12 +70,12 @@ def load(file: Path | str) -> nn.Module:
         shape = tuple(int(n) for n in about["shape"])
         model, classes, width = str(about["model"]), int(about["classes"]), float(about["width"])
         network = Network.create(model, shape, classes, width)
-        seed, masked = int(about["seed"]), bool(about["mask"])
+        seed, masked, gain = int(about["seed"]), bool(about["mask"]), float(about.get("gain", 1.0))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptMessage(f"{file}: the description is not one of a model: {error}") from error
     parameters = data[start + length : -4]
     if masked:
-        vector = network.signed_constants(seed) * MaskCoder(network.layout).decode(parameters)
+        vector = network.signed_constants(seed, gain) * MaskCoder(network.layout).decode(parameters)
     elif len(parameters) != 4 * network.layout.d:
         raise CorruptMessage(f"{file}: {len(parameters)} bytes for {network.layout.d} parameters")
     else:

@@ -62,10 +62,14 @@ class Network:
         rng = np.random.default_rng([seed, 0x1417])
         return self._initial(lambda shape, std: rng.normal(0, std, shape), bias=False)
 
-    def signed_constants(self, seed: int) -> Vector:
-        """FedPM's frozen weights: `+-sqrt(2 / fan_in)`, signs at random, biases included; norms' weights are 1."""
+    def signed_constants(self, seed: int, gain: float = 1.0) -> Vector:
+        """FedPM's frozen weights: `+-gain sqrt(2 / fan_in)`, signs at random, biases included; norms' weights are 1.
+
+        A mask of density one half halves the variance of what a layer puts out. A gain of `sqrt(2)` makes up for that,
+        which deep models without norms need: their signal dies out otherwise.
+        """
         rng = np.random.default_rng([seed, 0x5167])
-        return self._initial(lambda shape, std: np.where(rng.random(shape) < 0.5, -std, std), bias=True)
+        return self._initial(lambda shape, std: np.where(rng.random(shape) < 0.5, -std, std) * gain, bias=True)
 
     def _initial(self, draw: object, *, bias: bool) -> Vector:
         pieces = []

@@ -39,6 +39,7 @@ class RunConfig(BaseModel):
     server_lr: float = Field(1.0, gt=0)
 
     margin: float = Field(0.01, gt=0, lt=0.5, description="FedPM: theta stays in [margin, 1 - margin].")
+    gain: float = Field(1.0, gt=0, description="FedPM: factor on the frozen weights; sqrt(2) for deep models.")
     reset: int = Field(1, ge=1, description="FedPM: rounds between resets of the Beta prior.")
     levels: int = Field(1, ge=1, le=2**20, description="QSGD: levels of the norm.")
     bucket: int = Field(4096, ge=0, description="QSGD: entries that share a norm; 0: a layer.")

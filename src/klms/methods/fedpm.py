@@ -36,6 +36,7 @@ class FedPM(Method):
     schedule: Schedule
     margin: float
     reset: int
+    gain: float = 1.0
     layer_kl: bool = False
     """Whether clients tell the ledger the KL of every layer."""
 
@@ -45,7 +46,7 @@ class FedPM(Method):
     @cached_property
     def frozen(self) -> Vector:
         """The weights that the masks are for: a function of the seed."""
-        return self.network.signed_constants(self.seed)
+        return self.network.signed_constants(self.seed, self.gain)
 
     def init(self) -> State:
         d = self.layout.d

@@ -108,8 +108,12 @@ def _dp_rec(s: Setup) -> Method:
     return DPRECTraining(*s.common, compressor, s.schedule, c.server_lr, clip=c.clip, sigma=c.sigma, delta=c.delta)
 
 
-def _fedpm(coder: Callable[[Setup], BlockCoder | None]) -> Make:
-    return lambda s: FedPM(*s.common, coder(s), s.schedule, s.config.margin, s.config.reset, s.config.layer_kl)
+def _fedpm(kind: type[FedPM], coder: Callable[[Setup], BlockCoder | None]) -> Make:
+    def make(s: Setup) -> Method:
+        c = s.config
+        return kind(*s.common, coder(s), s.schedule, c.margin, c.reset, c.gain, c.layer_kl)
+
+    return make
 
 
 def _langevin(compressor: Callable[[Setup], Compressor], *, noise_arrives: bool = False) -> Make:
@@ -134,8 +138,10 @@ METHODS = {
             "McMahan et al., AISTATS 2017",
             _dense(lambda s: Float32(s.layout.d)),
         ),
-        Entry("fedpm", "Probabilistic masks, arithmetic-coded", "Isik et al., ICLR 2023", _fedpm(lambda s: None)),
-        Entry("fedpm-klms", "Probabilistic masks at their KL", _KLMS, _fedpm(lambda s: s.coder)),
+        Entry(
+            "fedpm", "Probabilistic masks, arithmetic-coded", "Isik et al., ICLR 2023", _fedpm(FedPM, lambda s: None)
+        ),
+        Entry("fedpm-klms", "Probabilistic masks at their KL", _KLMS, _fedpm(FedPM, lambda s: s.coder)),
         Entry(
             "qsgd",
             "Stochastic rounding to levels of the norm, Elias-coded",
@@ -190,7 +196,7 @@ METHODS = {
             "fedmask",
             "Masks by threshold, arithmetic-coded",
             "Li et al., SenSys 2021",
-            lambda s: FedMask(*s.common, None, s.schedule, s.config.margin, s.config.reset),
+            _fedpm(FedMask, lambda s: None),
         ),
         Entry("dp-rec", "Noisy updates in fixed blocks at their KL", "Triastcyn et al., 2021", _dp_rec),
         Entry(
