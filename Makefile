@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench soak results format clean
+.PHONY: help demo test check bench soak results report format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 10
@@ -35,6 +35,9 @@ soak: $(READY)  ## the long tests: millions of hostile messages
 
 results: $(READY)  ## docs/results.md from the JSON under results/ (klms results --run makes that anew)
 	$(BIN)/klms results
+
+report: $(READY)  ## report/index.html: what is under runs/, as a page
+	$(BIN)/klms report runs --out report
 
 format: $(READY)  ## make `check` happy about the format
 	$(BIN)/ruff check --fix .

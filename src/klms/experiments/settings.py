@@ -79,7 +79,7 @@ def parse_options(arguments: Iterable[str]) -> dict[str, str]:
 def to_toml(config: RunConfig) -> str:
     """The whole configuration, as a file that `resolve` reads."""
     values = config.model_dump(mode="json", exclude_none=True)
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
 
 
 def check_name(what: str, name: str, known: Iterable[str]) -> None:

@@ -1,0 +1,130 @@
+import csv
+
+import pytest
+
+from klms.report import write as writing
+from klms.report.collect import collect
+from klms.report.document import arrange, make
+from tests.report.folders import gallery, line, write_run
+
+ALL = ["accuracy-bits", "accuracy-rounds", "accuracy-megabytes", "bits-rounds", "kl-rounds"]
+ALL += ["kl-layers", "block-sizes", "phases", "split"]
+
+
+def figures(place):
+    (section,) = arrange(*collect([place])).sections
+    return {figure.id: figure for figure in section.figures}
+
+
+def test_a_figure_without_data_is_left_out(tmp_path):
+    assert list(figures(gallery(tmp_path / "all"))) == ALL
+    assert list(figures(write_run(tmp_path / "bare"))) == [*ALL[:4], "phases"]
+    bare = write_run(tmp_path / "barer", rounds=1, lines=[line(1, seconds={"total": 1.0})])
+    assert list(figures(bare)) == ["bits-rounds"]
+
+
+def test_curves_are_means_over_seeds(tmp_path):
+    made = figures(gallery(tmp_path))
+    (klms,) = [series for series in made["accuracy-megabytes"].series if series.name == "fedpm-klms"]
+    assert [point.x for point in klms.points] == pytest.approx([50e-6, 100e-6, 150e-6])
+    assert [point.y for point in klms.points] == pytest.approx([0.8005, 0.8105, 0.8205])
+    assert klms.points[0].deviation == pytest.approx(0.001 / 2**0.5)
+    names = [series.name for series in made["kl-rounds"].series]
+    assert names == ["fedpm-klms: KL", "fedpm-klms: index bits"]
+
+
+def test_rounds_that_not_all_seeds_have_are_not_in_a_curve(tmp_path):
+    write_run(tmp_path / "a", rounds=9, lines=[line(1, 0.1), line(2), line(3, 0.3)])
+    write_run(tmp_path / "b", rounds=9, seed=1, lines=[line(1, 0.3), line(2, 0.4)])
+    (series,) = figures(tmp_path)["accuracy-rounds"].series
+    assert [(point.x, point.y) for point in series.points] == [(1, pytest.approx(0.2))]
+
+
+def test_accuracy_against_bits_has_the_papers_points(tmp_path):
+    series = figures(gallery(tmp_path))["accuracy-bits"].series
+    paper = {one.name: [(point.y, point.x) for point in one.points] for one in series if one.paper}
+    assert paper["paper: fedpm-klms"] == [(0.9945, 0.041), (0.9943, 0.014)]
+
+
+def test_long_runs_are_averaged_for_the_eye(tmp_path):
+    lines = [line(n, kl=float(n)) for n in range(1, 251)]
+    made = figures(write_run(tmp_path / "a", rounds=250, lines=lines, facts=True, bounds=range(5001)))
+    (panel,) = made["kl-layers"].panels
+    assert len(panel.columns) == 100
+    assert (panel.rows[0], panel.columns[0], panel.values[0][0]) == ("conv.weight", "1 to 2", 0.75)
+    (steps,) = made["block-sizes"].panels
+    assert len(steps.heights) == 2000
+    assert set(steps.heights) == {1.0}
+    assert steps.starts[-1] == 5000
+    assert steps.marks == ()  # the layers have another size
+
+
+def test_panels_say_layers_and_clients(tmp_path):
+    made = figures(gallery(tmp_path))
+    (heat,) = made["kl-layers"].panels
+    assert heat.values[1] == pytest.approx((0.02, 0.01, 0.02 / 3))
+    (blocks,) = made["block-sizes"].panels
+    assert (blocks.starts, blocks.heights) == ((0, 10, 45, 100), (10, 35, 55))
+    assert blocks.marks == ((0, "conv.weight"), (60, "fc.weight"))
+    assert [panel.name for panel in made["split"].panels] == ["seed 0", "seed 1"]
+    assert made["split"].panels[0].values == ((5, 3), (0, 9), (4, 4), (8, 1))
+    assert made["phases"].panels[0].values[0] == (3.0, 0.5, 0.25, 0.25, 1.0)
+
+
+def test_all_files_are_written_and_twice_the_same(tmp_path):
+    pytest.importorskip("matplotlib")
+    report = make([gallery(tmp_path / "runs")])
+    assert writing.write(report, tmp_path / "one")
+    names = {path.name for path in (tmp_path / "one" / "figures").iterdir()}
+    assert names == {f"mnist-iid-lenet-{name}.{ending}" for name in ALL for ending in ("png", "svg", "csv")}
+    for name in names:
+        content = (tmp_path / "one" / "figures" / name).read_bytes()
+        start = {"png": b"\x89PNG", "svg": b"<?xml", "csv": content[:1]}[name[-3:]]
+        assert content.startswith(start)
+    figure = report.sections[0].figures[0]
+    from klms.report.pictures import draw
+
+    draw(figure, report.sections[0].task.title, tmp_path / "again")
+    for ending in ("png", "svg"):
+        first = (tmp_path / "one" / "figures" / f"mnist-iid-lenet-{figure.id}.{ending}").read_bytes()
+        assert (tmp_path / f"again.{ending}").read_bytes() == first
+
+
+def test_pictures_take_any_name(tmp_path):
+    pictures = pytest.importorskip("klms.report.pictures")
+    for index, name in enumerate(("$x_{", "_hidden", "\N{SNOWMAN}\N{GRINNING FACE}<&>")):
+        figure = figures(write_run(tmp_path / str(index), method=name))["bits-rounds"]
+        pictures.draw(figure, name, tmp_path / f"picture-{index}")
+        assert (tmp_path / f"picture-{index}.svg").stat().st_size > 1000
+
+
+def test_csv_holds_what_is_drawn(tmp_path):
+    made = figures(gallery(tmp_path / "runs"))
+
+    def rows(name):
+        writing.write_csv(made[name], tmp_path / "figure.csv")
+        with (tmp_path / "figure.csv").open(newline="") as file:
+            return list(csv.reader(file))
+
+    assert rows("accuracy-rounds")[:2] == [
+        ["series", "round", "accuracy", "deviation"],
+        ["fedpm", "1.0", "0.81", "0.0"],
+    ]
+    assert rows("kl-layers")[1] == ["fedpm-klms", "conv.weight", "1", "0.005"]
+    assert rows("block-sizes")[1:] == [
+        ["fedpm-klms", "0", "10", "10.0"],
+        ["fedpm-klms", "10", "45", "35.0"],
+        ["fedpm-klms", "45", "100", "55.0"],
+    ]
+    assert rows("split")[:3] == [
+        ["panel", "client", "class 0", "class 1"],
+        ["seed 0", "0", "5.0", "3.0"],
+        ["seed 0", "1", "0.0", "9.0"],
+    ]
+    assert rows("phases")[0] == ["panel", "method", "train", "encode", "decode", "aggregate", "evaluate"]
+
+
+def test_a_spreadsheet_runs_no_formula_of_a_name(tmp_path):
+    made = figures(write_run(tmp_path / "a", method="=HYPERLINK(0)"))
+    writing.write_csv(made["bits-rounds"], tmp_path / "figure.csv")
+    assert (tmp_path / "figure.csv").read_text().splitlines()[1].startswith("'=HYPERLINK(0)")

@@ -1,0 +1,129 @@
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from klms.report.serve import Server
+from tests.report.chromium import Page
+from tests.report.folders import line, write_run
+
+
+@pytest.fixture
+def server(tmp_path):
+    write_run(tmp_path / "runs" / "a", rounds=3, lines=[line(1, 0.5)])
+    with Server([tmp_path / "runs"]) as serving:
+        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield serving
+        serving.shutdown()
+        thread.join()
+
+
+def ask(server, path, method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read(), answer.headers
+    finally:
+        connection.close()
+
+
+def test_the_page_and_its_data(server):
+    status, html, headers = ask(server, "/")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/html")
+    assert b"connect-src 'self'" in html
+    status, body, headers = ask(server, "/data.json")
+    assert status == 200
+    assert headers["Content-Type"] == "application/json"
+    data = json.loads(body)
+    assert data["going"]
+    assert data["poll"] > 0
+
+
+def test_a_new_round_is_seen_and_nothing_new_costs_nothing(server, tmp_path):
+    _, before, headers = ask(server, "/data.json")
+    assert ask(server, "/data.json", **{"If-None-Match": headers["ETag"]})[:2] == (304, b"")
+    with (tmp_path / "runs" / "a" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line(2, 0.75)) + "\n")
+    status, after, _ = ask(server, "/data.json", **{"If-None-Match": headers["ETag"]})
+    assert status == 200
+    assert after != before
+    assert json.loads(after)["tasks"][0]["runs"][0]["rounds"] == "2 of 3"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/a/config.toml",
+        "/../runs/a/config.toml",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/data.json/../../a/config.toml",
+        "/data.json?x=1",
+        "/..\\..\\secret",
+        "/favicon.ico",
+    ],
+)
+def test_no_other_path_leads_anywhere(server, path):
+    status, body, _ = ask(server, path)
+    assert status == 404
+    assert b"method" not in body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
+def test_only_get(server, method):
+    assert ask(server, "/data.json", method)[0] == 501
+
+
+def test_a_foreign_name_for_this_machine_gets_nothing(server):
+    assert ask(server, "/data.json", Host="evil.example:80")[0] == 404
+    assert ask(server, "/data.json", Host="localhost:9")[0] == 200
+
+
+def test_the_command_prints_its_address_and_ends_with_ctrl_c(tmp_path):
+    write_run(tmp_path / "a")
+    command = [sys.executable, "-c", "from klms.cli import app; app()", "serve", str(tmp_path), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        first = process.stdout.readline()
+        assert first.startswith("http://127.0.0.1:")
+        port = int(first.split("/")[2].split(":")[1])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/data.json")
+        assert json.loads(connection.getresponse().read())["runs"] == 1
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=10)
+    finally:
+        process.kill()
+        process.wait()
+    assert rest.strip() == "ended"
+    assert errors == ""
+    assert process.returncode == 0
+
+
+def test_a_live_page_follows_the_run(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("klms.report.page.POLL_SECONDS", 0.05)
+    browser = Page(tmp_path / "profile")
+    try:
+        browser.open(server.address, width=1280)
+        rounds = "document.querySelector('section tbody tr').innerText.includes('2 of 3')"
+        assert browser.run(rounds) is False
+        with (tmp_path / "runs" / "a" / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line(2, 0.75)) + "\n")
+        until = time.monotonic() + 5
+        while not browser.run(rounds):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert browser.complaints() == []
+        assert {url.rpartition("/")[2] for url in browser.requests()} == {"", "data.json"}
+    finally:
+        browser.close()

@@ -1,0 +1,181 @@
+import math
+
+import pytest
+
+from klms.report.collect import collect
+from klms.report.document import arrange
+from klms.report.paper import reported
+from klms.report.table import places
+from tests.report.folders import line, write_run
+
+
+def table(*places):
+    (section,) = arrange(*collect(places)).sections
+    return section.table
+
+
+def row(made, method, settings=""):
+    (found,) = [one for one in made.rows if (one.method, one.settings) == (method, settings)]
+    return {column.name: cell for column, cell in zip(made.columns, found.cells, strict=True)}
+
+
+def test_mean_and_deviation_by_hand(tmp_path):
+    for seed, accuracy in enumerate((0.90, 0.93, 0.99)):
+        lines = [line(1, 0.1, bits=1.0, bytes_up=1_000_000), line(2, accuracy, bits=3.0 - seed, bytes_up=500_000)]
+        write_run(tmp_path / str(seed), seed=seed, rounds=2, lines=lines)
+    cells = row(table(tmp_path), "fedpm")
+    # mean 0.94; squares of the differences 16, 1 and 25 times 1e-4; 42e-4 / 2
+    assert cells["accuracy"].value == pytest.approx(0.94)
+    assert cells["accuracy"].deviation == pytest.approx(math.sqrt(21e-4))
+    assert (cells["accuracy"].text, cells["accuracy"].spread) == ("0.9400", "0.0458")
+    # bits of the runs: 2, 1.5 and 1
+    assert cells["bits/parameter"].value == pytest.approx(1.5)
+    assert cells["bits/parameter"].deviation == pytest.approx(0.5)
+    assert cells["below 32"].value == pytest.approx((16 + 64 / 3 + 32) / 3)
+    assert cells["MB up"].value == pytest.approx(1.5)
+    assert cells["coding"].value == pytest.approx(0.75 / 4)
+    assert cells["coding"].text == "18.8%"
+    assert cells["seconds"].text == "10"
+    assert (cells["rounds"].text, cells["seeds"].text) == ("2", "3")
+
+
+def test_one_seed_has_no_deviation(tmp_path):
+    cells = row(table(write_run(tmp_path / "a")), "fedpm")
+    assert cells["accuracy"].deviation is None
+    assert cells["accuracy"].spread == ""
+
+
+def test_settings_that_differ_make_rows_and_others_do_not(tmp_path):
+    write_run(tmp_path / "a", "fedpm-klms", target=6.0)
+    write_run(tmp_path / "b", "fedpm-klms", target=9.5)
+    write_run(tmp_path / "c", "fedpm-klms", target=9.5, seed=1)
+    write_run(tmp_path / "d", "qsgd", target=7.0, lr=0.5)
+    write_run(tmp_path / "e", "qsgd", target=7.0, lr=0.5, seed=1, new_setting=3, device="cuda")
+    made = table(tmp_path)
+    assert [(one.method, one.settings) for one in made.rows] == [
+        ("fedpm-klms", "target 6"),
+        ("fedpm-klms", "target 9.5"),
+        ("qsgd", ""),
+    ]
+    assert row(made, "fedpm-klms", "target 9.5")["seeds"].text == "2"
+    assert row(made, "qsgd")["seeds"].text == "2"
+
+
+def test_a_legend_names_as_few_settings_as_tell_rows_apart(tmp_path):
+    for index, (target, low, lr) in enumerate([(6.0, 0.7, 0.1), (9.5, 0.72, 0.1), (9.5, 0.72, 0.2)]):
+        write_run(tmp_path / str(index), "fedpm-klms", target=target, low=low, lr=lr)
+    (section,) = arrange(*collect([tmp_path])).sections
+    assert [group.settings for group in section.task.groups] == [
+        "lr 0.1, target 6, low 0.7",
+        "lr 0.1, target 9.5, low 0.72",
+        "lr 0.2, target 9.5, low 0.72",
+    ]
+    assert [group.name for group in section.task.groups] == [
+        "fedpm-klms (lr 0.1, target 6)",
+        "fedpm-klms (lr 0.1, target 9.5)",
+        "fedpm-klms (lr 0.2, target 9.5)",
+    ]
+
+
+def test_another_split_is_another_table(tmp_path):
+    write_run(tmp_path / "a", c_max=9)  # says nothing of an i.i.d. split
+    write_run(tmp_path / "b", "qsgd")
+    write_run(tmp_path / "c", split="noniid", c_max=2, per_round=2)
+    sections = arrange(*collect([tmp_path])).sections
+    assert [section.task.title for section in sections] == [
+        "mnist, i.i.d.",
+        "mnist, non-i.i.d., at most 2 classes a client",
+    ]
+    assert sections[1].task.subtitle == "lenet, 2 of 4 clients a round, 600 training examples"
+
+
+def test_unfinished_runs_are_no_part_of_a_mean_of_finished_ones(tmp_path):
+    write_run(tmp_path / "a", lines=[line(n, 0.9) for n in (1, 2, 3)])
+    write_run(tmp_path / "b", seed=1, lines=[line(1, 0.1)])
+    cells = row(table(tmp_path), "fedpm")
+    assert cells["accuracy"].value == pytest.approx(0.9)
+    assert cells["seeds"].text == "1 (+1 going)"
+    alone = row(table(tmp_path / "b"), "fedpm")
+    assert (alone["accuracy"].text, alone["rounds"].text) == ("0.1000", "1 of 3")
+
+
+def test_a_copy_is_no_further_seed(tmp_path):
+    write_run(tmp_path / "a", lines=[line(1, 0.5)])
+    write_run(tmp_path / "b")
+    report = arrange(*collect([tmp_path]))
+    assert row(report.sections[0].table, "fedpm")["rounds"].text == "3"
+    assert [(one.name, one.why) for one in report.skipped] == [("a", "the same settings and seed as b")]
+
+
+def test_numbers_that_are_none_leave_their_cell_empty(tmp_path):
+    lines = [line(1, 0.1, nll=float("nan"), ece=None, seconds={"train": 0.0})]
+    made = table(write_run(tmp_path / "a", rounds=1, lines=lines))
+    names = [column.name for column in made.columns]
+    assert "accuracy" in names
+    assert not {"nll", "ece", "coding", "seconds"} & set(names)
+
+
+def test_three_digits():
+    assert [places(value) for value in (0.0123, 0.99999, 1.0, 31.99, 4000.0, 0.0)] == [4, 2, 2, 1, 0, 3]
+
+
+def test_the_papers_numbers_stand_beside_the_runs(tmp_path):
+    write_run(tmp_path / "a", "fedpm-klms")
+    write_run(tmp_path / "b", "fedavg")
+    made = table(tmp_path)
+    (name,) = [column.name for column in made.columns if column.name.startswith("paper")]
+    assert "other model and rounds" in name
+    assert row(made, "fedpm-klms")[name].text == "0.9945 at 0.041\n0.9943 at 0.014"
+    assert row(made, "fedavg")[name].value is None
+    assert made.paper == "Table 1: CONV4, 200 rounds"
+
+
+@pytest.mark.parametrize(
+    ("config", "experiment", "method", "points"),
+    [
+        ({"data": "cifar10", "split": "iid"}, "table1", "qsgd", [(0.753, 0.072)]),
+        ({"data": "cifar100", "split": "iid"}, "table1", "fedpm-klms", [(0.469, 0.072), (0.455, 0.018)]),
+        ({"data": "emnist", "split": "iid"}, "table1", "marina", [(0.867, 2.04)]),
+        ({"data": "cifar10", "split": "noniid", "c_max": 4}, "table2", "signsgd-klms", [(0.53, 0.074), (0.52, 0.018)]),
+        ({"data": "cifar100", "split": "noniid", "c_max": 40}, "table2", "eden", [(0.425, 0.81)]),
+        ({"data": "cifar10", "split": "noniid", "c_max": 2}, "noniid-hard", "drive", [(0.221, 0.885)]),
+        ({"data": "cifar100", "split": "noniid", "c_max": 20}, "noniid-hard", "fedpm", [(0.181, 0.999)]),
+        ({"data": "stackoverflow", "split": "natural"}, "stackoverflow", "fedpm-klms", [(0.24, 0.015)]),
+        (
+            {"data": "mnist", "split": "noniid", "c_max": 4, "clients": 10, "per_round": 10},
+            "bayesian",
+            "sgld-klms",
+            [(0.922, 0.08)],
+        ),
+        ({"data": "mnist", "split": "iid", "clients": 50, "per_round": 10}, "bayesian", "qlsd", [(0.868, 0.5)]),
+        (
+            {"data": "mnist", "split": "noniid", "c_max": 4, "clients": 50, "per_round": 10},
+            "bayesian",
+            "sgld-klms",
+            [(0.92, 0.06)],
+        ),
+    ],
+)
+def test_the_papers_tables(config, experiment, method, points):
+    found = reported(config)
+    assert found is not None
+    assert found.experiment == experiment
+    assert [(point.accuracy, point.bits) for point in found.methods[method]] == points
+
+
+def test_what_the_paper_did_not_run_has_no_numbers():
+    assert reported({"data": "fashion-mnist", "split": "iid"}) is None
+    assert reported({"data": "cifar10", "split": "noniid", "c_max": 3}) is None
+    assert reported({"data": "cifar10", "split": "iid", "clients": 50, "per_round": 5}) is None
+
+
+def test_the_papers_numbers_are_of_methods_that_there_are():
+    registry = pytest.importorskip("klms.methods.registry")
+    from klms.report.paper import _entries
+
+    for entry, _ in _entries():
+        assert set(entry.methods) <= set(registry.METHODS)
+        for points in entry.methods.values():
+            assert all(0 < point.accuracy < 1 and 0 < point.bits < 3 for point in points)
+            assert [point.bits for point in points] == sorted((point.bits for point in points), reverse=True)
+    assert sum(len(points) for entry, _ in _entries() for points in entry.methods.values()) == 134
