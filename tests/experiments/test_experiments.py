@@ -13,8 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from klms.cli import app
+from klms.data import DataError
 from klms.experiments import catalogue, runner, toy
-from klms.experiments.settings import SettingsError
+from klms.experiments import run as running
+from klms.experiments.run_folder import RunFolder
+from klms.experiments.settings import SettingsError, resolve
 from tests.small_data import write_mnist
 
 
@@ -98,11 +101,35 @@ def test_finished_runs_are_not_run_again_and_broken_ones_go_on(mnist, tmp_path):
     assert len(whole["data"]["mnist"]["fedavg"]["series"]["bits_per_parameter"]) == 3
     json.dumps(whole)
 
-    # A run that lost its last round is gone on with, and the results are the same to the byte.
-    metrics = cells[0].folder(tmp_path) / "metrics.jsonl"
-    lines = metrics.read_text().splitlines()
-    metrics.write_text("\n".join(lines[:2]) + "\n")
-    assert [place.rounds for place in runner.standing(cells, tmp_path)] == [2, 3, 3, 3, 3]
+    # A run that lost its checkpoint is not done: it is made again, and the results are the same.
+    (cells[0].folder(tmp_path) / "checkpoint.npz").unlink()
+    assert [place.rounds for place in runner.standing(cells, tmp_path)] == [0, 3, 3, 3, 3]
+    runner.run(cells, tmp_path, workers=1, report=lambda cell: None)
+    assert runner.collect(tiny, cells, tmp_path) == whole
+
+    # One that lost lines cannot be mended, one with a damaged checkpoint neither: that is told.
+    metrics = cells[1].folder(tmp_path) / "metrics.jsonl"
+    metrics.write_text("\n".join(metrics.read_text().splitlines()[:2]) + "\n")
+    with pytest.raises(SettingsError, match=r"fedavg, mnist, seed 0.*lost lines"):
+        runner.run(cells, tmp_path, workers=1, report=lambda cell: None)
+    (cells[2].folder(tmp_path) / "checkpoint.npz").write_bytes(b"PK")
+    with pytest.raises(SettingsError, match="damaged"):
+        runner.run(cells[2:], tmp_path, workers=1, report=lambda cell: None)
+
+
+def test_a_folder_is_run_by_one_process_at_a_time(mnist, tmp_path):
+    (cell,) = experiment(mnist).cells("small", only=["fedavg"], seeds=1)
+    runner.run([cell], tmp_path, workers=1, report=lambda cell: None)
+    folder = RunFolder(cell.folder(tmp_path))
+    with folder.locked(), pytest.raises(SettingsError, match="another process"):
+        running.resume(folder.path)
+
+
+def test_what_fails_at_the_start_leaves_no_folder(tmp_path):
+    config = resolve("fedavg", given={"data": "mnits"})
+    with pytest.raises(DataError):
+        running.start(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_of_other_settings_is_not_taken(mnist, tmp_path):
@@ -112,6 +139,14 @@ def test_a_folder_of_other_settings_is_not_taken(mnist, tmp_path):
     other.content["rows"]["fedavg"] = {"lr": 0.05}
     with pytest.raises(SettingsError, match="other settings"):
         runner.run(other.cells("small", only=["fedavg"], seeds=1), tmp_path, workers=1, report=lambda cell: None)
+
+
+def alive(process: str) -> bool:
+    """Not gone, and not a zombie that waits to be reaped."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 KILLED = """
@@ -127,7 +162,9 @@ if __name__ == "__main__":
 """
 
 
-def test_an_experiment_that_is_killed_yields_the_same_results(mnist, tmp_path):
+@pytest.mark.parametrize("how", ["everything", "only the parent", "Ctrl-C"])
+def test_an_experiment_that_is_killed_yields_the_same_results(mnist, tmp_path, how):
+    """Its workers end with it, whatever ends it: they would write into the ledgers of the next start."""
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     root = str(Path(__file__).parents[2])
@@ -141,8 +178,17 @@ def test_an_experiment_that_is_killed_yields_the_same_results(mnist, tmp_path):
     deadline = time.monotonic() + 60
     while not list((tmp_path / "killed").rglob("checkpoint.npz")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert children
+    if how == "everything":
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.send_signal(signal.SIGKILL if how == "only the parent" else signal.SIGINT)
+    process.wait(30)
+    deadline = time.monotonic() + 30
+    while any(alive(child) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [child for child in children if alive(child)]
     assert not (tmp_path / "killed.json").exists()
     assert start("killed").wait(120) == 0
     assert (tmp_path / "killed.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
@@ -156,11 +202,21 @@ def test_the_toy_model_behaves_as_the_paper_says():
         assert np.all(np.diff(curve["deviation"]) < 0.01)
         assert curve["deviation"][-1] < 0.1 * curve["deviation"][0]
     last = [curve["mean"][-1] for curve in overhead.values()]
-    assert last[0] > 3 * last[1] > 6 * last[2] > 5 * last[3]
+    assert last[0] > 3 * last[1] > 6 * last[2] > 6 * last[3]
     spread = list(toy.TOYS["toy-heterogeneity"].run()["curves"].values())
     first = [curve["mean"][0] for curve in spread]
     assert first[-1] > first[0] + 0.01  # the standard error of each is 0.002
     assert spread[-1]["mean"][-1] < 0.05 < 0.8 < first[-1]
+
+
+def test_a_part_of_an_experiment_is_not_filed_as_the_whole(tmp_path, mnist):
+    """Nor is one on other data: the committed results are those of the whole grid on the real data."""
+    arguments = ["experiment", "run", "kl-by-layer", "--data-dir", str(mnist), "--rounds", "1", "--workers", "1"]
+    places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    shown = CliRunner().invoke(app, [*arguments, *places])
+    assert shown.exit_code == 0, shown.output
+    assert not (tmp_path / "results").exists()
+    assert [path.parent.parent.name for path in (tmp_path / "runs").rglob("results.json")] == ["kl-by-layer"]
 
 
 def test_the_commands(tmp_path, mnist):
@@ -174,6 +230,11 @@ def test_the_commands(tmp_path, mnist):
     assert json.loads((tmp_path / "toy-overhead.json").read_text()) == committed
     stands = CliRunner().invoke(app, ["experiment", "status", "kl-by-layer", "--runs", str(tmp_path)])
     assert "0 of 1 done" in stands.output
+    both = CliRunner().invoke(
+        app,
+        ["experiment", "status", "table1", "--only", "fedpm-klms, fewer bits", "--only", "drive,eden", "--seeds", "1"],
+    )
+    assert "of 3 done" in both.output
     wrong = CliRunner().invoke(app, ["experiment", "run", "tabel1"])
     assert wrong.exit_code == 1
     assert "table1" in wrong.output

@@ -7,6 +7,7 @@ from klms.experiments import results, tables
 from klms.experiments.catalogue import TOYS, load, names
 
 ROOT = Path(__file__).parents[2]
+NOT_RUN_YET = {"noniid-hard", "accuracy-vs-bitrate", "bayesian", "stackoverflow", "beyond"}
 
 
 def test_the_documents_are_made_of_the_committed_results():
@@ -17,14 +18,21 @@ def test_the_documents_are_made_of_the_committed_results():
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in TOYS])
 def test_committed_results_have_the_settings_of_the_catalogue(name):
-    """Every run that is there was made with what the experiment's file and the profile say today."""
-    experiment = load(name)
-    found = json.loads((ROOT / "results" / results.file_name(name)).read_text())["data"]
-    for data, rows in found.items():
-        for row, entry in rows.items():
-            for seed in entry["seeds"]:
-                config = experiment.config("small", row, data, int(seed))
-                assert entry["config"] == config.model_dump(mode="json", exclude={"data_dir", "seed"})
+    """All of its rows and seeds, made with what the experiment's file and the profile say today."""
+    file = ROOT / "results" / results.file_name(name)
+    if not file.exists():
+        assert name in NOT_RUN_YET
+        return
+    assert name not in NOT_RUN_YET
+    found = json.loads(file.read_text())["data"]
+    cells = load(name).cells("small")
+    there = {
+        (row, data, int(seed)) for data, rows in found.items() for row, entry in rows.items() for seed in entry["seeds"]
+    }
+    assert there == {(cell.row, cell.data, cell.seed) for cell in cells}
+    for cell in cells:
+        wanted = cell.config.model_dump(mode="json", exclude={"data_dir", "seed"})
+        assert found[cell.data][cell.row]["config"] == wanted
 
 
 def test_means_and_deviations():

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from klms import inspect
 from klms.compressors.mask import MaskCoder
 from klms.methods.base import State
 from klms.methods.dense import Dense
@@ -119,6 +120,9 @@ def test_dp_rec_clips_reports_and_centres_on_the_last_mean():
     assert outcome.facts["delta"] == 1e-5
     vectors = method.decode_all(method.compressor, state, uploads)
     np.testing.assert_allclose(outcome.state.vector("mean"), np.mean(vectors, axis=0), atol=1e-6)
-    # KL of a clipped update to N(0, sigma^2) over all coordinates: at most clip^2 / (2 sigma^2) nats.
-    most = 0.5**2 / (2 * 0.05**2) / math.log(2) / method.layout.d
-    assert outcome.facts["kl_bits_per_parameter"] <= most * 1.01
+    assert "kl_bits_per_parameter" not in outcome.facts  # no message says it
+    assert all(inspect(upload.message).mean_kl == 0 for upload in uploads)
+    assert method_of("dp-rec", selection="greedy").compressor.coder.codec.selection == "sample"
+    for name in ("dp-rec", "marina"):
+        with pytest.raises(ValueError, match="error feedback"):
+            method_of(name, error_feedback=True)

@@ -82,11 +82,14 @@ def bench_mean(
     Example: `klms bench mean --vectors gaussian --picture mean.png`
     """
     from klms.benchmarks import mean as bench
+    from klms.data import DataError
 
     for given, known, what in ((vectors, bench.VECTORS, "vectors"), (scheme, bench.NAMES, "scheme")):
         unknown = set(given or ()) - set(known)
         if unknown:
             raise fail(f"no {what} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if picture is not None and (not picture.parent.is_dir() or picture.suffix not in (".png", ".svg", ".pdf")):
+        raise fail(f"{picture} cannot be drawn: it must be a .png, .svg or .pdf in a folder that is there")
     rows: list[bench.Row] = []
     chosen = vectors or bench.VECTORS
     try:
@@ -101,6 +104,8 @@ def bench_mean(
     except ModuleNotFoundError as error:
         extra = "plots" if error.name == "matplotlib" else "learn"
         raise fail(f"this needs {error.name}: pip install 'klms[{extra}]'") from error
+    except (DataError, OSError) as error:
+        raise fail(str(error)) from error
     if as_json:
         typer.echo(json.dumps(bench.as_json(rows, clients), indent=2))
         return

@@ -1,16 +1,18 @@
 """`klms experiment`: the paper's tables and figures by name."""
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+import klms
 from klms.cli.show import console, fail, progress
 
 Runs = Annotated[Path, typer.Option(help="Where the runs are.")]
-Only = Annotated[str | None, typer.Option(help="Rows or methods, with commas between.")]
-Data = Annotated[str | None, typer.Option(help="Data sets, with commas between; the experiment's own by default.")]
+Only = Annotated[list[str] | None, typer.Option(help="A row or a method; may be repeated.")]
+Data = Annotated[list[str] | None, typer.Option(help="A data set; may be repeated. The experiment's own by default.")]
 Profile = Annotated[str, typer.Option(help="small (minutes to an hour on two cores) or paper (for a GPU).")]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds; some rows of the small profile have one.")]
 
@@ -53,25 +55,25 @@ def run(
 ) -> None:
     """Run what is not finished, and write the results file. Stop it whenever you like: it goes on where it was.
 
-    Examples: `klms experiment run table1`, `klms experiment run table2 --only fedpm,fedpm-klms --seeds 1`
+    Examples: `klms experiment run table1`, `klms experiment run table2 --only fedpm-klms --seeds 1`
     """
     _need_learning()
     from klms.data import DataError
     from klms.experiments import catalogue, runner, toy
     from klms.experiments import results as written
-    from klms.experiments.settings import SettingsError
 
     try:
         if name in catalogue.TOYS:
             _done(written.write_json(results, name, toy.TOYS[name].run()))
             return
         experiment = catalogue.load(name)
-        cells = experiment.cells(profile, data=_split(data), only=_split(only), seeds=seeds)
+        cells = experiment.cells(profile, data=_split(data), only=_split(only, experiment.rows), seeds=seeds)
         folder = runs / profile / name
+        whole = cells == experiment.cells("small") and data_dir is None and not rounds
         if data_dir is not None:
-            cells = [cell.reading(data_dir) for cell in cells]
+            cells, folder = [cell.reading(data_dir) for cell in cells], runs / f"{profile}-own-data" / name
         if rounds:
-            cells, folder = [cell.shortened(rounds) for cell in cells], runs / f"{profile}-{rounds}-rounds" / name
+            cells, folder = [cell.shortened(rounds) for cell in cells], folder / f"{rounds}-rounds"
         before = runner.standing(cells, folder)
         finished = sum(place.done for place in before)
         console().print(f"{len(cells)} runs, {finished} of them finished; they are in {folder}", highlight=False)
@@ -83,11 +85,11 @@ def run(
                 console().print(f"done: {cell.row}, {cell.data}, seed {cell.seed}", highlight=False)
 
             runner.run(cells, folder, workers=workers, report=report)
-        if not rounds and profile == "small" and not only and not data:
+        if whole:
             _done(written.write_json(results, name, runner.collect(experiment, cells, folder)))
         else:
             _done(runner.write_beside(experiment, cells, folder))
-    except (SettingsError, DataError, ValueError) as error:
+    except (DataError, ValueError, klms.KLMSError) as error:
         raise fail(str(error)) from error
     except KeyboardInterrupt:
         raise fail("stopped; the same command goes on from here") from None
@@ -111,7 +113,8 @@ def status(
     from klms.experiments.settings import SettingsError
 
     try:
-        cells = catalogue.load(name).cells(profile, data=_split(data), only=_split(only), seeds=seeds)
+        experiment = catalogue.load(name)
+        cells = experiment.cells(profile, data=_split(data), only=_split(only, experiment.rows), seeds=seeds)
     except SettingsError as error:
         raise fail(str(error)) from error
     table = Table(title=f"{name}, {profile}")
@@ -126,8 +129,10 @@ def status(
     console().print(f"{sum(place.done for place in places)} of {len(places)} done", highlight=False)
 
 
-def _split(text: str | None) -> list[str]:
-    return [part.strip() for part in text.split(",")] if text else []
+def _split(given: list[str] | None, known: Container[str] = ()) -> list[str]:
+    """Names as given, and several in one with commas between; a row's own name may have a comma."""
+    parts = [[text] if text in known else [part.strip() for part in text.split(",")] for text in given or []]
+    return [name for names in parts for name in names]
 
 
 def _done(path: Path) -> None:

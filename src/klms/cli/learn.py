@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+import klms
 from klms.cli.show import console, fail, progress
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def run(
             folder = out or Path("runs") / f"{method}-{settings.seed}"
             with _Live() as live, tracked(track or [], folder, settings, live) as report:
                 summary = running.start(settings, folder, workers=workers, progress=report)
-    except (SettingsError, DataError, ValueError) as error:
+    except (DataError, ValueError, klms.KLMSError) as error:
         raise fail(str(error)) from error
     except KeyboardInterrupt:
         raise fail(f"stopped; go on with: klms run --resume {folder}") from None

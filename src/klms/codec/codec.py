@@ -63,11 +63,13 @@ class Codec:
         rng: np.random.Generator | None = None,
         send_blocks: bool = False,
         scalars: Sequence[float] = (),
+        send_kl: bool = True,
     ) -> bytes:
         """A message from which the holder of `p` and `key` decodes a sample that is close to one of `q`.
 
         `rng` is the sender's own randomness: never derive it from the key, which the receiver knows. `send_blocks`
         puts the block map into the message, for a receiver that does not have it. `scalars` travel along as float32.
+        Without `send_kl` the message says 0 for its KL, which is a function of `q` and not of the sample.
         """
         q.check_same_family(p)
         if blocks.d != p.d:
@@ -99,7 +101,7 @@ class Codec:
             key,
             bits=self.bits,
             indices=indices,
-            mean_kl=float(kls.mean()) / _LN_2,
+            mean_kl=float(kls.mean()) / _LN_2 if send_kl else 0.0,
             scalars=scalars,
             send_blocks=send_blocks,
         )

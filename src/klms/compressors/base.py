@@ -13,6 +13,18 @@ Side = Mapping[str, npt.NDArray[np.generic]]
 """Side information: what server and clients share besides the model. It goes out with every round."""
 
 
+LARGEST_ENTRY = 1e15  # so that squares, sums and scales stay finite in float32
+
+
+def checked(vector: Vector, d: int) -> Vector:
+    """What every `encode` asks of its vector, before bytes are made that no decoder takes."""
+    if vector.shape != (d,):
+        raise ValueError(f"the update has shape {vector.shape}, the scheme is for {d} parameters")
+    if not np.abs(vector).max(initial=0.0) <= LARGEST_ENTRY:  # false for NaN, too
+        raise ValueError("the update is not finite, or as good as: training diverged; lower the learning rate")
+    return vector
+
+
 class Compressor(Protocol):
     """A scheme. It holds settings only; what changes from round to round is in `Side`, handed in and out."""
 

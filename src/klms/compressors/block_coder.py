@@ -17,6 +17,7 @@ from klms.codec import (
     Distribution,
     Sample,
     SharedKey,
+    SideInformationMismatch,
     UpdateRule,
     adaptive_blocks,
     aggregate_blocks,
@@ -41,6 +42,8 @@ class BlockCoder:
     """If not 0: blocks of this size, always."""
     aggregate: Literal["location", "count"] = "location"
     """How the server merges the clients' block maps; see `aggregate_blocks`."""
+    tells_kl: bool = True
+    """Whether messages say their KL. The UPDATE rule needs it; privacy forbids it."""
 
     def start(self) -> Side:
         """Round 1 is an UPDATE round, unless blocks are fixed."""
@@ -60,10 +63,20 @@ class BlockCoder:
         """A client's message."""
         update = bool(side["block_update"])
         blocks = adaptive_blocks(q.kl(p), self.target, self.max_size) if update else _blocks(side)
-        return self.codec.encode(q, p, blocks, key=key, rng=rng, send_blocks=update, scalars=scalars)
+        return self.codec.encode(
+            q, p, blocks, key=key, rng=rng, send_blocks=update, scalars=scalars, send_kl=self.tells_kl
+        )
 
-    def decode(self, message: bytes, p: Distribution, side: Side, *, key: SharedKey) -> Sample:
-        """The sample in it; a client decides whether it carries blocks, the round decides whether it may."""
+    def decode(self, message: bytes, p: Distribution, side: Side, *, key: SharedKey, scalars: int = 0) -> Sample:
+        """The sample in it. Whether it carries blocks, its bits and its number of scalars are the round's to say."""
+        info = inspect(message)
+        if info.carries_blocks != bool(side["block_update"]):
+            raise SideInformationMismatch("the message carries blocks in a round that has some, or none where it must")
+        if info.bits != self.codec.bits or len(info.scalars) != scalars:
+            raise SideInformationMismatch(
+                f"the message has {info.bits} bits a block and {len(info.scalars)} scalars, "
+                f"{self.codec.bits} and {scalars} were agreed"
+            )
         return self.codec.decode(message, p, key=key, blocks=None if side["block_update"] else _blocks(side))
 
     def learn(self, side: Side, messages: Sequence[bytes]) -> Side:

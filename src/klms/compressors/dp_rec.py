@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from klms.codec import Gaussian, SharedKey
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Vector, checked
 from klms.compressors.block_coder import BlockCoder
 
 
@@ -26,6 +26,7 @@ class DPREC:
         return {**self.coder.start(), "mean": np.zeros(self.coder.d, dtype=np.float32)}
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.coder.d)
         norm = float(np.linalg.norm(vector.astype(np.float64)))
         clipped = vector * np.float32(min(1.0, self.clip / norm)) if norm > 0 else vector
         q = Gaussian(clipped, self.sigma)

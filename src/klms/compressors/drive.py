@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.base import Side, Stateless, Vector
+from klms.compressors.base import Side, Stateless, Vector, checked
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.rotation import Rotation
 from klms.compressors.sections import read_scales, read_signs, write_scales, write_signs
@@ -30,6 +30,7 @@ class Drive(Stateless):
         return Rotation(self.d, self.threads)
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.d)
         rotated = self.rotation.apply(vector, key)
         sums = self.rotation.sums(np.abs(rotated))
         if self.unbiased:

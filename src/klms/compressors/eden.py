@@ -20,13 +20,14 @@ from klms.codec._jit import kernel
 from klms.codec.message import pack_bits, unpack_bits
 from klms.codec.parallel import over
 from klms.codec.philox import G_STREAM, buffer_size, words
-from klms.compressors.base import Side, Stateless, Vector
+from klms.compressors.base import Side, Stateless, Vector, checked
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.normal_levels import normal_levels
-from klms.compressors.rotation import Rotation
+from klms.compressors.rotation import Rotation, piece_holding
 from klms.compressors.sections import read_scales, write_scales
 
 MAX_RATE = 8.0
+_SENT_OF_A_PIECE = 16  # coordinates at least: a scale that rests on fewer may be anything
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -47,7 +48,7 @@ class Eden(Stateless):
     @cached_property
     def rotation(self) -> Rotation:
         """Of the vector."""
-        return Rotation(self.d, self.threads)
+        return Rotation(self.d, self.threads, piece_holding(_SENT_OF_A_PIECE / min(self.rate, 1)))
 
     @cached_property
     def shares(self) -> tuple[tuple[int, Int64], ...]:
@@ -58,6 +59,7 @@ class Eden(Stateless):
         return tuple((bits, count) for bits, count in ((low + 1, more), (low, sizes - more)) if bits and count.any())
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.d)
         rotated = self.rotation.apply(vector, key)
         norms = np.sqrt(self.rotation.sums(rotated * rotated))
         factors = np.divide(np.sqrt(self.rotation.sizes), norms, out=np.zeros_like(norms), where=norms > 0)

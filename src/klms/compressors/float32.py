@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from klms.codec import CorruptMessage, SharedKey
-from klms.compressors.base import Side, Stateless, Vector
+from klms.compressors.base import Side, Stateless, Vector, checked
 from klms.compressors.envelope import unwrap, wrap
 
 
@@ -16,6 +16,7 @@ class Float32(Stateless):
     d: int
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.d)
         return wrap("float32", self.d, vector.astype("<f4", copy=False).tobytes())
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from klms.codec import Gaussian, SharedKey
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Vector, checked
 from klms.compressors.block_coder import BlockCoder
 
 
@@ -25,6 +25,7 @@ class KLMSGaussian:
         return self.coder.start()
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.coder.d)
         return self.coder.encode(Gaussian(vector, self.std), self.noise, side, key=key, rng=rng)
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:

@@ -15,24 +15,26 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import Categorical, CorruptMessage, SharedKey, inspect
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Vector, checked
 from klms.compressors.block_coder import BlockCoder
 from klms.compressors.layout import Layout
 from klms.compressors.qsgd import bucket_norms, normalised
 
 VALUES = (-1.0, 0.0, 1.0)
+_SMALLEST_NORM = 6e-6  # float16 is within 1 % from here on
 
 
 def round_up(norms: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """To the next float16, which a message carries in half the bits.
 
     Any number from the norm up serves as the norm: `E[v_hat] = v` holds with the same one in the law and in the
-    message. Norms beyond float16 stay as they are.
+    message. Where norms are beyond float16, or so small that it has few bits left for them, all stay as they are.
     """
     with np.errstate(over="ignore"):
         short = norms.astype(np.float16)
     short = np.where(short < norms, np.nextafter(short, np.float16(np.inf)), short)
-    return np.where(np.isfinite(short), short.astype(np.float32), norms)
+    fits = np.isfinite(short) & ((norms == 0) | (norms >= _SMALLEST_NORM))
+    return short.astype(np.float32) if fits.all() else norms
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class KLMSQSGD:
         return {**self.coder.start(), "counts": counts, "count_of": np.array(0)}
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.layout.d)
         norms = round_up(bucket_norms(vector, self.bounds))
         ratio = normalised(vector, norms, self.bounds)
         minus, plus = np.clip(-ratio, 0, 1), np.clip(ratio, 0, 1)
@@ -62,10 +65,10 @@ class KLMSQSGD:
         return self.coder.encode(q, self._p(side), side, key=key, rng=rng, scalars=norms.tolist())
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
-        symbols = self.coder.decode(message, self._p(side), side, key=key)
+        symbols = self.coder.decode(message, self._p(side), side, key=key, scalars=self.bounds.size - 1)
         norms = np.array(inspect(message).scalars, dtype=np.float32)
-        if norms.size != self.bounds.size - 1 or (norms < 0).any():
-            raise CorruptMessage(f"{norms.size} norms for {self.bounds.size - 1} buckets, or negative ones")
+        if (norms < 0).any():
+            raise CorruptMessage("a norm is negative")
         return np.asarray(symbols * np.repeat(norms, np.diff(self.bounds)), dtype=np.float32)
 
     def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:

@@ -17,13 +17,22 @@ from functools import cached_property
 
 import numpy as np
 
-from klms.codec import Blocks, Codec, Gaussian, SharedKey
-from klms.compressors.base import Side, Stateless, Vector
+from klms.codec import (
+    MAX_BLOCK_SIZE,
+    Blocks,
+    Codec,
+    Gaussian,
+    SharedKey,
+    SideInformationMismatch,
+    inspect,
+)
+from klms.compressors.base import Side, Stateless, Vector, checked
 from klms.compressors.envelope import unwrap, wrap
-from klms.compressors.rotation import Rotation
+from klms.compressors.rotation import Rotation, piece_holding
 from klms.compressors.sections import read_scales, write_scales
 
 MAX_RATE = 4.0
+_BLOCKS_OF_A_PIECE = 16  # at least: a scale that rests on fewer may be anything
 
 
 @dataclass(frozen=True)
@@ -36,13 +45,14 @@ class KLMSRotated(Stateless):
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate <= MAX_RATE:
-            raise ValueError(f"rate must be above 0 and at most {MAX_RATE:g} bits a parameter, got {self.rate}")
+        most = min(MAX_RATE, self.bits)
+        if not 0 < self.rate <= most:
+            raise ValueError(f"rate must be above 0 and at most {most:g} (4, and the bits of a block), got {self.rate}")
 
     @cached_property
     def rotation(self) -> Rotation:
         """Of the vector."""
-        return Rotation(self.d, self.threads)
+        return Rotation(self.d, self.threads, piece_holding(_BLOCKS_OF_A_PIECE * self.bits / self.rate))
 
     @cached_property
     def codec(self) -> Codec:
@@ -57,11 +67,12 @@ class KLMSRotated(Stateless):
     @cached_property
     def blocks(self) -> Blocks:
         """Of `bits / rate` coordinates each, as nearly as whole numbers can."""
-        count = max(1, round(self.rotation.padded * self.rate / self.bits))
+        count = max(round(self.rotation.padded * self.rate / self.bits), -(-self.rotation.padded // MAX_BLOCK_SIZE))
         ends = np.linspace(0, self.rotation.padded, min(count, self.rotation.padded) + 1)
         return Blocks(np.round(ends).astype(np.int64))
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.d)
         rotated = self.rotation.apply(vector, key)
         squares = self.rotation.sums(rotated * rotated)
         sizes = self.rotation.sizes
@@ -78,4 +89,7 @@ class KLMSRotated(Stateless):
         return self.rotation.undo(self._candidate(inner, key) * np.repeat(scales, self.rotation.sizes), key)
 
     def _candidate(self, inner: bytes, key: SharedKey) -> Vector:
+        info = inspect(inner)
+        if info.carries_blocks or info.bits != self.bits or info.scalars:
+            raise SideInformationMismatch("the message has other bits or blocks than were agreed")
         return np.asarray(self.codec.decode(inner, self.p, key=key, blocks=self.blocks), dtype=np.float32)

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from klms.codec import Bernoulli, SharedKey
-from klms.compressors.base import Side, Vector
+from klms.compressors.base import Side, Vector, checked
 from klms.compressors.block_coder import BlockCoder
 from klms.compressors.layout import Layout
 from klms.compressors.sign import plus_probability
@@ -25,6 +25,7 @@ class KLMSSign:
         return self.coder.start()
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.layout.d)
         q = Bernoulli(plus_probability(vector, self.layout, self.scale))
         return self.coder.encode(q, self.coin, side, key=key, rng=rng)
 

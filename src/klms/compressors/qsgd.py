@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from klms.codec import SharedKey
 from klms.compressors import elias
-from klms.compressors.base import Side, Stateless, Vector
+from klms.compressors.base import Side, Stateless, Vector, checked
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.sections import read_scales, write_scales
@@ -44,6 +44,7 @@ class QSGD(Stateless):
         return self.layout.buckets(self.bucket)
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.layout.d)
         norms = bucket_norms(vector, self.bounds)
         ratio = normalised(vector, norms, self.bounds)
         levels = np.floor(np.abs(ratio) * self.levels + rng.random(ratio.size)).astype(np.int64)

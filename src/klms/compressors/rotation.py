@@ -2,11 +2,13 @@
 
 After it, the coordinates of any vector look like draws of one normal distribution, which is what DRIVE and EDEN are
 made for. A transform wants a power of two: the vector is cut into pieces, as large as they can be up to 2^20, so that
-next to nothing is padded (fewer than 256 places at the very end), and each piece is turned by itself. The signs come
+little is padded (fewer than `smallest` places at the very end), and each piece is turned by itself. The signs come
 from the shared key. (Once would do for vectors without outliers. With them a single transform leaves DRIVE and EDEN a
-bias of some percent in the largest entries of short vectors; twice, none that 4,000 draws show.)
+bias of some percent in the largest entries of short vectors; twice, none that 4,000 draws show, but for a last piece
+with only two or three entries in it.)
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +28,11 @@ SMALLEST = 1 << 8
 _IN_CACHE = 1 << 12
 
 
+def piece_holding(coordinates: float) -> int:
+    """The smallest piece to use that has so many coordinates."""
+    return min(LARGEST, max(SMALLEST, 1 << math.ceil(math.log2(coordinates))))
+
+
 @dataclass(frozen=True)
 class Rotation:
     """Of vectors of `d` entries into vectors of `padded` entries, the same for all who hold the key.
@@ -41,15 +48,18 @@ class Rotation:
 
     d: int
     threads: int | None = None
+    smallest: int = SMALLEST
+    """The shortest piece, a power of two: a rotation of two or three entries is hardly one, and what a scheme sends of
+    a piece must be enough to measure it by."""
 
     @cached_property
     def bounds(self) -> Int64:
         """Where the pieces begin and end; the last may reach beyond `d`."""
         sizes, left, size = [], self.d, LARGEST
         while left > 0:
-            while size > SMALLEST and size > left:
+            while size > self.smallest and size > left:
                 size //= 2
-            sizes.append(size if left >= size else 1 << (left - 1).bit_length())
+            sizes.append(size)
             left -= size
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.base import Side, Stateless, Vector
+from klms.compressors.base import Side, Stateless, Vector, checked
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout, root_mean_squares
 from klms.compressors.sections import read_signs, write_signs
@@ -28,6 +28,7 @@ class Sign(Stateless):
     scale: float | None = None
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.layout.d)
         if self.scale is None:
             plus = vector >= 0
         else:

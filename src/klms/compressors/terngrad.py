@@ -1,7 +1,8 @@
 """TernGrad (Wen et al., 2017): `s sign(v) Bern(|v| / s)` with `s = max |v|` of the layer, range-coded.
 
-Entries beyond `clip` standard deviations of their layer are clipped first, as its authors do: without that, one outlier
-silences all others of a layer. The message: `s` of every layer (f32 each), the symbols.
+Entries beyond `clip` root mean squares of their layer are clipped first: without that, one outlier silences all others
+of a layer. (Its authors take the standard deviation, which is the same for updates without a mean, and 0 for a layer of
+one entry.) The message: `s` of every layer (f32 each), the symbols.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.base import Side, Stateless, Vector
+from klms.compressors.base import Side, Stateless, Vector, checked
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.sections import read_scales, write_scales
@@ -24,12 +25,13 @@ class TernGrad(Stateless):
     clip: float = 2.5
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.layout.d)
         scales = np.zeros(len(self.layout.parts), dtype=np.float32)
         symbols = np.empty(vector.size, dtype=np.uint8)
         for n, part in enumerate(self.layout.parts):
             piece = vector[part]
             if self.clip:
-                most = self.clip * piece.std()
+                most = self.clip * np.sqrt(np.mean(np.square(piece, dtype=np.float64))).astype(np.float32)
                 piece = np.clip(piece, -most, most)
             scales[n] = np.abs(piece).max()
             sent = rng.random(piece.size, dtype=np.float32) * scales[n] < np.abs(piece)

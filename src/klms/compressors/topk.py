@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from klms.codec import CorruptMessage, SharedKey
-from klms.compressors.base import Side, Stateless, Vector
+from klms.compressors.base import Side, Stateless, Vector, checked
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.sections import read_scales, write_scales
@@ -26,6 +26,7 @@ class TopK(Stateless):
     keep: float = 0.01
 
     def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        vector = checked(vector, self.layout.d)
         count = max(1, math.ceil(self.keep * vector.size))
         places = np.sort(np.argpartition(np.abs(vector), vector.size - count)[vector.size - count :])
         places = places[vector[places] != 0]

@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -100,8 +102,17 @@ def update(federation: Federation, broadcast: bytes, client: int, memory: Memory
 _worker: dict[str, Any] = {}  # a worker process serves one run: its federation
 
 
+def end_with_parent() -> None:
+    """A worker whose parent was killed must not go on alone: it would run on what the next start runs too."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        watch = threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True)
+        watch.start()
+
+
 def _start_worker(config: str, workers: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    end_with_parent()
     threads = max(1, (os.cpu_count() or 1) // workers)
     _worker["federation"] = Federation.create(RunConfig.model_validate_json(config), threads)
 

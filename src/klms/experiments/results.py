@@ -40,6 +40,8 @@ def document(folder: Path) -> str:
         name = match.group(1)
         if name == "ratios":
             return ratios.markdown(_mnist(folder))
+        if not (folder / file_name(name)).exists():
+            return f"Not run yet: `klms experiment run {name}`."
         return _SPECIAL.get(name, tables.markdown)(_read(folder, name))
 
     return re.sub(r"<<([a-z0-9-]+)>>", fill, template)

@@ -32,29 +32,36 @@ def start(
     config: RunConfig, path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None
 ) -> Summary:
     """A new run in `path`. `threads` of the codec in this process: all cores by default."""
-    return _go_on(RunFolder.create(path, config), config, workers, threads, progress)
+    RunFolder.check_free(path)
+    federation = _federation(config, threads)  # before there is a folder: what fails here leaves none behind
+    return _go_on(RunFolder.create(path, config), config, federation, workers, progress)
 
 
 def resume(path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None) -> Summary:
     """The run in `path`, from its last checkpoint; byte for byte as if it had never stopped."""
     folder = RunFolder(path)
-    return _go_on(folder, folder.config(), workers, threads, progress)
+    config = folder.config()
+    return _go_on(folder, config, _federation(config, threads), workers, progress)
+
+
+def _federation(config: RunConfig, threads: int | None) -> Federation:
+    return Federation.create(config, threads or os.cpu_count() or 1)
 
 
 def _go_on(
-    folder: RunFolder, config: RunConfig, workers: int, threads: int | None, progress: Progress | None
+    folder: RunFolder, config: RunConfig, federation: Federation, workers: int, progress: Progress | None
 ) -> Summary:
-    federation = Federation.create(config, threads or os.cpu_count() or 1)
-    folder.describe(federation.description())
-    state = folder.state() or federation.method.init()
-    folder.rewind(state.round)
-    try:
-        for result in local.rounds(federation, config, state, workers):
-            folder.append(result.record, result.state)
-            if progress is not None:
-                progress(config, result.record)
-    finally:
-        folder.write_table()
+    with folder.locked():
+        folder.describe(federation.description())
+        state = folder.state() or federation.method.init()
+        folder.rewind(state.round)
+        try:
+            for result in local.rounds(federation, config, state, workers):
+                folder.append(result.record, result.state)
+                if progress is not None:
+                    progress(config, result.record)
+        finally:
+            folder.write_table()
     return summarise(folder)
 
 
@@ -62,7 +69,7 @@ def summarise(folder: RunFolder) -> Summary:
     """The ledger, added up."""
     records = list(folder.records())
     evaluated = [record for record in records if "accuracy" in record][-1]
-    names = ("accuracy", "accuracy_averaged", "accuracy_of_sample", "nll", "ece")
+    names = ("accuracy", "accuracy_averaged", "accuracy_of_sample", "nll", "ece", "epsilon")
     seconds: dict[str, float] = {}
     for record in records:
         for phase, value in record["seconds"].items():  # type: ignore[attr-defined]

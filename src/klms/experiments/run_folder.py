@@ -9,10 +9,15 @@ import io
 import json
 import os
 import platform
+import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 import klms
 from klms.experiments.settings import SettingsError, resolve, to_toml
@@ -20,7 +25,13 @@ from klms.methods.base import State, json_line
 from klms.methods.config import RunConfig
 
 CONFIG, VERSIONS, METRICS, CHECKPOINT = "config.toml", "versions.json", "metrics.jsonl", "checkpoint.npz"
-DESCRIPTION, TABLE = "run.json", "metrics.csv"
+DESCRIPTION, TABLE, LOCK = "run.json", "metrics.csv", "lock"
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows: two processes in one folder are the user's to avoid
+    fcntl = None
 
 
 class RunFolder:
@@ -32,14 +43,19 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> "RunFolder":
         """A new run; a folder that holds one is left alone."""
-        if (path / CONFIG).exists():
-            raise SettingsError(f"{path} holds a run already: resume it with --resume {path}, or choose another --out")
+        cls.check_free(path)
         path.mkdir(parents=True, exist_ok=True)
         versions = {"klms": klms.__version__, "python": platform.python_version()}
         versions |= {name: metadata.version(name) for name in ("numpy", "numba", "constriction", "torch")}
         _replace(path / VERSIONS, json.dumps(versions, indent=2).encode())
         _replace(path / CONFIG, to_toml(config).encode())
         return cls(path)
+
+    @staticmethod
+    def check_free(path: Path) -> None:
+        """A folder that holds a run is not for another."""
+        if (path / CONFIG).exists():
+            raise SettingsError(f"{path} holds a run already: resume it with --resume {path}, or choose another --out")
 
     def config(self) -> RunConfig:
         """The settings that the run was started with."""
@@ -55,7 +71,40 @@ class RunFolder:
     def state(self) -> State | None:
         """Where the run stands; None before its first round ends."""
         file = self.path / CHECKPOINT
-        return State.from_bytes(file.read_bytes()) if file.exists() else None
+        reached = self.checkpointed()
+        last = max((int(str(record["round"])) for record in self.records()), default=0)
+        if last < reached:
+            raise SettingsError(f"{self.path} has lost lines of {METRICS}: remove it and run it anew")
+        return State.from_bytes(file.read_bytes()) if reached else None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else runs in this folder meanwhile; the lock ends with the process, however that ends."""
+        with (self.path / LOCK).open("a") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    raise SettingsError(f"another process is running {self.path}: wait for it, or end it") from error
+            yield
+
+    def rounds(self) -> int:
+        """How many rounds are done: in the ledger, and in the checkpoint."""
+        last = 0
+        for record in self.records():
+            last = int(str(record["round"]))
+        return min(last, self.checkpointed())
+
+    def checkpointed(self) -> int:
+        """The round of the checkpoint; 0 without one."""
+        file = self.path / CHECKPOINT
+        if not file.exists():
+            return 0
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                return int(stored["round"])
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise SettingsError(f"{file} is damaged: remove {self.path} and run it anew") from error
 
     def describe(self, description: Mapping[str, object]) -> None:
         """What the run is on, for those who look at it later: layers, and the clients' data."""

@@ -9,6 +9,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from klms.codec import KLMSError
+from klms.engine import local
 from klms.experiments import run as running
 from klms.experiments.catalogue import Cell, Experiment
 from klms.experiments.run_folder import CONFIG, VERSIONS, RunFolder
@@ -27,13 +29,13 @@ class Standing:
 
     @property
     def done(self) -> bool:
-        """Whether its last round is in the ledger."""
+        """Whether its last round is behind it."""
         return self.rounds >= self.cell.config.rounds
 
 
 def standing(cells: Sequence[Cell], runs: Path) -> list[Standing]:
     """Where every cell stands."""
-    return [Standing(cell, sum(1 for _ in RunFolder(cell.folder(runs)).records())) for cell in cells]
+    return [Standing(cell, RunFolder(cell.folder(runs)).rounds()) for cell in cells]
 
 
 def run(cells: Sequence[Cell], runs: Path, *, workers: int, report: Report) -> None:
@@ -48,15 +50,19 @@ def run(cells: Sequence[Cell], runs: Path, *, workers: int, report: Report) -> N
             report(cell)
         return
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, spawn, initializer=_start) as pool:
+    pool = ProcessPoolExecutor(workers, spawn, initializer=_start)
+    try:
         futures = {pool.submit(_run_cell, cell, runs, threads): cell for cell in left}
-        try:
-            for future in as_completed(futures):
-                future.result()
-                report(futures[future])
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        for future in as_completed(futures):
+            future.result()
+            report(futures[future])
+    except BaseException:
+        # Runs go on from their checkpoints, so that they may be ended in the middle; waiting could take an hour.
+        for process in list((getattr(pool, "_processes", None) or {}).values()):
+            process.terminate()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def check(cell: Cell, runs: Path) -> None:
@@ -110,12 +116,16 @@ def _comparable(config: RunConfig, without: Sequence[str] = ()) -> dict[str, obj
 
 
 def _start() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; a run that is ended goes on from its checkpoint
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    local.end_with_parent()
 
 
 def _run_cell(cell: Cell, runs: Path, threads: int) -> None:
     path = cell.folder(runs)
-    if (path / CONFIG).exists():
-        running.resume(path, threads=threads)
-    else:
-        running.start(cell.config, path, threads=threads)
+    try:
+        if (path / CONFIG).exists():
+            running.resume(path, threads=threads)
+        else:
+            running.start(cell.config, path, threads=threads)
+    except (ValueError, KLMSError) as error:
+        raise SettingsError(f"{cell.row}, {cell.data}, seed {cell.seed}: {error}") from error

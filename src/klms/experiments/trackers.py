@@ -4,6 +4,7 @@ A tracker sees every round's ledger line, flattened to numbers (`seconds/train`)
 resumed run logs the rounds that it adds.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -65,7 +66,12 @@ class WandB:
     def __init__(self, folder: Path, config: RunConfig) -> None:
         wandb = _module("wandb", "wandb")
         self._run = wandb.init(
-            project="klms", name=folder.name, dir=str(folder), config=config.model_dump(mode="json"), resume="allow"
+            project="klms",
+            name=folder.name,
+            id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16],  # a resumed run goes on in its own
+            dir=str(folder),
+            config=config.model_dump(mode="json"),
+            resume="allow",
         )
 
     def log(self, round_: int, numbers: Mapping[str, float]) -> None:

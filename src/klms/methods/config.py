@@ -49,7 +49,7 @@ class RunConfig(BaseModel):
     precision: float = Field(5.0, ge=0, description="Langevin: precision of the Gaussian prior.")
     burn_in: int = Field(0, ge=0, description="Langevin: rounds before samples count.")
 
-    tern_clip: float = Field(2.5, ge=0, description="TernGrad: clip at so many deviations of the layer; 0: not.")
+    tern_clip: float = Field(2.5, ge=0, description="TernGrad: clip at so many root mean squares; 0: not.")
     rate: float = Field(1.0, gt=0, le=8, description="EDEN, klms-rotated: bits of a parameter; fractions too.")
     keep: float = Field(0.01, gt=0, le=1, description="Top-k: share of the entries that is sent.")
     full: float = Field(0.1, gt=0, le=1, description="MARINA: probability of a round of whole updates.")

@@ -5,7 +5,10 @@ What the figures cover. A message is (nearly) a sample of `N(clip(v), sigma^2)`:
 mechanism gives a client against everybody, the server included, after as many rounds as it has taken part in at most,
 by Renyi accounting (Google's dp-accounting). What they do not cover: that an index chosen among `2^b` candidates is
 only nearly such a sample; that a simulation's private randomness can be reproduced; and amplification by sampling,
-which a server that sees who takes part undoes.
+which a server that sees who takes part undoes. Messages do not say their KL, which would give the update's norm away.
+
+Mind the size of epsilon: noise that lets a model of 400,000 parameters learn from ten clients gives one in the
+millions, which is no privacy. DP-REC is here as the paper has it, as a compressor.
 """
 
 from collections.abc import Sequence

@@ -25,7 +25,7 @@ from klms.learning.training import Schedule
 from klms.methods.base import Method
 from klms.methods.config import RunConfig
 from klms.methods.dense import Dense
-from klms.methods.dp_rec import DPRECTraining
+from klms.methods.dp_rec import DPRECTraining, epsilon
 from klms.methods.fedmask import FedMask
 from klms.methods.fedpm import FedPM
 from klms.methods.langevin import Langevin, noise_std
@@ -97,13 +97,19 @@ def _qsgd(s: Setup) -> Compressor:
 
 
 def _marina(s: Setup) -> Method:
+    if s.config.error_feedback:
+        raise ValueError("marina has no use for error feedback: its differences carry the error on")
     return Marina(*s.common, _qsgd(s), s.schedule, s.config.server_lr, full=s.config.full)
 
 
 def _dp_rec(s: Setup) -> Method:
     c = s.config
     size = c.fixed or max(1, round(c.target * 2 * math.log(2) * s.layout.d * (c.sigma / c.clip) ** 2))
-    coder = replace(s.coder, fixed=min(size, MAX_BLOCK_SIZE))
+    if c.error_feedback:
+        raise ValueError("error feedback would send later what clipping and noise hold back: dp-rec cannot have it")
+    epsilon(1.0, 1, c.delta)  # so that a missing accountant is told before anything is trained
+    codec = replace(s.coder.codec, selection="sample")  # the others are no samples of the mechanism's law
+    coder = replace(s.coder, codec=codec, fixed=min(size, MAX_BLOCK_SIZE), tells_kl=False)
     compressor = DPREC(c.clip, c.sigma, coder)
     return DPRECTraining(*s.common, compressor, s.schedule, c.server_lr, clip=c.clip, sigma=c.sigma, delta=c.delta)
 
