@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from klms.report.collect import Run, Skipped, number, text
 
 TASK = ("data", "images", "split", "c_max", "alpha", "clients", "per_round", "model", "width")
-APART = {"method", "seed", "data_dir", "device", "evaluate_every"}
+APART = {"method", "seed", "data_dir", "device", "evaluate_every", "layer_kl"}
 """Settings that make no row of their own: the row's name, its seeds, and what does not change the learning."""
 
 
