@@ -141,6 +141,11 @@ def test_a_folder_of_other_settings_is_not_taken(mnist, tmp_path):
         runner.run(other.cells("small", only=["fedavg"], seeds=1), tmp_path, workers=1, report=lambda cell: None)
 
 
+def heed_interrupts() -> None:
+    """A job in the background of a shell is started with SIGINT ignored, and passes that on."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def alive(process: str) -> bool:
     """Not gone, and not a zombie that waits to be reaped."""
     try:
@@ -171,7 +176,8 @@ def test_an_experiment_that_is_killed_yields_the_same_results(mnist, tmp_path, h
 
     def start(runs: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(script), str(mnist), str(tmp_path / runs), str(tmp_path / f"{runs}.json")]
-        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": root}, start_new_session=True)
+        environment = {**os.environ, "PYTHONPATH": root}
+        return subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=heed_interrupts)
 
     assert start("whole").wait(120) == 0
     process = start("killed")

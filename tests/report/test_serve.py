@@ -9,6 +9,7 @@ import time
 import pytest
 
 from klms.report.serve import Server
+from tests.experiments.test_experiments import heed_interrupts
 from tests.report.chromium import Page
 from tests.report.folders import line, write_run
 
@@ -91,7 +92,9 @@ def test_a_foreign_name_for_this_machine_gets_nothing(server):
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(tmp_path):
     write_run(tmp_path / "a")
     command = [sys.executable, "-c", "from klms.cli import app; app()", "serve", str(tmp_path), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    )
     try:
         first = process.stdout.readline()
         assert first.startswith("http://127.0.0.1:")
