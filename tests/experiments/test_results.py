@@ -7,7 +7,7 @@ from klms.experiments import results, tables
 from klms.experiments.catalogue import TOYS, load, names
 
 ROOT = Path(__file__).parents[2]
-NOT_RUN_YET = {"noniid-hard", "accuracy-vs-bitrate"}
+NOT_RUN_YET = {"noniid-hard"}
 
 
 def test_the_documents_are_made_of_the_committed_results():
