@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from klms.engine.federation import Federation
-from klms.engine.local import clients_in, one_round
+from klms.engine.local import clients_in
+from klms.engine.rounds import one_round
 from klms.experiments.settings import resolve
 from tests.data import files
 

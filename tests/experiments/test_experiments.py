@@ -22,7 +22,7 @@ from tests.small_data import write_mnist
 
 
 @pytest.mark.parametrize("profile", ["small", "paper"])
-@pytest.mark.parametrize("name", [name for name in catalogue.names() if name not in catalogue.TOYS])
+@pytest.mark.parametrize("name", [name for name in catalogue.names() if name not in toy.TOYS])
 def test_every_grid_resolves(name, profile):
     experiment = catalogue.load(name)
     cells = experiment.cells(profile)

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 import klms
-from klms.cli.show import console, fail, progress
+from klms.cli.show import console, fail, need_learning, progress
 
 Runs = Annotated[Path, typer.Option(help="Where the runs are.")]
 Only = Annotated[list[str] | None, typer.Option(help="A row or a method; may be repeated.")]
@@ -22,15 +22,15 @@ app = typer.Typer(help="The paper's tables and figures by name.", no_args_is_hel
 @app.command("list")
 def list_() -> None:
     """Every experiment, with the place in the paper that it is."""
-    _need_learning()
-    from klms.experiments import catalogue
+    need_learning()
+    from klms.experiments import catalogue, toy
 
     table = Table(box=None)
     for column in ("name", "what it shows", "in the paper", "runs, small"):
         table.add_column(column, justify="right" if column.startswith("runs") else "left")
     for name in catalogue.names():
-        if name in catalogue.TOYS:
-            table.add_row(name, catalogue.title(name), "appendix F.1", "")
+        if name in toy.TOYS:
+            table.add_row(name, toy.TOYS[name].title, "appendix F.1", "")
         else:
             experiment = catalogue.load(name)
             count = str(len(experiment.cells("small")))
@@ -57,13 +57,13 @@ def run(
 
     Examples: `klms experiment run table1`, `klms experiment run table2 --only fedpm-klms --seeds 1`
     """
-    _need_learning()
+    need_learning()
     from klms.data import DataError
     from klms.experiments import catalogue, runner, toy
     from klms.experiments import results as written
 
     try:
-        if name in catalogue.TOYS:
+        if name in toy.TOYS:
             _done(written.write_json(results, name, toy.TOYS[name].run()))
             return
         experiment = catalogue.load(name)
@@ -108,7 +108,7 @@ def status(
 
     Example: `klms experiment status table1`
     """
-    _need_learning()
+    need_learning()
     from klms.experiments import catalogue, runner
     from klms.experiments.settings import SettingsError
 
@@ -137,10 +137,3 @@ def _split(given: list[str] | None, known: Container[str] = ()) -> list[str]:
 
 def _done(path: Path) -> None:
     console().print(f"written: {path}", highlight=False)
-
-
-def _need_learning() -> None:
-    try:
-        import klms.methods.registry  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise fail(f"this needs {error.name}: pip install 'klms[learn]'") from error

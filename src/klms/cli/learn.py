@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import klms
-from klms.cli.show import console, fail, progress
+from klms.cli.show import console, fail, need_learning, progress
 
 if TYPE_CHECKING:
     from klms.experiments.run import Summary
@@ -27,16 +27,9 @@ def register(app: typer.Typer) -> None:
     app.command()(results)
 
 
-def _need_learning() -> None:
-    try:
-        import klms.methods.registry  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise fail(f"this needs {error.name}: pip install 'klms[learn]'") from error
-
-
 def methods() -> None:
     """Every method by name, with its paper."""
-    _need_learning()
+    need_learning()
     from klms.methods.registry import METHODS
 
     table = Table(box=None)
@@ -64,7 +57,7 @@ def run(
     Examples: `klms run fedpm-klms --profile small --workers 2`, `klms run qsgd --data mnist --levels 4`,
     `klms run --resume runs/fedpm-klms-0`
     """
-    _need_learning()
+    need_learning()
     from klms.data import DataError
     from klms.experiments import run as running
     from klms.experiments.run_folder import RunFolder
@@ -150,7 +143,7 @@ def demo(
 
     Example: `klms demo --rounds 20`
     """
-    _need_learning()
+    need_learning()
     from klms.data import DataError
     from klms.experiments import demo as showing
 
@@ -172,7 +165,7 @@ def export(
 
     Example: `klms export runs/fedpm-klms-0`; then, in Python, `klms.experiments.export.load("model.klms")`
     """
-    _need_learning()
+    need_learning()
     from klms.experiments.export import write
     from klms.experiments.settings import SettingsError
 
@@ -193,7 +186,7 @@ def results(
 
     `klms experiment run NAME` makes that JSON. Examples: `klms results`, `klms results --measure`
     """
-    _need_learning()
+    need_learning()
     from klms.benchmarks import mean
     from klms.experiments import coding_share
     from klms.experiments import results as written

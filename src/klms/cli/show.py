@@ -11,6 +11,14 @@ def fail(message: str) -> typer.Exit:
     return typer.Exit(1)
 
 
+def need_learning() -> None:
+    """What trains needs torch and pydantic: say how to get them."""
+    try:
+        import klms.methods.registry  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise fail(f"this needs {error.name}: pip install 'klms[learn]'") from error
+
+
 def console() -> Console:
     """As wide as the terminal; wide enough for every table where there is none."""
     screen = Console()

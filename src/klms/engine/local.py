@@ -11,83 +11,54 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from klms.engine.federation import Federation, participants
-from klms.methods.base import State, Stopwatch, Upload
+from klms.codec import KLMSError
+from klms.engine.federation import Federation
+from klms.engine.rounds import Memory, RoundResult, rounds
+from klms.methods.base import State, Upload
 from klms.methods.config import RunConfig
-
-Memory = npt.NDArray[np.generic] | None
-Run = Callable[[bytes, Sequence[tuple[int, Memory]]], list[Upload]]
 
 
 @dataclass(frozen=True)
-class RoundResult:
-    """A round, done."""
+class LocalClients:
+    """Clients of this machine. All answer, and what they send is sound, or something is broken."""
 
-    state: State
-    record: dict[str, object]
-    """Its line in the ledger."""
+    run_all: Callable[[bytes, Sequence[tuple[int, Memory]]], list[Upload]]
+
+    def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> list[Upload]:
+        """In order."""
+        return self.run_all(broadcast, wanted)
+
+    def refuse(self, upload: Upload, why: KLMSError) -> None:
+        """Never."""
+        raise why
+
+    def enough(self, received: int) -> bool:
+        """All came."""
+        return True
+
+    def facts(self) -> dict[str, object]:
+        """None."""
+        return {}
 
 
-def rounds(federation: Federation, config: RunConfig, state: State, workers: int) -> Iterator[RoundResult]:
+def run(federation: Federation, config: RunConfig, state: State, workers: int) -> Iterator[RoundResult]:
     """Every round after those that `state` has behind it."""
-    with clients_in(federation, config, workers) as run:
-        while state.round < config.rounds:
-            yield (result := one_round(federation, config, state, run))
-            state = result.state
-
-
-def one_round(federation: Federation, config: RunConfig, state: State, run: Run) -> RoundResult:
-    """Send the state out, collect the messages, aggregate, and evaluate if it is time to."""
-    clock = Stopwatch()
-    method = federation.method
-    number = state.round + 1
-    with clock("total"):
-        broadcast = state.to_bytes(private=False)
-        with clock("clients"):
-            uploads = run(broadcast, [(client, state.memories.get(client)) for client in participants(config, number)])
-        outcome = method.server_update(state, uploads)
-        state = outcome.state.remembering(uploads)
-        metrics: dict[str, float] = {}
-        if number % config.evaluate_every == 0 or number == config.rounds:
-            with clock("evaluate"):
-                metrics, state = method.evaluate(state, federation.test)
-    seconds = clock.seconds | dict(outcome.seconds)
-    for phase in ("train", "encode"):
-        seconds[phase] = sum(upload.seconds[phase] for upload in uploads)
-    record = {
-        "round": number,
-        "clients": [upload.client for upload in uploads],
-        "uplink_bytes": sum(len(upload.message) for upload in uploads),
-        "downlink_bytes": len(broadcast) * len(uploads),
-        **outcome.facts,
-        **_means(uploads),
-        **metrics,
-        "seconds": {phase: round(value, 4) for phase, value in sorted(seconds.items())},
-    }
-    return RoundResult(state, record)
-
-
-def _means(uploads: Sequence[Upload]) -> dict[str, list[float]]:
-    """What clients told the ledger, averaged."""
-    names = dict.fromkeys(name for upload in uploads for name in upload.facts)
-    return {name: np.mean([upload.facts[name] for upload in uploads], axis=0).tolist() for name in names}
+    with clients_in(federation, config, workers) as clients:
+        yield from rounds(federation, config, state, clients)
 
 
 @contextmanager
-def clients_in(federation: Federation, config: RunConfig, workers: int) -> Iterator[Run]:
+def clients_in(federation: Federation, config: RunConfig, workers: int) -> Iterator[LocalClients]:
     """How clients are run: here, or in `workers` processes that live as long as the run."""
     if workers <= 1:
-        yield lambda broadcast, clients: [update(federation, broadcast, *client) for client in clients]
+        yield LocalClients(lambda broadcast, wanted: [update(federation, broadcast, *client) for client in wanted])
         return
     with ExitStack() as stack:
         spawn = multiprocessing.get_context("spawn")
         start = (config.model_dump_json(), workers)
         pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker, initargs=start)
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-        yield lambda broadcast, clients: list(pool.map(_update, [broadcast] * len(clients), clients))
+        yield LocalClients(lambda broadcast, wanted: list(pool.map(_update, [broadcast] * len(wanted), wanted)))
 
 
 def update(federation: Federation, broadcast: bytes, client: int, memory: Memory = None) -> Upload:

@@ -15,12 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from klms.experiments.settings import SettingsError, check_name, resolve
+from klms.experiments.toy import TOYS
 from klms.methods.config import RunConfig
-
-TOYS = {
-    "toy-overhead": "Estimating a mean from N clients' samples: the overhead r",
-    "toy-heterogeneity": "Estimating a mean from N clients' samples: clients that differ",
-}
 
 
 @dataclass(frozen=True)
@@ -127,11 +123,6 @@ def load(name: str) -> Experiment:
         raise SettingsError(f"{name} is not made of runs")
     (file,) = (path for path in _folder() if path.name == f"{name}.toml")
     return Experiment(name, tomllib.loads(file.read_text()))
-
-
-def title(name: str) -> str:
-    """What an experiment shows."""
-    return TOYS[name] if name in TOYS else load(name).title
 
 
 def _folder() -> list[Any]:

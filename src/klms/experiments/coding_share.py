@@ -4,7 +4,7 @@ from pathlib import Path
 
 from klms.experiments import run as running
 from klms.experiments.run import Progress
-from klms.experiments.run_folder import CONFIG, RunFolder
+from klms.experiments.run_folder import RunFolder
 from klms.experiments.settings import resolve
 
 SETTINGS: dict[str, dict[str, object]] = {
@@ -19,11 +19,8 @@ def run(runs: Path, workers: int, progress: Progress | None) -> dict[str, object
     """One round of each."""
     for method, given in SETTINGS.items():
         path = runs / "share" / method
-        if (path / CONFIG).exists():
-            running.resume(path, workers=workers, progress=progress)
-        else:
-            config = resolve(method, profile="paper", given={"model": "lenet", "rounds": 1} | given)
-            running.start(config, path, workers=workers, progress=progress)
+        config = resolve(method, profile="paper", given={"model": "lenet", "rounds": 1} | given)
+        running.start_or_resume(config, path, workers=workers, progress=progress)
     return collect(runs)
 
 

@@ -16,10 +16,7 @@ def run(out: Path, *, rounds: int, workers: int, progress: Progress | None) -> l
     for method in METHODS:
         config = resolve(method, profile="small", given={"rounds": rounds, "evaluate_every": 2})
         folder = out / f"{method}-{rounds}"
-        if (folder / CONFIG).exists():
-            summaries.append(running.resume(folder, workers=workers, progress=progress))
-        else:
-            summaries.append(running.start(config, folder, workers=workers, progress=progress))
+        summaries.append(running.start_or_resume(config, folder, workers=workers, progress=progress))
     return summaries
 
 

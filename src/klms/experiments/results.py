@@ -12,7 +12,7 @@ from typing import Any
 
 from klms.benchmarks import mean
 from klms.experiments import block_policies, coding_share, ratios, tables, toy
-from klms.experiments.catalogue import TOYS
+from klms.experiments.toy import TOYS
 
 FIGURES = Path("docs/figures")
 _README = re.compile(r"(<!-- results -->\n).*(<!-- /results -->)", re.DOTALL)

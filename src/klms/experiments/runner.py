@@ -121,11 +121,7 @@ def _start() -> None:
 
 
 def _run_cell(cell: Cell, runs: Path, threads: int) -> None:
-    path = cell.folder(runs)
     try:
-        if (path / CONFIG).exists():
-            running.resume(path, threads=threads)
-        else:
-            running.start(cell.config, path, threads=threads)
+        running.start_or_resume(cell.config, cell.folder(runs), threads=threads)
     except (ValueError, KLMSError) as error:
         raise SettingsError(f"{cell.row}, {cell.data}, seed {cell.seed}: {error}") from error

@@ -60,6 +60,7 @@ class Toy:
     """One of the two figures."""
 
     name: str
+    title: str
     symbol: str
     values: tuple[float, ...]
 
@@ -81,8 +82,11 @@ class Toy:
 
 
 TOYS = {
-    "toy-overhead": Toy("toy-overhead", "r", OVERHEADS),
-    "toy-heterogeneity": Toy("toy-heterogeneity", "eta", SPREADS),
+    toy.name: toy
+    for toy in (
+        Toy("toy-overhead", "Estimating a mean from N clients' samples: the overhead r", "r", OVERHEADS),
+        Toy("toy-heterogeneity", "Estimating a mean from N clients' samples: clients that differ", "eta", SPREADS),
+    )
 }
 
 

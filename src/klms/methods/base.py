@@ -4,16 +4,16 @@ import io
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from klms.codec import SharedKey
-from klms.compressors.base import Compressor, Vector
+from klms.compressors.base import Compressor
 from klms.compressors.layout import Layout
 from klms.learning.network import Network
 from klms.learning.training import Examples
@@ -95,7 +95,11 @@ class Outcome:
     state: State
     facts: Mapping[str, float]
     """Numbers for the ledger: KL, blocks and the like. The same whatever the machine."""
-    seconds: Mapping[str, float]
+
+
+Received = npt.NDArray[Any]
+"""What was read in a message: an update, or a mask."""
+Decoder = Callable[[Upload], Received]
 
 
 @dataclass(frozen=True)
@@ -120,12 +124,10 @@ class Method(ABC):
         """A client's own randomness. Reproducible runs need it seeded; a deployment passes entropy instead."""
         return np.random.default_rng([self.seed, 0xC11E47, round_, client])
 
-    def decode_all(self, compressor: Compressor, state: State, uploads: Sequence[Upload]) -> list[Vector]:
-        """What the clients of a round sent."""
+    def reads(self, compressor: Compressor, state: State) -> Decoder:
+        """The decoder of a round whose messages `compressor` made."""
         number = state.round + 1
-        return [
-            compressor.decode(upload.message, state.shared, key=self.key(number, upload.client)) for upload in uploads
-        ]
+        return lambda upload: compressor.decode(upload.message, state.shared, key=self.key(number, upload.client))
 
     @abstractmethod
     def init(self) -> State:
@@ -136,8 +138,17 @@ class Method(ABC):
         """Train on `data`, and encode. `state` is as the client holds it: shared, and its own memory."""
 
     @abstractmethod
+    def decoder(self, state: State) -> Decoder:
+        """What reads the messages of a round; it raises a `KLMSError` on bytes that are none of this round's."""
+
+    @abstractmethod
+    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
+        """The next state, from the uploads of a round and what was read in them."""
+
     def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
         """Decode, and aggregate."""
+        decode = self.decoder(state)
+        return self.aggregate(state, uploads, [decode(upload) for upload in uploads])
 
     @abstractmethod
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:

@@ -13,7 +13,7 @@ import numpy as np
 from klms.compressors.base import Compressor, Vector
 from klms.learning import evaluation
 from klms.learning.training import Examples, Schedule, train
-from klms.methods.base import Method, Outcome, State, Stopwatch, Upload
+from klms.methods.base import Decoder, Method, Outcome, Received, State, Stopwatch, Upload
 from klms.methods.facts import message_facts
 
 
@@ -45,16 +45,15 @@ class Dense(Method):
         """`w_client - w_global`."""
         return train(self.network, weights, data, self.schedule, rng) - weights
 
-    def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
-        clock = Stopwatch()
-        with clock("decode"):
-            vectors = self.decode_all(self.compressor, state, uploads)
+    def decoder(self, state: State) -> Decoder:
+        return self.reads(self.compressor, state)
+
+    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
         messages = [upload.message for upload in uploads]
-        with clock("aggregate"):
-            step = np.mean(vectors, axis=0, dtype=np.float64)
-            weights = (state.vector("weights") + self.server_lr * step).astype(np.float32)
-            side = self.compressor.learn(state.shared, messages, vectors)
-        return Outcome(state.after({**side, "weights": weights}), message_facts(messages, self.layout.d), clock.seconds)
+        step = np.mean(vectors, axis=0, dtype=np.float64)
+        weights = (state.vector("weights") + self.server_lr * step).astype(np.float32)
+        side = self.compressor.learn(state.shared, messages, vectors)
+        return Outcome(state.after({**side, "weights": weights}), message_facts(messages, self.layout.d))
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
         weights = state.vector("weights")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from klms.methods.base import Outcome, State, Upload
+from klms.methods.base import Outcome, Received, State, Upload
 from klms.methods.dense import Dense
 
 
@@ -38,8 +38,8 @@ class DPRECTraining(Dense):
     sigma: float = 1.0
     delta: float = 1e-5
 
-    def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
-        outcome = super().server_update(state, uploads)
+    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
+        outcome = super().aggregate(state, uploads, vectors)
         spent = epsilon(self.sigma / (2 * self.clip), state.round + 1, self.delta)
         facts = {**outcome.facts, "epsilon": round(spent, 6), "delta": self.delta}
-        return Outcome(outcome.state, facts, outcome.seconds)
+        return Outcome(outcome.state, facts)

@@ -21,7 +21,7 @@ from klms.compressors.block_coder import BlockCoder
 from klms.compressors.mask import MaskCoder
 from klms.learning import evaluation
 from klms.learning.training import Examples, Schedule, train_mask
-from klms.methods.base import Method, Outcome, State, Stopwatch, Upload
+from klms.methods.base import Decoder, Method, Outcome, Received, State, Stopwatch, Upload
 from klms.methods.facts import message_facts
 
 PRIOR = 1.0  # lambda_0 of the Beta prior
@@ -71,31 +71,28 @@ class FedPM(Method):
             facts["kl_by_layer"] = [round(float(kl[part].mean()), 9) for part in self.layout.parts]
         return Upload(client, message, clock.seconds, facts=facts)
 
-    def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
-        clock = Stopwatch()
+    def decoder(self, state: State) -> Decoder:
+        if self.coder is None:
+            masks = MaskCoder(self.layout)
+            return lambda upload: masks.decode(upload.message)
+        coder, number, p = self.coder, state.round + 1, Bernoulli(state.shared["theta"])
+        return lambda upload: coder.decode(upload.message, p, state.shared, key=self.key(number, upload.client))
+
+    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
         messages = [upload.message for upload in uploads]
-        ones = np.zeros(self.layout.d)
+        ones: npt.NDArray[np.float64] = np.sum(vectors, axis=0, dtype=np.float64)
         side = {name: array for name, array in state.shared.items() if name != "theta"}
-        with clock("decode"):
-            p = Bernoulli(state.shared["theta"])
-            for upload in uploads:
-                if self.coder is None:
-                    ones += MaskCoder(self.layout).decode(upload.message)
-                else:
-                    key = self.key(state.round + 1, upload.client)
-                    ones += self.coder.decode(upload.message, p, state.shared, key=key)
-        with clock("aggregate"):
-            fresh = state.round % self.reset == 0
-            alpha = (PRIOR if fresh else state.kept("alpha")) + ones
-            beta = (PRIOR if fresh else state.kept("beta")) + (len(uploads) - ones)
-            theta = np.clip((alpha - 1) / (alpha + beta - 2), self.margin, 1 - self.margin)
-            if self.coder is not None:
-                side = dict(self.coder.learn(side, messages))
+        fresh = state.round % self.reset == 0
+        alpha = (PRIOR if fresh else state.kept("alpha")) + ones
+        beta = (PRIOR if fresh else state.kept("beta")) + (len(uploads) - ones)
+        theta = np.clip((alpha - 1) / (alpha + beta - 2), self.margin, 1 - self.margin)
+        if self.coder is not None:
+            side = dict(self.coder.learn(side, messages))
         after = state.after(
             {"theta": theta.astype(np.float32), **side},
             {"alpha": alpha.astype(np.float32), "beta": beta.astype(np.float32)},
         )
-        return Outcome(after, message_facts(messages, self.layout.d), clock.seconds)
+        return Outcome(after, message_facts(messages, self.layout.d))
 
     def sample_mask(self, state: State, number: int = 0) -> npt.NDArray[np.uint8]:
         """A mask drawn from `theta`: with the seed, the whole model."""

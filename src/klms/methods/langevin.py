@@ -19,7 +19,7 @@ import numpy as np
 from klms.compressors.base import Compressor
 from klms.learning import evaluation
 from klms.learning.training import Examples, potential_gradient
-from klms.methods.base import Method, Outcome, State, Stopwatch, Upload
+from klms.methods.base import Decoder, Method, Outcome, Received, State, Stopwatch, Upload
 from klms.methods.facts import message_facts
 
 
@@ -54,20 +54,19 @@ class Langevin(Method):
             message = self.compressor.encode(gradient, state.shared, key=key, rng=rng)
         return Upload(client, message, clock.seconds)
 
-    def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
-        clock = Stopwatch()
-        with clock("decode"):
-            vectors = self.decode_all(self.compressor, state, uploads)
+    def decoder(self, state: State) -> Decoder:
+        return self.reads(self.compressor, state)
+
+    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
         messages = [upload.message for upload in uploads]
-        with clock("aggregate"):
-            total = np.sum(vectors, axis=0, dtype=np.float64) * (self.clients / len(uploads))
-            weights = state.vector("weights") - self.gamma * total
-            if not self.noise_arrives:
-                rng = np.random.default_rng([self.seed, 0x5E4E, state.round + 1])
-                weights += math.sqrt(2 * self.gamma) * rng.standard_normal(weights.size)
-            side = self.compressor.learn(state.shared, messages, vectors)
+        total = np.sum(vectors, axis=0, dtype=np.float64) * (self.clients / len(uploads))
+        weights = state.vector("weights") - self.gamma * total
+        if not self.noise_arrives:
+            rng = np.random.default_rng([self.seed, 0x5E4E, state.round + 1])
+            weights += math.sqrt(2 * self.gamma) * rng.standard_normal(weights.size)
+        side = self.compressor.learn(state.shared, messages, vectors)
         after = state.after({**side, "weights": weights.astype(np.float32)})
-        return Outcome(after, message_facts(messages, self.layout.d), clock.seconds)
+        return Outcome(after, message_facts(messages, self.layout.d))
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
         """Of the posterior average so far; before burn-in, of the current sample."""

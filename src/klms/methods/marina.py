@@ -17,7 +17,7 @@ import numpy as np
 from klms.compressors.base import Compressor
 from klms.compressors.float32 import Float32
 from klms.learning.training import Examples
-from klms.methods.base import Outcome, State, Stopwatch, Upload
+from klms.methods.base import Decoder, Outcome, Received, State, Stopwatch, Upload
 from klms.methods.dense import Dense
 from klms.methods.facts import message_facts
 
@@ -52,17 +52,16 @@ class Marina(Dense):
             message = self.scheme(number).encode(update, {}, key=self.key(number, client), rng=rng)
         return Upload(client, message, clock.seconds)
 
-    def server_update(self, state: State, uploads: Sequence[Upload]) -> Outcome:
-        clock = Stopwatch()
+    def decoder(self, state: State) -> Decoder:
+        return self.reads(self.scheme(state.round + 1), state)
+
+    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
         number = state.round + 1
-        with clock("decode"):
-            vectors = self.decode_all(self.scheme(number), state, uploads)
-        with clock("aggregate"):
-            mean = np.mean(vectors, axis=0, dtype=np.float64)
-            direction = mean if self.is_full(number) else state.kept("direction") + mean
-            before = state.vector("weights")
-            weights = (before + self.server_lr * direction).astype(np.float32)
+        mean = np.mean(vectors, axis=0, dtype=np.float64)
+        direction = mean if self.is_full(number) else state.kept("direction") + mean
+        before = state.vector("weights")
+        weights = (before + self.server_lr * direction).astype(np.float32)
         facts = message_facts([upload.message for upload in uploads], self.layout.d)
         kept = {"direction": np.asarray(direction, dtype=np.float32)}
         after = state.after({"weights": weights, "weights_before": before}, kept)
-        return Outcome(after, facts | {"full_round": float(self.is_full(number))}, clock.seconds)
+        return Outcome(after, facts | {"full_round": float(self.is_full(number))})

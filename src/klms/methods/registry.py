@@ -2,24 +2,15 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
-from klms.codec import MAX_BLOCK_SIZE, Codec, UpdateRule
+from klms.codec import MAX_BLOCK_SIZE
 from klms.compressors.base import Compressor
 from klms.compressors.block_coder import BlockCoder
 from klms.compressors.dp_rec import DPREC
-from klms.compressors.drive import Drive
-from klms.compressors.eden import Eden
-from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
-from klms.compressors.klms_qsgd import KLMSQSGD
-from klms.compressors.klms_rotated import KLMSRotated
-from klms.compressors.klms_sign import KLMSSign
 from klms.compressors.layout import Layout
-from klms.compressors.qsgd import QSGD
-from klms.compressors.sign import Sign
-from klms.compressors.terngrad import TernGrad
-from klms.compressors.topk import TopK
+from klms.compressors.schemes import SCHEMES, SchemeSettings
 from klms.learning.network import Network
 from klms.learning.training import Schedule
 from klms.methods.base import Method
@@ -59,16 +50,16 @@ class Setup:
     @property
     def coder(self) -> BlockCoder:
         """The codec with its block policy."""
-        config = self.config
-        return BlockCoder(
-            d=self.layout.d,
-            codec=Codec(bits=config.bits, selection=config.selection, threads=self.threads),
-            target=config.target,
-            max_size=config.max_size,
-            rule=UpdateRule(config.low * config.target, config.high * config.target),
-            fixed=config.fixed,
-            aggregate=config.aggregate,
-        )
+        return self.settings.coder(self.layout.d, self.threads)
+
+    @property
+    def settings(self) -> SchemeSettings:
+        """Those of the compressors."""
+        return SchemeSettings(**{field.name: getattr(self.config, field.name) for field in fields(SchemeSettings)})
+
+    def scheme(self, name: str) -> Compressor:
+        """A compressor of dense updates."""
+        return SCHEMES[name](self.layout, self.settings, self.threads)
 
 
 Make = Callable[[Setup], Method]
@@ -84,22 +75,18 @@ class Entry:
     make: Make
 
 
-def _dense(compressor: Callable[[Setup], Compressor], *, error_feedback: bool = False) -> Make:
+def _dense(scheme: str, *, error_feedback: bool = False) -> Make:
     def make(s: Setup) -> Method:
         feedback = error_feedback or s.config.error_feedback
-        return Dense(*s.common, compressor(s), s.schedule, s.config.server_lr, feedback)
+        return Dense(*s.common, s.scheme(scheme), s.schedule, s.config.server_lr, feedback)
 
     return make
-
-
-def _qsgd(s: Setup) -> Compressor:
-    return QSGD(s.layout, s.config.levels, s.config.bucket)
 
 
 def _marina(s: Setup) -> Method:
     if s.config.error_feedback:
         raise ValueError("marina has no use for error feedback: its differences carry the error on")
-    return Marina(*s.common, _qsgd(s), s.schedule, s.config.server_lr, full=s.config.full)
+    return Marina(*s.common, s.scheme("qsgd"), s.schedule, s.config.server_lr, full=s.config.full)
 
 
 def _dp_rec(s: Setup) -> Method:
@@ -142,7 +129,7 @@ METHODS = {
             "fedavg",
             "Federated averaging, float32 differences",
             "McMahan et al., AISTATS 2017",
-            _dense(lambda s: Float32(s.layout.d)),
+            _dense("float32"),
         ),
         Entry(
             "fedpm", "Probabilistic masks, arithmetic-coded", "Isik et al., ICLR 2023", _fedpm(FedPM, lambda s: None)
@@ -152,50 +139,50 @@ METHODS = {
             "qsgd",
             "Stochastic rounding to levels of the norm, Elias-coded",
             "Alistarh et al., NeurIPS 2017",
-            _dense(_qsgd),
+            _dense("qsgd"),
         ),
         Entry(
             "qsgd-klms",
             "Ternary QSGD against last round's frequencies",
             _KLMS,
-            _dense(lambda s: KLMSQSGD(s.layout, s.config.bucket, s.config.prior, s.coder)),
+            _dense("qsgd-klms"),
         ),
-        Entry("signsgd", "Signs", "Bernstein et al., ICML 2018", _dense(lambda s: Sign(s.layout))),
+        Entry("signsgd", "Signs", "Bernstein et al., ICML 2018", _dense("signsgd")),
         Entry(
             "signsgd-stochastic",
             "Signs drawn with probability sigmoid(v / M)",
             _KLMS,
-            _dense(lambda s: Sign(s.layout, s.config.scale)),
+            _dense("signsgd-stochastic"),
         ),
         Entry(
             "signsgd-klms",
             "Stochastic signs at their KL to a coin",
             _KLMS,
-            _dense(lambda s: KLMSSign(s.layout, s.config.scale, s.coder)),
+            _dense("signsgd-klms"),
         ),
         Entry(
             "terngrad",
             "Ternary entries of the layer's largest, range-coded",
             "Wen et al., NeurIPS 2017",
-            _dense(lambda s: TernGrad(s.layout, s.config.tern_clip)),
+            _dense("terngrad"),
         ),
         Entry(
             "drive",
             "Signs after a random rotation, unbiased scale",
             "Vargaftik et al., NeurIPS 2021",
-            _dense(lambda s: Drive(s.layout.d, threads=s.threads)),
+            _dense("drive"),
         ),
         Entry(
             "eden",
             "Levels for a normal law after a random rotation, any rate",
             "Vargaftik et al., ICML 2022",
-            _dense(lambda s: Eden(s.layout.d, s.config.rate, s.threads)),
+            _dense("eden"),
         ),
         Entry(
             "klms-rotated",
             "Shared candidates after a random rotation, any rate",
             "klms; compare `klms bench mean`",
-            _dense(lambda s: KLMSRotated(s.layout.d, s.config.rate, s.config.bits, s.threads)),
+            _dense("klms-rotated"),
         ),
         Entry("marina", "QSGD of differences, now and then all", "Gorbunov et al., ICML 2021", _marina),
         Entry(
@@ -209,19 +196,19 @@ METHODS = {
             "topk",
             "The largest entries, with error feedback",
             "Stich et al., NeurIPS 2018",
-            _dense(lambda s: TopK(s.layout, s.config.keep), error_feedback=True),
+            _dense("topk", error_feedback=True),
         ),
         Entry(
             "sgld",
             "Federated Langevin dynamics, float32 gradients",
             "El Mekkaoui et al., UAI 2021",
-            _langevin(lambda s: Float32(s.layout.d)),
+            _langevin(lambda s: s.scheme("float32")),
         ),
         Entry(
             "qlsd",
             "Langevin dynamics with QSGD gradients",
             "Vono et al., AISTATS 2022",
-            _langevin(_qsgd),
+            _langevin(lambda s: s.scheme("qsgd")),
         ),
         Entry(
             "sgld-klms", "Langevin dynamics whose noise is the sample", _KLMS, _langevin(_gaussian, noise_arrives=True)

@@ -1,8 +1,9 @@
 """Figures as plain numbers: the page, the pictures and the CSV files are all made of these.
 
-Each kind knows its rows as a spreadsheet. How it looks is the matter of `assets/charts.js` and `pictures.py`.
+Each kind knows its rows as a spreadsheet. How it looks is the matter of `assets/` and `pictures.py`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -41,7 +42,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Figure(ABC):
     """What all kinds have."""
 
     kind: ClassVar[str]
@@ -49,9 +50,9 @@ class Figure:
     title: str
     caption: str
 
+    @abstractmethod
     def table(self) -> Iterator[Line]:
         """The rows of its CSV file, names first."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
