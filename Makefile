@@ -13,7 +13,7 @@ help:  ## what there is to make
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,learn,plots,privacy,trackers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,learn,flower,plots,privacy,trackers]'
 	@touch $@
 
 demo: $(READY)  ## MNIST with and without: FedAvg, FedPM, FedPM-KLMS, in a few minutes

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 import klms
-from klms.cli import bench, data, experiment, learn, report
+from klms.cli import bench, data, experiment, flower, learn, report
 from klms.cli.show import console, fail
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(experiment.app, name="experiment")
+app.add_typer(flower.app, name="flower")
 learn.register(app)
 report.register(app)
 

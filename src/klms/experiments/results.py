@@ -23,13 +23,18 @@ _SPECIAL: dict[str, Show] = {
     "kl-by-layer": tables.layers,
     "coding-share": coding_share.markdown,
     "mean": mean.markdown,
+    "flower-quickstart": tables.flower,
+    "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, toy.markdown),
 }
 
 
+_MEASURED = ("mean", "coding-share", "flower-quickstart", "flower-overhead")
+
+
 def file_name(name: str) -> str:
     """Of a results file; experiments of runs are those of the small profile."""
-    return f"{name}.json" if name in (*TOYS, "mean", "coding-share") else f"{name}-small.json"
+    return f"{name}.json" if name in (*TOYS, *_MEASURED) else f"{name}-small.json"
 
 
 def document(folder: Path) -> str:

@@ -40,3 +40,23 @@ def layers(results: dict[str, Any]) -> str:
     for place, name in enumerate(row["layers"]):
         lines.append(f"| {name} | " + " | ".join(f"{series[n][place]:.4f}" for n in shown) + " |")
     return "\n".join(lines)
+
+
+def flower(results: dict[str, Any]) -> str:
+    """Of `examples/flower-quickstart/compare.py`: the stock app, and the same with two lines."""
+    head = ["engine", "strategy", "app", "accuracy", "bits per parameter", "times below 32 bits", "wire bytes up"]
+    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    for name, run in results["runs"].items():
+        bits, wire = run["bits_per_parameter"], f"{run['wire_up']:,}" if run["wire_up"] else ""
+        cells = [*name.split(", "), f"{run['accuracy'][-1]:.4f}", f"{bits:.3f}", f"{32 / bits:.0f}", wire]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def flower_overhead(results: dict[str, Any]) -> str:
+    """Of `examples/flower-overhead/measure.py`."""
+    medians = results["median"]
+    return (
+        f"A round takes {medians['stock']:.2f} s without klms and {medians['compressed']:.2f} s with it, at "
+        f"{results['bits_per_parameter']:.3f} bits per parameter."
+    )

@@ -1,0 +1,1 @@
+"""Rounds that do nothing but send."""

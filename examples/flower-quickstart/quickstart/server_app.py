@@ -1,0 +1,43 @@
+"""The server: rounds of a stock strategy, and the test accuracy after each."""
+
+import json
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAdam, FedAvg
+
+from quickstart.task import Net, load_test, test
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """The run."""
+    config = context.run_config
+    torch.manual_seed(config["seed"])
+    net = Net()
+    loader = load_test(config["data"])
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        net.load_state_dict(arrays.to_torch_state_dict())
+        return MetricRecord({"accuracy": test(net, loader)})
+
+    if config["strategy"] == "fedadam":
+        strategy = FedAdam(fraction_evaluate=0.0, min_available_nodes=3, eta=0.02, tau=0.001)
+    else:
+        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=3)
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(net.state_dict()),
+        num_rounds=config["num-server-rounds"],
+        train_config=ConfigRecord({"lr": config["lr"]}),
+        evaluate_fn=evaluate,
+    )
+    history = {
+        "evaluate": {number: dict(record) for number, record in result.evaluate_metrics_serverapp.items()},
+        "train": {number: dict(record) for number, record in result.train_metrics_clientapp.items()},
+    }
+    Path(config["results"]).write_text(json.dumps(history))

@@ -1,0 +1,36 @@
+"""klms in Flower: two lines that compress any app's updates, and the methods of klms as apps.
+
+    app = ClientApp(mods=[klms.flower.compress()])                         # the client
+    strategy = klms.flower.Compressed(FedAvg(), bits_per_parameter=1)      # the server
+
+`docs/flower.md` goes from a stock quickstart to both. Needs the extra: `pip install 'klms[flower]'`.
+"""
+
+from typing import TYPE_CHECKING
+
+try:
+    import flwr  # noqa: F401
+except ImportError as error:
+    raise ImportError("klms.flower needs Flower: pip install 'klms[flower]'") from error
+
+from klms.flower.mod import compress
+from klms.flower.strategy import Compressed
+
+if TYPE_CHECKING:
+    from klms.flower.client import client_app
+    from klms.flower.server import server_app
+
+__all__ = ["Compressed", "client_app", "compress", "server_app"]
+
+
+def __getattr__(name: str) -> object:
+    """The apps need torch, the two lines do not."""
+    if name == "client_app":
+        from klms.flower.client import client_app
+
+        return client_app
+    if name == "server_app":
+        from klms.flower.server import server_app
+
+        return server_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

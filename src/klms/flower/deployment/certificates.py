@@ -1,0 +1,114 @@
+"""Certificates and keys of a secure deployment: TLS for the SuperLink, and a key pair for every SuperNode.
+
+They are made for one deployment on this machine. The authority's key is thrown away once it has signed the SuperLink's
+certificate, so nobody can sign another one.
+"""
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+VALID = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class ServerCertificates:
+    """What `flower-superlink` takes as `--ssl-ca-certfile`, `--ssl-certfile` and `--ssl-keyfile`, in PEM."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class NodeKeys:
+    """In OpenSSH's format: `flower-supernode` takes the private one, `flwr supernode register` the public one."""
+
+    private: Path
+    public: Path
+    registered: bytes
+    """The public key once more, as the SuperLink keeps it: in PEM."""
+
+
+def create_server_certificates(folder: Path) -> ServerCertificates:
+    """A certificate for this machine, as localhost and 127.0.0.1, and that of the authority which signed it."""
+    authority_key, key = _new_key(), _new_key()
+    authority = _sign("klms deployment authority", authority_key, None, authority_key)
+    certificate = _sign("localhost", key, authority, authority_key)
+    paths = ServerCertificates(folder / "authority.pem", folder / "superlink.pem", folder / "superlink.key")
+    paths.authority.write_bytes(authority.public_bytes(Encoding.PEM))
+    paths.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+    _write_secret(paths.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return paths
+
+
+def create_node_keys(folder: Path) -> NodeKeys:
+    """A new key pair, with which one SuperNode says who it is."""
+    key = _new_key()
+    public = key.public_key()
+    keys = NodeKeys(
+        folder / "key", folder / "key.pub", public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    keys.public.write_bytes(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    _write_secret(keys.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    return keys
+
+
+def _new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def _write_secret(path: Path, secret: bytes) -> None:
+    """Never readable for others, not even while it is written; an older file's mode is not taken over."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secret)
+
+
+def _sign(
+    name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Certificate | None, signing: ec.EllipticCurvePrivateKey
+) -> x509.Certificate:
+    """A certificate for `key`: an authority's if it signs itself, else a server's. OpenSSL wants all the extensions."""
+    is_authority = issuer is None
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if issuer is None else issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))  # clocks differ
+        .not_valid_after(now + VALID)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
+        .add_extension(_usage(signs_certificates=is_authority), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
+    )
+    if not is_authority:
+        names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    return builder.sign(signing, hashes.SHA384())
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

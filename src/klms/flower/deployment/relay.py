@@ -1,0 +1,95 @@
+"""A TCP relay that counts what passes: the bytes of a deployment as they are sent, with TLS and the protocol."""
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+Direction = Literal["up", "down"]
+
+CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class WireBytes:
+    """What TCP carried, without its own headers: `up` to the SuperLink, `down` from it."""
+
+    up: int
+    down: int
+
+    def __sub__(self, before: "WireBytes") -> "WireBytes":
+        return WireBytes(self.up - before.up, self.down - before.down)
+
+
+class Relay:
+    """Listens on a free port of 127.0.0.1, and passes every connection on to `target`: an event loop in a thread."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._bytes: dict[Direction, int] = {"up": 0, "down": 0}
+        self._ends: set[asyncio.StreamWriter] = set()
+        self._connections: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="klms-relay", daemon=True)
+        self._thread.start()
+        listening = asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = asyncio.run_coroutine_threadsafe(listening, self._loop).result()
+        host, port = self._server.sockets[0].getsockname()
+        self._address = str(host), int(port)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._address
+
+    def counted(self) -> WireBytes:
+        """The bytes so far, of all connections, those that were broken off too."""
+        return WireBytes(**self._bytes)
+
+    async def _close(self) -> None:
+        self._server.close()
+        for end in self._ends:
+            end.transport.abort()
+        await asyncio.gather(*self._connections)
+
+    async def _connected(self, node: asyncio.StreamReader, to_node: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        ends = [to_node]
+        try:
+            self._ends.add(to_node)
+            link, to_link = await asyncio.open_connection(*self._target)
+            ends.append(to_link)
+            self._ends.add(to_link)
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(self._pass(node, to_link, "up"))
+                ways.create_task(self._pass(link, to_node, "down"))
+        except* OSError:  # no SuperLink, or one end has reset: neither end waits for the other any more
+            for end in ends:
+                end.transport.abort()
+        finally:
+            for end in ends:
+                end.close()
+            self._ends.difference_update(ends)
+            self._connections.discard(task)
+
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: Direction) -> None:
+        """Until the source has no more, of which the sink is told: the other direction may go on."""
+        while chunk := await source.read(CHUNK):
+            self._bytes[direction] += len(chunk)
+            sink.write(chunk)
+            await sink.drain()
+        sink.write_eof()

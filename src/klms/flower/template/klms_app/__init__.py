@@ -1,0 +1,1 @@
+"""An app that runs a method of klms on Flower."""

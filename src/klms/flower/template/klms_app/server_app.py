@@ -1,0 +1,5 @@
+"""The server: goes on with the run in `run-folder`, if there is one."""
+
+from klms.flower import server_app
+
+app = server_app()

@@ -1,0 +1,72 @@
+"""Flower's grid without Flower's network: messages go to ClientApps in this process."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.task_identity import TaskIdentity
+
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages are made in an app's process only
+
+Reply = Callable[[int, Message], Message | None]
+
+
+class InProcessGrid(Grid):
+    """Nodes `1..n`, each with a context that lasts. `tamper` sees every reply, and may change it or lose it (None)."""
+
+    def __init__(
+        self, app: ClientApp, nodes: int, config: Mapping[str, object] | None = None, tamper: Reply | None = None
+    ) -> None:
+        self.app = app
+        self.tamper = tamper
+        self.sent: list[Message] = []
+        self.contexts = {
+            node: Context(
+                1, node, {"partition-id": node - 1, "num-partitions": nodes}, RecordDict(), {**(config or {})}
+            )
+            for node in range(1, nodes + 1)
+        }
+        self.offline: set[int] = set()
+
+    def set_run(self, run):
+        pass
+
+    @property
+    def run(self):
+        raise NotImplementedError
+
+    def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
+        return Message(content, dst_node_id=dst_node_id, message_type=message_type)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in self.contexts if node not in self.offline]
+
+    def push_messages(self, messages):
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids):
+        raise NotImplementedError
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        replies = []
+        for message in messages:
+            self.sent.append(message)
+            node = message.metadata.dst_node_id
+            arrived = Message(
+                RecordDict(dict(message.content)), dst_node_id=node, message_type=message.metadata.message_type
+            )
+            try:
+                reply = self.app(arrived, self.contexts[node])
+            except Exception as error:
+                reply = Message(Error(1, str(error)), reply_to=arrived)
+            if self.tamper is not None:
+                reply = self.tamper(node, reply)
+            if reply is not None:
+                replies.append(reply)
+        return replies
+
+
+def serve(app: ServerApp, grid: InProcessGrid, config: Mapping[str, object] | None = None) -> None:
+    """Run a ServerApp to its end."""
+    app(grid, Context(0, 0, {}, RecordDict(), dict(config or {})))

@@ -1,0 +1,233 @@
+"""Our methods as Flower apps: what the local engine does, byte for byte, and what it never has to bear."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from klms.experiments import run
+from klms.experiments.run_folder import CHECKPOINT, RunFolder
+from klms.experiments.settings import SettingsError, resolve, to_toml
+from klms.flower import client_app, server_app, template_app
+from klms.flower.frame import METHOD, Ticket, fingerprint
+from klms.flower.settings import ServerSettings, run_config, server_settings
+from klms.methods.base import State
+from tests.flower.in_process import InProcessGrid, serve
+from tests.small_data import write_mnist
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory):
+    return write_mnist(tmp_path_factory.mktemp("data"), train=120, test=40)
+
+
+def config_of(method, mnist, **given):
+    common = {"clients": 3, "rounds": 3, "evaluate_every": 1, "data_dir": mnist, "images": 0, "batch": 16}
+    return resolve(method, profile="small", given=common | given)
+
+
+def on_flower(config, folder, tamper=None, **settings):
+    """A run whose clients are ClientApps; its folder."""
+    grid = InProcessGrid(client_app(config), config.clients, tamper=tamper)
+    own = ServerSettings(run_folder=str(folder), **{"join_timeout": 0.1, **settings})
+    serve(server_app(config, own), grid)
+    return RunFolder(folder)
+
+
+def replies(folder, round_=1):
+    """What became of the clients that were asked, without the zeros."""
+    record = list(folder.records())[round_ - 1]
+    return {word: count for word, count in record["replies"].items() if count}
+
+
+METHODS = ["fedpm", "fedpm-klms", "qsgd", "qsgd-klms", "signsgd", "signsgd-klms", "sgld", "sgld-klms", "topk", "marina"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_flower_and_the_local_engine_give_the_same_bytes(method, mnist, tmp_path):
+    config = config_of(method, mnist, per_round=2)
+    run.start(config, tmp_path / "local")
+    flower = on_flower(config, tmp_path / "flower")
+    ours, theirs = (list(RunFolder(tmp_path / name).records()) for name in ("local", "flower"))
+    for mine, other in zip(ours, theirs, strict=True):
+        assert {name: value for name, value in other.items() if name in mine and name != "seconds"} == {
+            name: value for name, value in mine.items() if name != "seconds"
+        }
+        assert other["payload_bytes"] == mine["uplink_bytes"] + 24 * 2
+    local, remote = (State.from_bytes((tmp_path / name / CHECKPOINT).read_bytes()) for name in ("local", "flower"))
+    assert local.to_bytes(private=False) == remote.to_bytes(private=False)
+    assert replies(flower) == {"ok": 2}
+
+
+def test_a_server_that_is_started_again_goes_on_with_the_next_absolute_round(mnist, tmp_path):
+    config = config_of("fedpm-klms", mnist)
+    run.start(config, tmp_path / "whole")
+    stopped = InProcessGrid(client_app(config), 3)
+    send, asked = stopped.send_and_receive, []
+
+    def fail_in_round_3(messages, *, timeout=None):
+        messages = list(messages)
+        asked.append({int(m.content["klms.round"]["round"]) for m in messages if m.metadata.message_type == "train"})
+        if {3} in asked:
+            raise KeyboardInterrupt
+        return send(messages, timeout=timeout)
+
+    stopped.send_and_receive = fail_in_round_3
+    own = ServerSettings(run_folder=str(tmp_path / "flower"))
+    with pytest.raises(KeyboardInterrupt):
+        serve(server_app(config, own), stopped)
+    assert RunFolder(tmp_path / "flower").rounds() == 2
+    again = InProcessGrid(client_app(config), 3)
+    serve(server_app(config, own), again)
+    rounds = [m.content["klms.round"]["round"] for m in again.sent if m.metadata.message_type == "train"]
+    assert rounds == [3, 3, 3]
+    assert (tmp_path / "flower" / CHECKPOINT).read_bytes() == (tmp_path / "whole" / CHECKPOINT).read_bytes()
+
+
+def test_a_folder_with_another_run_is_not_gone_on_with(mnist, tmp_path):
+    on_flower(config_of("fedpm", mnist, rounds=1), tmp_path / "run")
+    with pytest.raises(SettingsError, match="another lr"):
+        on_flower(config_of("fedpm", mnist, rounds=1, lr=0.5), tmp_path / "run")
+
+
+class Faults:
+    """Client 0 is lost, 1 raises, 2 sends garbage, 3 its first message again, 4 one made against another state."""
+
+    def __init__(self):
+        self.earlier = None
+
+    def __call__(self, node, reply):
+        client = node - 1
+        if reply.metadata.message_type != "train" or client > 5:
+            return reply
+        record = reply.content["klms"]
+        if client == 0:
+            return None
+        if client == 1:
+            return Message(Error(2, "no disk left"), reply_to=reply)
+        if client == 2:
+            record["payload"] = np.random.default_rng(0).bytes(500)
+        if client == 3:
+            self.earlier = self.earlier or record["payload"]
+            record["payload"] = self.earlier
+        if client == 4:
+            number = int.from_bytes(record["payload"][4:8], "little")
+            record["payload"] = Ticket(METHOD, number, 4, fingerprint([b"else"])).frame(record["payload"][20:-4])
+        if client == 5:  # nothing is wrong with the frame, but with what is in it, and with what it says of itself
+            body = bytearray(record["payload"][20:-4])
+            body[40] ^= 1
+            record["payload"] = record["payload"][:20] + bytes(body)
+            ticket = Ticket(METHOD, *np.frombuffer(record["payload"][4:12], "<u4").tolist(), record["payload"][12:20])
+            record["payload"] = ticket.frame(bytes(body))
+            reply.content["metrics"] = MetricRecord({"seconds.train": float("nan"), "kl_by_layer": [1.0]})
+        return reply
+
+
+@pytest.mark.parametrize("method", ["fedpm-klms", "qsgd"])
+def test_bad_clients_are_counted_by_cause_and_leave_no_trace(method, mnist, tmp_path):
+    config = config_of(method, mnist, clients=8, rounds=2)
+    bad = on_flower(config, tmp_path / "bad", Faults())
+    assert replies(bad, 1) == {"ok": 3, "error": 1, "missing": 1, "corrupt": 2, "mismatch": 1}
+    assert replies(bad, 2) == {"ok": 2, "error": 1, "missing": 1, "corrupt": 2, "stale": 1, "mismatch": 1}
+
+    class GoodOnly:
+        rounds = 0
+
+        def __call__(self, node, reply):
+            if reply.metadata.message_type != "train":
+                return reply
+            self.rounds += node == 1
+            return reply if node - 1 > 5 or (node - 1 == 3 and self.rounds == 1) else None
+
+    on_flower(config, tmp_path / "good", GoodOnly())
+    states = [State.from_bytes((tmp_path / name / CHECKPOINT).read_bytes()) for name in ("bad", "good")]
+    assert states[0].to_bytes(private=True) == states[1].to_bytes(private=True)
+
+
+def test_a_round_with_too_few_replies_is_passed_over_and_its_number_not_used_again(mnist, tmp_path):
+    config = config_of("fedpm-klms", mnist)
+
+    def lost_in_round_1(node, reply):
+        train = reply.metadata.message_type == "train"
+        return None if train and int.from_bytes(reply.content["klms"]["payload"][4:8], "little") == 1 else reply
+
+    folder = on_flower(config, tmp_path / "run", lost_in_round_1, min_replies=2)
+    records = list(folder.records())
+    assert [record["round"] for record in records] == [1, 2, 3]
+    assert (records[0]["passed_over"], records[0]["uplink_bytes"], replies(folder)) == (1.0, 0, {"missing": 3})
+    assert "passed_over" not in records[1]
+    assert run.summarise(folder).rounds == 3
+
+
+def test_clients_that_never_join_are_missing_and_others_are_not_waited_for_twice(mnist, tmp_path):
+    config = config_of("fedpm", mnist, rounds=2)
+    grid = InProcessGrid(client_app(config), 3)
+    grid.offline = {2}
+    serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "run"), join_timeout=0.5)), grid)
+    folder = RunFolder(tmp_path / "run")
+    assert replies(folder) == {"ok": 2, "missing": 1}
+    assert [record["clients"] for record in folder.records()] == [[0, 2], [0, 2]]
+
+
+def test_a_node_may_own_its_data(mnist, tmp_path):
+    config = config_of("fedpm", mnist, rounds=1)
+    grid = InProcessGrid(client_app(config), 3)
+    write_mnist(tmp_path / "own", train=30, test=10)
+    for context in grid.contexts.values():
+        context.node_config.update({"data-dir": str(tmp_path / "own"), "own-data": True})
+    serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "run"))), grid)
+    (record,) = RunFolder(tmp_path / "run").records()
+    run.start(config, tmp_path / "local")
+    (local,) = RunFolder(tmp_path / "local").records()
+    assert record["digest"] != local["digest"]
+
+
+def test_a_node_that_does_not_say_who_it_is_is_told(mnist, tmp_path):
+    config = config_of("fedpm", mnist, rounds=1)
+    grid = InProcessGrid(client_app(config), 1)
+    grid.contexts[1].node_config = {}
+    arrays = ArrayRecord({"state": Array(np.zeros(1, dtype=np.uint8))})
+    content = RecordDict({"klms": arrays, "klms.round": ConfigRecord({"round": 1})})
+    (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
+    assert "partition-id=0" in reply.error.reason
+
+
+def test_settings_are_those_of_klms_run_and_the_server_s_own():
+    given = {
+        "method": "fedpm-klms",
+        "evaluate-every": 2,
+        "lr": 0.2,
+        "min-replies": 2,
+        "round-timeout": 5,
+        "data_dir": "",
+    }
+    assert run_config(given) == resolve("fedpm-klms", given={"evaluate_every": 2, "lr": 0.2})
+    assert server_settings(given) == ServerSettings(min_replies=2, round_timeout=5.0)
+    with pytest.raises(SettingsError, match="names no method"):
+        run_config({"lr": 0.1})
+    with pytest.raises(SettingsError, match="did you mean 'lr'"):
+        run_config({"method": "fedpm", "lrr": 0.1})
+    for wrong in ("2", 0, True, 1.5):
+        with pytest.raises(SettingsError, match="min-replies must be a int above 0"):
+            server_settings({"min-replies": wrong})
+
+
+def test_the_template_holds_every_setting_and_is_what_new_writes(tmp_path):
+    config = resolve("fedpm-klms", profile="small")
+    made = template_app.create(tmp_path / "app", config, ServerSettings())
+    shipped = Path(template_app.__file__).parent / "template"
+    for file in ("pyproject.toml", "README.md", "klms_app/client_app.py", "klms_app/server_app.py"):
+        assert (made / file).read_text() == (shipped / file).read_text()
+    settings = tomllib.loads((made / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert run_config(settings) == config
+    assert set(tomllib.loads(to_toml(config))) < set(settings)  # so `--run-config config.toml` of any run is taken
+    with pytest.raises(SettingsError, match="not empty"):
+        template_app.create(tmp_path / "app", config, ServerSettings())
+    other = template_app.create(tmp_path / "other", resolve("qsgd", given={"data_dir": "d"}), ServerSettings())
+    assert json.dumps("d") in (other / "pyproject.toml").read_text()

@@ -1,0 +1,225 @@
+"""`Compressed` and `compress` around stock strategies, with clients in this process that behave and misbehave."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg
+
+from klms.compressors.schemes import SCHEMES
+from klms.flower import Compressed, compress
+from klms.flower.choice import LENGTHLESS
+from tests.flower.in_process import InProcessGrid
+
+SHAPES = {"w": (60, 40), "bias": (40,), "head": (40, 10)}
+TARGET = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def stock_client(*mods, sees=("arrays", "config")) -> ClientApp:
+    """Takes a step towards a target, which differs a little from client to client."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message, context):
+        assert tuple(message.content) == sees
+        rng = np.random.default_rng(context.node_config["partition-id"])
+        arrays = {}
+        for name, array in message.content["arrays"].items():
+            before = array.numpy()
+            target = TARGET[name] + 0.05 * rng.standard_normal(before.shape)
+            arrays[name] = Array((before + 0.5 * (target - before)).astype(np.float32))
+        metrics = MetricRecord({"num-examples": 10, "loss": 0.5})
+        return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        assert list(message.content) == ["arrays", "config"]
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 10, "loss": 0.1})}), reply_to=message)
+
+    return app
+
+
+def run(strategy, grid, rounds=10):
+    start = ArrayRecord({name: Array(np.zeros(shape, dtype=np.float32)) for name, shape in SHAPES.items()})
+    return strategy.start(grid, start, num_rounds=rounds, timeout=5)
+
+
+def distance(result) -> float:
+    """From the target, as a share of its norm."""
+    off = sum(float(((array.numpy() - TARGET[name]) ** 2).sum()) for name, array in result.arrays.items())
+    return (off / sum(float((array**2).sum()) for array in TARGET.values())) ** 0.5
+
+
+def counts(result, round_=1) -> dict[str, float]:
+    words = ("ok", "error", "missing", "corrupt", "stale", "mismatch", "uncompressed")
+    return {word: n for word in words if (n := result.train_metrics_clientapp[round_][f"klms-{word}"])}
+
+
+def test_the_two_lines_keep_fedavg_going_at_the_bits_that_were_said():
+    result = run(Compressed(FedAvg(), bits_per_parameter=1.0), InProcessGrid(stock_client(compress()), 3))
+    assert distance(result) < 0.1
+    for metrics in result.train_metrics_clientapp.values():
+        assert 0.9 < metrics["klms-bits-per-parameter"] <= 1.0
+        assert metrics["klms-ok"] == 3
+        assert metrics["loss"] == pytest.approx(0.5)
+    assert len(result.evaluate_metrics_clientapp) == 10
+
+
+def test_arrays_that_pass_as_they_are_arrive_exactly():
+    plain = run(FedAvg(), InProcessGrid(stock_client(), 3), rounds=1)
+    squeezed = run(Compressed(FedAvg(), bits_per_parameter=1.5), InProcessGrid(stock_client(compress()), 3), rounds=1)
+    np.testing.assert_allclose(plain.arrays["bias"].numpy(), squeezed.arrays["bias"].numpy(), atol=1e-6)
+    assert np.abs(plain.arrays["w"].numpy() - squeezed.arrays["w"].numpy()).max() > 1e-3
+
+
+def test_fedadam_sees_arrays_as_ever():
+    strategy = Compressed(FedAdam(eta=0.3, tau=0.1), bits_per_parameter=2.0)
+    result = run(strategy, InProcessGrid(stock_client(compress()), 3), rounds=20)
+    assert distance(result) < 0.5
+    assert result.train_metrics_clientapp[20]["klms-bits-per-parameter"] <= 2.0
+
+
+@pytest.mark.parametrize("scheme", list(SCHEMES))
+def test_every_scheme_trains(scheme):
+    own = {"qsgd": {"bucket": 64}, "qsgd-klms": {"bucket": 64}, "topk": {"keep": 0.1}}.get(scheme, {})
+    step = {"step": 0.1} if scheme in LENGTHLESS else {}
+    strategy = Compressed(FedAvg(), scheme=scheme, seed=3, **step, **own)
+    result = run(strategy, InProcessGrid(stock_client(compress(seed=4)), 4), rounds=25)
+    assert distance(result) < 0.6, scheme
+    assert all(metrics["klms-ok"] == 4 for metrics in result.train_metrics_clientapp.values())
+
+
+def test_the_same_seeds_give_the_same_model_and_other_rounds_other_randomness():
+    def final(**settings):
+        strategy = Compressed(FedAvg(), scheme="drive", seed=9, **settings)
+        return run(strategy, InProcessGrid(stock_client(compress()), 3), rounds=2).arrays["w"].numpy()
+
+    np.testing.assert_allclose(final(), final(), atol=1e-6)  # FedAvg adds them up in any order
+    assert np.abs(final() - final(rounds_before=2)).max() > 1e-3
+
+
+def test_a_server_that_goes_on_tells_clients_the_absolute_round():
+    grid = InProcessGrid(stock_client(compress()), 2)
+    run(Compressed(FedAvg(), rounds_before=7), grid, rounds=2)
+    train = [message for message in grid.sent if message.metadata.message_type == "train"]
+    assert [message.content["klms"]["round"] for message in train] == [8, 8, 9, 9]
+    assert all(m.content["klms"]["client"] == m.metadata.dst_node_id - 1 for m in train)
+
+
+def test_clients_with_the_mod_serve_a_server_without():
+    plain = run(FedAvg(), InProcessGrid(stock_client(), 3), rounds=2)
+    modded = run(FedAvg(), InProcessGrid(stock_client(compress()), 3), rounds=2)
+    np.testing.assert_allclose(plain.arrays["w"].numpy(), modded.arrays["w"].numpy(), atol=1e-6)
+
+
+def test_clients_without_the_mod_take_part_as_they_are():
+    result = run(Compressed(FedAvg()), InProcessGrid(stock_client(sees=("arrays", "config", "klms")), 3), rounds=8)
+    assert distance(result) < 0.1
+    assert counts(result) == {"ok": 3, "uncompressed": 3}
+    assert result.train_metrics_clientapp[1]["klms-uplink-bytes"] == 0
+
+
+def test_error_feedback_lives_in_the_context_of_the_node():
+    grid = InProcessGrid(stock_client(compress()), 2)
+    run(Compressed(FedAvg(), scheme="topk", keep=0.05), grid, rounds=2)
+    assert all("klms.memory" in context.state for context in grid.contexts.values())
+
+
+class Faults:
+    """What the replies of nodes 1 to 6 become; the others are good."""
+
+    def __init__(self):
+        self.first: dict[int, bytes] = {}
+
+    def __call__(self, node: int, reply: Message) -> Message | None:
+        if reply.metadata.message_type != "train" or node > 7:
+            return reply
+        record = reply.content["klms"]
+        payload = record["payload"]
+        earlier = self.first.setdefault(node, payload)
+        if node == 1:
+            return None
+        if node == 2:
+            record["payload"] = payload[: len(payload) // 2] + b"garbage" + payload[len(payload) // 2 :]
+        if node == 3:
+            record["payload"] = earlier
+        if node == 4:
+            reply.content = RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({"a": 1})})
+        if node == 5:
+            reply.content["metrics"]["num-examples"] = float("nan")
+        if node == 6:
+            reply.content["klms"] = ConfigRecord({"payload": "text", "arrays": 3})
+        if node == 7:
+            return Message(Error(2, "out of memory"), reply_to=reply)
+        return reply
+
+
+def test_bad_replies_cost_their_clients_a_turn_and_nobody_else_anything():
+    def good_only(node, reply):
+        return reply if node > 7 or reply.metadata.message_type != "train" else None
+
+    def result(tamper):
+        grid = InProcessGrid(stock_client(compress(seed=1)), 10, tamper=tamper)
+        return run(Compressed(FedAvg(), seed=1), grid, rounds=3)
+
+    bad, good = result(Faults()), result(good_only)
+    assert counts(bad, 1) == {"ok": 4, "error": 1, "missing": 1, "corrupt": 3, "mismatch": 1}
+    assert counts(bad, 2) == {"ok": 3, "error": 1, "missing": 1, "corrupt": 3, "stale": 1, "mismatch": 1}
+    assert distance(bad) == pytest.approx(distance(good), abs=0.05)
+
+
+def test_the_state_is_untouched_by_the_bad_ones():
+    """The same round, with the same good replies, with and without bad ones beside them."""
+
+    def aggregate(tamper):
+        strategy = Compressed(FedAvg(), seed=1)
+        grid = InProcessGrid(stock_client(compress(seed=1)), 4, tamper=tamper)
+        arrays = ArrayRecord({name: Array(np.zeros(shape, dtype=np.float32)) for name, shape in SHAPES.items()})
+        messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
+        replies = grid.send_and_receive(sorted(messages, key=lambda message: message.metadata.dst_node_id))
+        return strategy.aggregate_train(1, replies)[0]
+
+    def garbage(node, reply):
+        if node <= 2:
+            reply.content["klms"]["payload"] = b"KF" + bytes(40)
+        return reply
+
+    with_bad, without = aggregate(garbage), aggregate(lambda node, reply: reply if node > 2 else None)
+    for name in SHAPES:
+        np.testing.assert_array_equal(with_bad[name].numpy(), without[name].numpy())
+
+
+def test_with_too_few_sound_replies_the_model_stays():
+    strategy = Compressed(FedAvg(), min_replies=3)
+    grid = InProcessGrid(stock_client(compress()), 3, tamper=lambda node, reply: reply if node > 1 else None)
+    result = run(strategy, grid, rounds=2)
+    assert counts(result) == {"ok": 2, "missing": 1}
+    assert len(result.arrays) == 0  # nothing was aggregated
+
+
+def test_a_client_whose_update_is_not_finite_fails_alone():
+    def client(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 0:
+            arrays = reply.content["arrays"]
+            reply.content["arrays"] = ArrayRecord({k: Array(a.numpy() * np.float32(np.nan)) for k, a in arrays.items()})
+        return reply
+
+    result = run(Compressed(FedAvg()), InProcessGrid(stock_client(compress(), client), 3), rounds=1)
+    assert counts(result) == {"ok": 2, "error": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"scheme": "signsgd"}, "step=0.002"),
+        ({"min_replies": 0}, "min_replies"),
+        ({"scheme": "edne"}, "did you mean 'eden'"),
+    ],
+)
+def test_wrong_settings_are_explained(settings, words):
+    with pytest.raises(ValueError, match=words):
+        Compressed(FedAvg(), **settings)

@@ -1,0 +1,270 @@
+"""A Flower deployment as processes: the relay counts, the certificates hold, and nothing is left behind."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from klms.flower.deployment import Deployment, DeploymentFailed, Relay, WireBytes
+from klms.flower.deployment.certificates import create_node_keys, create_server_certificates
+from klms.flower.deployment.processes import Process
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
+
+
+def working_in(folder: Path) -> list[int]:
+    """The living processes whose working folder is this one, or in it."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if entry.readlink().is_relative_to(folder.resolve()):
+                found.append(int(entry.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(done, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+@pytest.fixture
+def echo():
+    """A server that answers each connection, once the other side has no more to say, with what it said, and a tail."""
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(read_all(connection) + b"tail")
+            except ConnectionError:
+                continue
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("size", [0, 5, 3_000_000])
+def test_the_relay_counts_exactly_what_passes_each_way(echo, size: int) -> None:
+    sent = os.urandom(size)
+    with Relay(echo) as relay:
+        for connections in (1, 2):
+            with socket.create_connection(relay.address) as connection:
+                sender = threading.Thread(target=lambda c=connection: (c.sendall(sent), c.shutdown(socket.SHUT_WR)))
+                sender.start()
+                assert read_all(connection) == sent + b"tail"
+                sender.join()
+            assert relay.counted() == WireBytes(up=connections * size, down=connections * (size + 4))
+
+
+def test_the_relay_outlives_resets_and_a_missing_server(echo) -> None:
+    with Relay(echo) as relay:
+        with socket.create_connection(relay.address) as connection:
+            connection.sendall(b"not finished")
+            wait_until(lambda: relay.counted().up == 12)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so closing resets
+        with socket.create_connection(relay.address) as connection:
+            connection.shutdown(socket.SHUT_WR)
+            assert read_all(connection) == b"tail"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        nobody = listener.getsockname()
+    with Relay(nobody) as relay, socket.create_connection(relay.address) as connection:
+        connection.settimeout(20)
+        assert connection.recv(1) == b""
+
+
+def test_the_certificates_hold_for_this_machine_only(tmp_path: Path) -> None:
+    paths = create_server_certificates(tmp_path)
+    authority = x509.load_pem_x509_certificate(paths.authority.read_bytes())
+    certificate = x509.load_pem_x509_certificate(paths.certificate.read_bytes())
+    certificate.verify_directly_issued_by(authority)
+    assert paths.key.stat().st_mode & 0o777 == 0o600
+
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(paths.certificate, paths.key)
+    for name, holds in {"localhost": True, "127.0.0.1": True, "example.org": False}.items():
+        client = ssl.create_default_context(cafile=str(paths.authority))
+        client.verify_flags |= ssl.VERIFY_X509_STRICT
+        assert handshake(client, server, name) == holds
+    assert not handshake(ssl.create_default_context(), server, "localhost")
+
+
+def handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> bool:
+    """Whether the client, which wants to talk to `name`, trusts the server."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [client.wrap_bio(down, up, server_hostname=name), server.wrap_bio(up, down, server_side=True)]
+    for _ in range(5):
+        for side in sides:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError:
+                return False
+    return True
+
+
+def test_a_node_has_a_key_pair_that_flower_reads(tmp_path: Path) -> None:
+    from flwr.cli.supernode.register import try_load_public_key
+
+    keys = create_node_keys(tmp_path)
+    assert keys.private.stat().st_mode & 0o777 == 0o600
+    private = load_ssh_private_key(keys.private.read_bytes(), None)
+    assert private.public_key() == load_ssh_public_key(keys.public.read_bytes())
+    assert try_load_public_key(keys.public) == keys.registered
+
+
+@needs_proc
+def test_a_killed_process_takes_its_children_along_wherever_they_are(tmp_path: Path) -> None:
+    script = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
+    process = Process([sys.executable, "-c", script], tmp_path, os.environ, f"{uuid.uuid4()}/")
+    process.start()
+    wait_until(lambda: len(working_in(tmp_path)) == 2)
+    process.kill()
+    assert working_in(tmp_path) == []
+    assert not process.running
+
+
+@needs_proc
+def test_the_guard_ends_what_a_killed_owner_has_left(tmp_path: Path) -> None:
+    mark = f"{uuid.uuid4()}/"
+    script = f"""
+import os, signal, time
+from pathlib import Path
+from klms.flower.deployment.processes import Guard, Process
+guard = Guard({mark!r})
+Process(["sleep", "600"], Path({str(tmp_path)!r}), os.environ, {mark!r}).start()
+print("started", flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"started\n"
+        assert len(working_in(tmp_path)) == 1
+        owner.send_signal(signal.SIGKILL)
+    wait_until(lambda: working_in(tmp_path) == [])
+
+
+PROJECT = """
+[project]
+name = "probe"
+version = "1.0.0"
+description = "Sends a few bytes to every node"
+license = "Apache-2.0"
+
+[tool.flwr.app]
+publisher = "klms"
+
+[tool.flwr.app.components]
+serverapp = "probe:server"
+clientapp = "probe:client"
+
+[tool.flwr.app.config]
+out = ""
+"""
+
+PROBE = """
+import json
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+server = ServerApp()
+client = ClientApp()
+
+
+@server.main()
+def main(grid, context):
+    nodes = list(grid.get_node_ids())
+    content = RecordDict({"probe": ConfigRecord({"bytes": b"abc"})})
+    sent = [Message(content, dst_node_id=node, message_type=MessageType.QUERY) for node in nodes]
+    replies = [message.content["probe"] for message in grid.send_and_receive(sent, timeout=50)]
+    answers = {str(reply["partition"]): reply["bytes"].decode() for reply in replies}
+    Path(context.run_config["out"]).write_text(json.dumps(answers))
+
+
+@client.query()
+def query(message, context):
+    reply = {"bytes": message.content["probe"]["bytes"][::-1], "partition": context.node_config["partition-id"]}
+    return Message(RecordDict({"probe": ConfigRecord(reply)}), reply_to=message)
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "probe.py").write_text(PROBE)
+    return folder
+
+
+@needs_proc
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "secure"])
+def test_an_app_runs_on_all_nodes_and_no_process_is_left(app: Path, tmp_path: Path, secure: bool) -> None:
+    folder, out, ticks = tmp_path / "deployment", tmp_path / "out.json", []
+    with Deployment(folder, 2, secure=secure) as deployment:
+        before = deployment.wire()
+        run = deployment.submit(app, {"out": str(out)})
+        status = deployment.wait(run, 60, lambda: ticks.append(None))
+        assert status == "finished:completed", deployment.why(run) + deployment.log("superlink")
+        assert json.loads(out.read_text()) == {"0": "cba", "1": "cba"}
+        spent = deployment.wire() - before
+        assert spent.up > 0
+        assert spent.down > 0
+        assert ticks
+        assert "flwr-clientapp" in deployment.log("node-1")
+        assert speaks_plain_http(deployment) != secure
+        assert len(working_in(folder)) >= 6  # the SuperLink, two SuperNodes, and a SuperExec for each
+    assert working_in(folder) == []
+
+
+def speaks_plain_http(deployment: Deployment) -> bool:
+    connection = HTTPConnection(*deployment.address, timeout=20)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+@needs_proc
+def test_a_superlink_that_does_not_start_shows_its_log_and_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / "superlink" / "state.db").mkdir(parents=True)
+    with pytest.raises(DeploymentFailed, match=r"superlink ended(.|\n)*unable to open database file"):
+        Deployment(tmp_path, 1).__enter__()
+    assert working_in(tmp_path) == []

@@ -1,0 +1,155 @@
+"""Our apps on real processes: Flower's simulation, and a SuperLink whose nodes, apps and server fail."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from klms.experiments import run
+from klms.experiments.run_folder import CHECKPOINT, RunFolder
+from klms.experiments.settings import resolve
+from klms.flower import client_app, server_app, template_app
+from klms.flower.deployment import Deployment
+from klms.flower.settings import ServerSettings
+from klms.methods.base import State
+from tests.flower.in_process import InProcessGrid, serve
+from tests.small_data import write_mnist
+
+FAULTY = """
+from flwr.app import ConfigRecord
+from klms.flower import client_app
+
+
+def faulty(message, context, call_next):
+    who = context.node_config["partition-id"]
+    if message.metadata.message_type != "train":
+        return call_next(message, context)
+    if who == 1:
+        raise RuntimeError("this client always fails")
+    reply = call_next(message, context)
+    record = reply.content["klms"]
+    if who == 2:
+        record["payload"] = b"garbage" * 100
+    if who == 3:
+        if "earlier" in context.state:
+            record["payload"] = context.state["earlier"]["payload"]
+        else:
+            context.state["earlier"] = ConfigRecord({"payload": record["payload"]})
+    return reply
+
+
+app = client_app(mods=[faulty])
+"""
+
+
+def config_of(tmp_path: Path, **given):
+    data = write_mnist(tmp_path / "data", train=200, test=50)
+    common = {"rounds": 3, "evaluate_every": 1, "data_dir": data, "images": 0, "batch": 16, "width": 0.25}
+    return resolve("fedpm-klms", profile="small", given=common | given)
+
+
+def app_for(tmp_path: Path, config, **settings) -> tuple[Path, RunFolder]:
+    folder = tmp_path / "run"
+    own = ServerSettings(run_folder=str(folder), **settings)
+    return template_app.create(tmp_path / "app", config, own), RunFolder(folder)
+
+
+def states(*folders: Path) -> list[bytes]:
+    return [State.from_bytes((folder / CHECKPOINT).read_bytes()).to_bytes(private=True) for folder in folders]
+
+
+def test_flower_s_simulation_and_the_local_engine_give_the_same_bytes(tmp_path):
+    """Fifty seconds, most of them Ray's."""
+    config = config_of(tmp_path, clients=3)
+    run.start(config, tmp_path / "local")
+    app, folder = app_for(tmp_path, config, min_replies=3)
+    with Deployment(tmp_path / "deployment", 3, simulated=True) as deployment:
+        number = deployment.submit(app, {})
+        status = deployment.wait(number, timeout=300)
+        assert status == "finished:completed", deployment.log("superlink")[-3000:]
+    ours, theirs = list(RunFolder(tmp_path / "local").records()), list(folder.records())
+    assert [record["digest"] for record in ours] == [record["digest"] for record in theirs]
+    assert len({record["digest"] for record in ours}) == config.rounds
+    local, flower = states(tmp_path / "local", folder.path)
+    assert local == flower
+
+
+@pytest.mark.soak
+def test_nodes_and_apps_fail_and_the_run_goes_on(tmp_path):
+    config = config_of(tmp_path, clients=6, rounds=5)
+    app, folder = app_for(tmp_path, config, round_timeout=300.0)
+    (app / "klms_app" / "client_app.py").write_text(FAULTY)
+    killed = []
+    with Deployment(tmp_path / "deployment", 6) as deployment:
+
+        def kill_one_in_round_2():
+            if folder.rounds() == 1 and not killed:
+                deployment.kill_node(0)
+                killed.append(time.time())
+
+        number = deployment.submit(app, {})
+        status = deployment.wait(number, timeout=900, on_tick=kill_one_in_round_2)
+        assert status == "finished:completed", deployment.log("superlink")[-3000:]
+    records = list(folder.records())
+    counts = [{word: n for word, n in record["replies"].items() if n} for record in records]
+    print(counts)
+    assert counts[0] == {"ok": 4, "error": 1, "corrupt": 1}
+    assert counts[2:] == [{"ok": 2, "error": 1, "corrupt": 1, "stale": 1, "missing": 1}] * 3
+    assert [record["clients"] for record in records[2:]] == [[4, 5]] * 3
+    assert [record["round"] for record in records] == [1, 2, 3, 4, 5]
+
+    class OnlyThose:
+        """Of an untroubled run, the replies that counted."""
+
+        def __call__(self, node, reply):
+            if reply.metadata.message_type != "train":
+                return reply
+            number = int.from_bytes(reply.content["klms"]["payload"][4:8], "little")
+            return reply if node - 1 in records[number - 1]["clients"] else None
+
+    own = ServerSettings(run_folder=str(tmp_path / "untroubled"))
+    serve(server_app(config, own), InProcessGrid(client_app(config), 6, tamper=OnlyThose()))
+    with_bad, without = states(folder.path, tmp_path / "untroubled")
+    assert with_bad == without
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="processes are found in /proc")
+def test_a_server_that_is_killed_goes_on_with_the_next_absolute_round(tmp_path):
+    config = config_of(tmp_path, clients=2, rounds=4)
+    run.start(config, tmp_path / "whole")
+    app, folder = app_for(tmp_path, config)
+    killed = []
+    with Deployment(tmp_path / "deployment", 2) as deployment:
+
+        def kill_after_round_2():
+            if folder.rounds() == 2 and not killed:
+                deployment.kill_server_app()
+                killed.append(folder.rounds())
+
+        first = deployment.submit(app, {})
+        while not killed:
+            kill_after_round_2()
+            time.sleep(0.2)
+        second = deployment.submit(app, {})
+        assert deployment.wait(second, timeout=600) == "finished:completed", deployment.log("superlink")[-3000:]
+        assert "going on after round 2" in deployment.log("superlink")
+        assert deployment.wait(first, timeout=120) == "finished:failed"
+    assert [record["round"] for record in folder.records()] == [1, 2, 3, 4]
+    whole, resumed = states(tmp_path / "whole", folder.path)
+    assert whole == resumed
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_demo_trains_and_leaves_nothing_behind(tmp_path, secure):
+    from klms.flower import demo
+
+    rounds = list(demo.run(tmp_path, rounds=3, secure=secure))
+    assert [done.round for done in rounds] == [1, 2, 3]
+    assert all(done.replies == 3 for done in rounds)
+    assert rounds[-1].accuracy > 0.5
+    assert all(done.wire.up > done.payload_bytes for done in rounds)
