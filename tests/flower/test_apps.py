@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from klms.experiments import run
 from klms.experiments.run_folder import CHECKPOINT, RunFolder
@@ -173,6 +173,31 @@ def test_clients_that_never_join_are_missing_and_others_are_not_waited_for_twice
     folder = RunFolder(tmp_path / "run")
     assert replies(folder) == {"ok": 2, "missing": 1}
     assert [record["clients"] for record in folder.records()] == [[0, 2], [0, 2]]
+
+
+def test_a_node_that_comes_back_as_another_is_the_same_client_and_a_second_claim_is_not_taken(mnist, tmp_path):
+    config = config_of("fedpm", mnist, rounds=3)
+    grid = InProcessGrid(client_app(config), 3)
+    grid.contexts[9] = Context(1, 9, {"partition-id": 1, "num-partitions": 3}, RecordDict(), {})
+    grid.offline = {9}
+    send = grid.send_and_receive
+
+    def changing(messages, *, timeout=None):
+        replies = send(messages, timeout=timeout)
+        trained = {reply.metadata.src_node_id for reply in replies if reply.metadata.message_type == "train"}
+        if trained == {1, 2, 3}:
+            grid.offline = {2, 3}  # from the second round on, 9 is client 1; 3 is gone
+        return replies
+
+    grid.send_and_receive = changing
+    serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "run"))), grid)
+    assert [record["clients"] for record in RunFolder(tmp_path / "run").records()] == [[0, 1, 2], [0, 1], [0, 1]]
+
+    grid = InProcessGrid(client_app(config), 3)
+    grid.contexts[9] = Context(1, 9, {"partition-id": 1, "num-partitions": 3}, RecordDict(), {})
+    serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "claim"))), grid)
+    asked = [m.metadata.dst_node_id for m in grid.sent if m.metadata.message_type == "train"]
+    assert asked == [1, 2, 3] * 3
 
 
 def test_a_node_may_own_its_data(mnist, tmp_path):

@@ -119,16 +119,20 @@ def _check_arrays(content: RecordDict, model: Model) -> None:
         (record,) = content.array_records.values()
         arrays = {name: array.numpy() for name, array in record.items()}
         model.difference(arrays)
-    except (ValueError, TypeError, EOFError) as error:
+    except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
         raise SideInformationMismatch(f"there is no payload of klms, nor the model's arrays: {error}") from error
     if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays.values()):
         raise CorruptMessage("an array is not finite")
 
 
 def _shape(content: RecordDict) -> tuple[tuple[str, ...], ...]:
-    """The names in a reply. Strategies give up the whole round when they differ."""
+    """The names in a reply, and how many numbers each has. Strategies give up the whole round when they differ."""
     metrics = content.metric_records
-    return (*(tuple(sorted(record)) for record in metrics.values()), tuple(metrics), tuple(content.array_records))
+    sizes = (
+        tuple(f"{name}:{len(value) if isinstance(value, list) else 0}" for name, value in sorted(record.items()))
+        for record in metrics.values()
+    )
+    return (*sizes, tuple(metrics), tuple(content.array_records))
 
 
 def _check_metrics(content: RecordDict, usual: tuple[tuple[str, ...], ...], weighted_by: str | None) -> None:

@@ -74,6 +74,8 @@ class FlowerClients:
     """Rounds done."""
     nodes: dict[int, int] = field(default_factory=dict)
     """Client to node; those that are gone, too."""
+    met: set[int] = field(default_factory=set)
+    """Nodes that were asked which client they are."""
     counts: Counter[str] = field(default_factory=Counter)
     payload_bytes: int = 0
 
@@ -142,19 +144,20 @@ class FlowerClients:
         return {KL_BY_LAYER: [float(value) for value in values]} if fits and isinstance(values, list) else {}
 
     def _meet(self, wanted: Sequence[int]) -> set[int]:
-        """The nodes that are online, once those that were never seen before had time to join."""
+        """The nodes that are online, once those clients that were never seen before had time to join."""
         deadline = time.monotonic() + self.settings.join_timeout
-        asked: set[int] = set(self.nodes.values())
         while True:
             online = set(self.grid.get_node_ids())
-            if new := online - asked:
-                self._ask_who(sorted(new))
-                asked |= new
-            if all(client in self.nodes for client in wanted) or time.monotonic() > deadline:
+            absent = [client for client in wanted if self.nodes.get(client) not in online]
+            if absent and (new := online - self.met):
+                self.met |= new
+                self._ask_who(sorted(new), online)
+            elif all(client in self.nodes for client in wanted) or time.monotonic() > deadline:
                 return online
-            time.sleep(0.5)
+            else:
+                time.sleep(0.5)
 
-    def _ask_who(self, nodes: list[int]) -> None:
+    def _ask_who(self, nodes: list[int], online: set[int]) -> None:
         questions = [
             Message(RecordDict({RECORD: ConfigRecord({"round": self.round})}), node, MessageType.QUERY)
             for node in nodes
@@ -167,6 +170,10 @@ class FlowerClients:
             client = _metrics(reply).get(CLIENT)
             if not isinstance(client, int):
                 log.warning("klms: node %d does not say which client it is", node)
+            elif self.nodes.get(client, node) in online - {node}:
+                log.warning(
+                    "klms: node %d says that it is client %d, which node %d is", node, client, self.nodes[client]
+                )
             else:
                 self.nodes[client] = node
 
