@@ -80,7 +80,9 @@ class Model:
                 raise ValueError(f"{name} has dtype {array.dtype}, which klms does not send")
             if name in self._compressed and array.dtype.kind != "f":
                 raise ValueError(f"{name} was received as numbers with a point and is {array.dtype} in the reply")
-        pieces = [(trained[name] - self.arrays[name]).astype(np.float32).reshape(-1) for name in self.layout.names]
+        pieces = [
+            (trained[name] - self.arrays[name]).astype(np.float32, copy=False).reshape(-1) for name in self.layout.names
+        ]
         return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.float32)
 
     def write(self, trained: Mapping[str, Array], message: bytes) -> bytes:
@@ -117,7 +119,7 @@ class Model:
         """The client's arrays, as nearly as the scheme tells them."""
         changes = dict(self.layout.split(vector))
         return {
-            name: kept[name] if name in kept else (array + changes[name]).astype(dtype)
+            name: kept[name] if name in kept else (array + changes[name]).astype(dtype, copy=False)
             for (name, array), dtype in zip(self.arrays.items(), dtypes, strict=True)
         }
 

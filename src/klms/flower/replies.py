@@ -37,7 +37,8 @@ class Expected:
                 raise CorruptMessage("there are bytes after the arrays")
             return dict(kept), message, None
         vector = self.compressor.decode(message, self.order.side, key=self.order.key)
-        return self.model.apply(vector * np.float32(step), dtypes, kept), message, vector
+        scaled = vector if step == 1 else vector * np.float32(step)
+        return self.model.apply(scaled, dtypes, kept), message, vector
 
 
 @dataclass

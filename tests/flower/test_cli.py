@@ -1,0 +1,42 @@
+import tomllib
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("flwr")
+
+from klms.cli import app
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["flower", *arguments])
+
+
+def test_new_writes_an_app_with_the_settings_that_were_said(tmp_path):
+    shown = invoke("new", str(tmp_path / "app"), "--method", "qsgd-klms", "--clients", "20", "--server-lr=0.25")
+    assert shown.exit_code == 0, shown.output
+    assert "flwr run" in shown.output
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    settings = project["tool"]["flwr"]["app"]["config"]
+    assert (settings["method"], settings["clients"], settings["server_lr"]) == ("qsgd-klms", 20, 0.25)
+    assert settings["min-replies"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["new", "{}/app", "--method", "fedpn"], "did you mean 'fedpm'"),
+        (["new", "{}/app", "--clientz", "3"], "did you mean 'clients'"),
+        (["new", "{}"], "not empty"),
+    ],
+)
+def test_mistakes_are_explained(tmp_path, arguments, words):
+    (tmp_path / "file").touch()
+    shown = invoke(*[argument.format(tmp_path) for argument in arguments])
+    assert shown.exit_code == 1
+    assert words in shown.output
+
+
+def test_help_has_examples():
+    for command in ("demo", "new"):
+        assert "klms flower" in invoke(command, "--help").output
