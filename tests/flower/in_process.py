@@ -21,6 +21,7 @@ class InProcessGrid(Grid):
         self.app = app
         self.tamper = tamper
         self.sent: list[Message] = []
+        self.received: list[Message] = []
         self.contexts = {
             node: Context(
                 1, node, {"partition-id": node - 1, "num-partitions": nodes}, RecordDict(), {**(config or {})}
@@ -64,6 +65,7 @@ class InProcessGrid(Grid):
                 reply = self.tamper(node, reply)
             if reply is not None:
                 replies.append(reply)
+                self.received.append(reply)
         return replies
 
 

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
+from klms.compressors.envelope import wrap
+from klms.engine.federation import Federation
+from klms.engine.local import update
 from klms.experiments import run
 from klms.experiments.run_folder import CHECKPOINT, RunFolder
 from klms.experiments.settings import SettingsError, resolve, to_toml
@@ -162,15 +166,19 @@ def test_a_round_with_too_few_replies_is_passed_over_and_its_number_not_used_aga
     assert [record["round"] for record in records] == [1, 2, 3]
     assert (records[0]["passed_over"], records[0]["uplink_bytes"], replies(folder)) == (1.0, 0, {"missing": 3})
     assert "passed_over" not in records[1]
-    assert run.summarise(folder).rounds == 3
+    summary = run.summarise(folder)
+    assert summary.rounds == 3
+    assert summary.bits_per_parameter == pytest.approx(np.mean([r["bits_per_parameter"] for r in records[1:]]))
 
 
 def test_clients_that_never_join_are_missing_and_others_are_not_waited_for_twice(mnist, tmp_path):
     config = config_of("fedpm", mnist, rounds=2)
     grid = InProcessGrid(client_app(config), 3)
     grid.offline = {2}
-    serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "run"), join_timeout=0.5)), grid)
+    serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "run"), join_timeout=4.0)), grid)
     folder = RunFolder(tmp_path / "run")
+    first, second = (record["seconds"]["clients"] for record in folder.records())
+    assert first >= 4.0 > second
     assert replies(folder) == {"ok": 2, "missing": 1}
     assert [record["clients"] for record in folder.records()] == [[0, 2], [0, 2]]
 
@@ -200,17 +208,59 @@ def test_a_node_that_comes_back_as_another_is_the_same_client_and_a_second_claim
     assert asked == [1, 2, 3] * 3
 
 
+def test_a_node_whose_answer_was_lost_is_asked_again(mnist, tmp_path):
+    config = config_of("fedpm", mnist, rounds=3)
+    lost = []
+
+    def lose_one(node, reply):
+        if node == 2 and reply.metadata.message_type == "query" and not lost:
+            lost.append(reply)
+            return None
+        return reply
+
+    folder = on_flower(config, tmp_path / "run", lose_one, join_timeout=0.5)
+    assert [record["clients"] for record in folder.records()] == [[0, 2], [0, 1, 2], [0, 1, 2]]
+
+
+def test_a_client_that_sends_enormous_numbers_does_not_end_the_run(mnist, tmp_path):
+    """With the checksum right, and nothing against the format: whole updates of one number in float32."""
+    config = config_of("fedavg", mnist, rounds=2)
+
+    def enormous(value):
+        def tamper(node, reply):
+            if node == 1 and reply.metadata.message_type == "train" and not reply.has_error():
+                payload = reply.content["klms"]["payload"]
+                ticket = Ticket(METHOD, *np.frombuffer(payload[4:12], "<u4").tolist(), payload[12:20])
+                d = (len(payload) - 24 - 12) // 4
+                message = wrap("float32", d, np.full(d, value, dtype="<f4").tobytes())
+                reply.content["klms"]["payload"] = ticket.frame(message)
+                reply.content["metrics"]["kl_by_layer"] = [1.7e308] * 10
+            return reply
+
+        return tamper
+
+    assert replies(on_flower(config, tmp_path / "1e30", enormous(1e30))) == {"ok": 2, "corrupt": 1}
+    folder = on_flower(config, tmp_path / "1e10", enormous(1e10))
+    assert replies(folder) == {"ok": 3}
+    assert folder.rounds() == 2  # a spoilt model, and figures that say so: nothing tells it from an honest update
+
+
 def test_a_node_may_own_its_data(mnist, tmp_path):
     config = config_of("fedpm", mnist, rounds=1)
     grid = InProcessGrid(client_app(config), 3)
     write_mnist(tmp_path / "own", train=30, test=10)
-    for context in grid.contexts.values():
-        context.node_config.update({"data-dir": str(tmp_path / "own"), "own-data": True})
+    for node, context in grid.contexts.items():
+        context.node_config.update({"data-dir": str(tmp_path / "own"), "own-data": node == 2})
     serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "run"))), grid)
     (record,) = RunFolder(tmp_path / "run").records()
-    run.start(config, tmp_path / "local")
-    (local,) = RunFolder(tmp_path / "local").records()
-    assert record["digest"] != local["digest"]
+    sent = [m for m in grid.received if m.metadata.message_type == "train"]
+    federation = Federation.create(config.model_copy(update={"data_dir": tmp_path / "own"}))
+    broadcast = federation.method.init().to_bytes(private=False)
+    parts = [federation.parts[0], np.arange(30), federation.parts[2]]
+    for client, (part, reply) in enumerate(zip(parts, sent, strict=True)):
+        alone = replace(federation, parts=[part] * 3)
+        assert reply.content["klms"]["payload"][20:-4] == update(alone, broadcast, client).message
+    assert record["replies"]["ok"] == 3
 
 
 def test_a_node_that_does_not_say_who_it_is_is_told(mnist, tmp_path):

@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from klms.compressors.schemes import SCHEMES
 from klms.flower import Compressed, compress
 from klms.flower.choice import LENGTHLESS
+from klms.flower.frame import ARRAYS, Ticket
 from tests.flower.in_process import InProcessGrid
 
 SHAPES = {"w": (60, 40), "bias": (40,), "head": (40, 10)}
@@ -217,9 +218,174 @@ def test_a_client_whose_update_is_not_finite_fails_alone():
     [
         ({"scheme": "signsgd"}, "step=0.002"),
         ({"min_replies": 0}, "min_replies"),
+        ({"step": float("nan")}, "step must be"),
+        ({"seed": 2**64}, "seed"),
         ({"scheme": "edne"}, "did you mean 'eden'"),
     ],
 )
 def test_wrong_settings_are_explained(settings, words):
     with pytest.raises(ValueError, match=words):
         Compressed(FedAvg(), **settings)
+
+
+def one_round(tamper, nodes=4, strategy=None, **settings):
+    """The arrays, metrics and strategy after a round in which `tamper` saw the replies."""
+    strategy = Compressed(strategy or FedAvg(), seed=1, **settings)
+    grid = InProcessGrid(stock_client(compress(seed=1)), nodes, tamper=tamper)
+    arrays = ArrayRecord({name: Array(np.zeros(shape, dtype=np.float32)) for name, shape in SHAPES.items()})
+    messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
+    replies = grid.send_and_receive(sorted(messages, key=lambda message: message.metadata.dst_node_id))
+    return *strategy.aggregate_train(1, replies), strategy
+
+
+def raw(data: bytes):
+    def tamper(node, reply):
+        if node == 1:
+            arrays = {name: Array("float32", shape, "numpy.ndarray", data) for name, shape in SHAPES.items()}
+            metrics = reply.content["metrics"]
+            reply.content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
+        return reply
+
+    return tamper
+
+
+def npy(header: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"PK\x03\x04" + bytes(50),
+        npy("{'a': ("),
+        npy("  x\n y"),
+        npy("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 27 + ",)}"),
+        npy("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999,)}"),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}") + b"cos\nsystem\n(S'true'\ntR.",
+    ],
+)
+def test_arrays_that_are_none_cost_nobody_else_anything(data):
+    _, metrics, _ = one_round(raw(data))
+    assert (metrics["klms-ok"], metrics["klms-mismatch"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"num-examples": 0}, {"num-examples": -5}, {"num-examples": 1.7e308}, {"loss": float("inf")}, {"extra": 1}],
+)
+@pytest.mark.parametrize("scheme", ["auto", "qsgd-klms"])
+def test_odd_metrics_leave_no_trace_in_model_or_side_information(change, scheme):
+    def odd(node, reply):
+        if node == 1:
+            reply.content["metrics"].update(change)
+        return reply
+
+    with_odd, metrics, strategy = one_round(odd, scheme=scheme)
+    without, _, other = one_round(lambda node, reply: None if node == 1 else reply, scheme=scheme)
+    assert metrics["klms-ok"] == 3
+    for name in SHAPES:
+        np.testing.assert_array_equal(with_odd[name].numpy(), without[name].numpy())
+    assert strategy._side.keys() == other._side.keys()
+    for name in strategy._side:
+        np.testing.assert_array_equal(strategy._side[name], other._side[name])
+
+
+def test_of_two_replies_the_one_that_can_be_weighed_counts():
+    def without_weight(node, reply):
+        if node == 1:
+            del reply.content["metrics"]["num-examples"]
+        return reply
+
+    arrays, metrics, _ = one_round(without_weight, nodes=2)
+    assert (metrics["klms-ok"], metrics["klms-mismatch"]) == (1, 1)
+    assert arrays is not None
+
+
+def test_a_client_s_choice_of_dtype_is_not_everybody_s():
+    def short(node, reply):  # the first bytes of the body are the dtypes
+        if node == 1:
+            payload = reply.content["klms"]["payload"]
+            head = np.frombuffer(payload[4:12], "<u4").tolist()
+            body = bytearray(payload[20:-4])
+            body[0] = 1
+            reply.content["klms"]["payload"] = Ticket(ARRAYS, *head, payload[12:20]).frame(bytes(body))
+        return reply
+
+    arrays, metrics, _ = one_round(short)
+    assert (metrics["klms-ok"], metrics["klms-mismatch"]) == (3, 1)
+    assert arrays["w"].numpy().dtype == np.float32
+
+
+def test_several_messages_to_a_node_may_be_answered_in_any_order():
+    class Twice(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            messages = list(super().configure_train(server_round, arrays, config, grid))
+            return messages + list(super().configure_train(server_round, arrays, config, grid))
+
+    strategy = Compressed(Twice())
+    grid = InProcessGrid(stock_client(compress()), 2)
+    arrays = ArrayRecord({name: Array(np.zeros(shape, dtype=np.float32)) for name, shape in SHAPES.items()})
+    replies = grid.send_and_receive(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+    _, metrics = strategy.aggregate_train(1, replies[::-1])
+    assert metrics["klms-ok"] == 4
+
+
+def test_torch_buffers_of_integers_stay_integers_though_fedavg_averages_them():
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(64, 32)
+            self.norm = torch.nn.BatchNorm1d(32)
+            self.register_buffer("position_ids", torch.arange(16).expand(1, -1).clone())
+
+    app = ClientApp(mods=[compress()])
+
+    @app.train()
+    def train(message, context):
+        net = Net()
+        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        net.norm(net.layer(torch.ones(8, 64)))
+        content = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    strategy = Compressed(FedAvg(fraction_evaluate=0.0), bits_per_parameter=4.0)
+    result = strategy.start(InProcessGrid(app, 2), ArrayRecord(Net().state_dict()), num_rounds=3)
+    assert all(metrics["klms-ok"] == 2 for metrics in result.train_metrics_clientapp.values())
+    assert result.arrays["position_ids"].numpy().tolist() == [list(range(16))]
+    assert result.arrays["norm.num_batches_tracked"].numpy() == 3
+    assert (result.arrays["norm.running_var"].numpy() >= 0).all()
+
+
+@pytest.mark.parametrize("name", ["FedProx", "FedYogi", "FedAdagrad", "FedAvgM", "FedMedian", "FedTrimmedAvg", "Krum"])
+def test_stock_strategies_take_the_two_lines(name):
+    from flwr.serverapp import strategy as strategies
+
+    inner = getattr(strategies, name)
+    own = {"FedProx": {"proximal_mu": 0.1}, "Krum": {"num_malicious_nodes": 1}}.get(name, {})
+    result = run(Compressed(inner(**own), bits_per_parameter=1.5), InProcessGrid(stock_client(compress()), 5), rounds=2)
+    assert all(metrics["klms-ok"] == 5 for metrics in result.train_metrics_clientapp.values())
+
+
+def test_clipping_at_clients_is_refused_and_at_the_server_taken():
+    from flwr.serverapp.strategy import (
+        DifferentialPrivacyClientSideFixedClipping,
+        DifferentialPrivacyServerSideFixedClipping,
+    )
+
+    with pytest.raises(ValueError, match="clips at the server"):
+        Compressed(DifferentialPrivacyClientSideFixedClipping(FedAvg(), 0.1, 1.0, 3))
+    inner = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, clipping_norm=1.0, num_sampled_clients=3)
+    result = run(Compressed(inner), InProcessGrid(stock_client(compress()), 3), rounds=1)
+    norm = sum(float((array.numpy() ** 2).sum()) for array in result.arrays.values()) ** 0.5
+    assert norm <= 1.0 + 1e-3
+
+
+def test_every_start_without_a_seed_draws_its_own():
+    grid, strategy = InProcessGrid(stock_client(compress()), 2), Compressed(FedAvg())
+    run(strategy, grid, rounds=1)
+    run(strategy, grid, rounds=1)
+    seeds = [m.content["klms"]["seed"] for m in grid.sent if m.metadata.message_type == "train"]
+    assert seeds[0] == seeds[1] != seeds[2] == seeds[3]

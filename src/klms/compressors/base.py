@@ -1,12 +1,12 @@
 """What every compressor of dense updates offers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec import SharedKey
+from klms.codec import CorruptMessage, SharedKey
 
 Vector = npt.NDArray[np.float32]
 Side = Mapping[str, npt.NDArray[np.generic]]
@@ -22,6 +22,13 @@ def checked(vector: Vector, d: int) -> Vector:
         raise ValueError(f"the update has shape {vector.shape}, the scheme is for {d} parameters")
     if not np.abs(vector).max(initial=0.0) <= LARGEST_ENTRY:  # false for NaN, too
         raise ValueError("the update is not finite, or as good as: training diverged; lower the learning rate")
+    return vector
+
+
+def reasonable(vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What a server asks of a decoded vector, before one client's number outweighs all others'."""
+    if not np.abs(vector).max(initial=0.0) <= LARGEST_ENTRY:
+        raise CorruptMessage(f"an entry is above {LARGEST_ENTRY:g}, or not a number")
     return vector
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import KLMSError
+from klms.compressors.base import reasonable
 from klms.engine.federation import Federation, participants
 from klms.methods.base import Outcome, Received, State, Stopwatch, Upload
 from klms.methods.config import RunConfig
@@ -104,7 +105,7 @@ def _read(
     uploads, vectors = [], []
     for upload in sent:
         try:
-            vectors.append(decode(upload))
+            vectors.append(reasonable(decode(upload)))
         except KLMSError as error:
             clients.refuse(upload, error)
         else:

@@ -97,6 +97,7 @@ def summarise(folder: RunFolder) -> Summary:
     """The ledger, added up."""
     records = list(folder.records())
     evaluated = [record for record in records if "accuracy" in record][-1]
+    aggregated = [record for record in records if "passed_over" not in record]
     names = ("accuracy", "accuracy_averaged", "accuracy_of_sample", "nll", "ece", "epsilon")
     seconds: dict[str, float] = {}
     for record in records:
@@ -107,7 +108,7 @@ def summarise(folder: RunFolder) -> Summary:
         method=folder.config().method,
         rounds=len(records),
         metrics={name: float(str(evaluated[name])) for name in names if name in evaluated},
-        bits_per_parameter=sum(float(str(r["bits_per_parameter"])) for r in records) / len(records),
+        bits_per_parameter=sum(float(str(r["bits_per_parameter"])) for r in aggregated) / max(1, len(aggregated)),
         uplink_bytes=sum(int(str(r["uplink_bytes"])) for r in records),
         encode_share=(seconds["encode"] + seconds["decode"]) / working,
         seconds=seconds["total"],

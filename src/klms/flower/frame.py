@@ -63,6 +63,11 @@ class Ticket:
         return payload[_HEADER.size : -_CRC.size]
 
 
+def claimed_client(payload: bytes) -> int | None:
+    """Whose a payload says it is, unchecked: to find the ticket that it must be opened with."""
+    return int(_HEADER.unpack_from(payload)[4]) if len(payload) >= OVERHEAD else None
+
+
 def fingerprint(parts: Iterable[bytes | memoryview]) -> bytes:
     """Eight bytes that differ when any part does."""
     state = hashlib.blake2b(digest_size=8)

@@ -26,7 +26,8 @@ def compress(*, threads: int = 1, seed: int | None = None) -> Mod:
             return call_next(message, context)
         order = Order.read(message.content.config_records[RECORD])
         _, received = the_arrays(message.content)
-        model = Model({name: array.numpy() for name, array in received.items()}, order.small)
+        arrays = {name: array.numpy() for name, array in received.items()}
+        model = Model(arrays, order.small, frozenset(order.kept))
         message.content = RecordDict({name: r for name, r in message.content.items() if name != RECORD})
         reply = call_next(message, context)
         if not reply.has_error():

@@ -9,7 +9,6 @@ The body of a payload: the dtype of every array (a byte each), the arrays that p
 message of the scheme.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,11 +39,13 @@ class Model:
 
     arrays: Mapping[str, Array]
     small: int = SMALL
+    kept: frozenset[str] = frozenset()
+    """More that pass as they are: integers, which a strategy's average has made numbers with a point."""
 
     @cached_property
     def layout(self) -> Layout:
         """Of the arrays that are compressed."""
-        names = [name for name, array in self.arrays.items() if self._is_compressed(array)]
+        names = [name for name, array in self.arrays.items() if self._is_compressed(name, array)]
         return Layout(tuple(names), tuple(self.arrays[name].shape for name in names))
 
     @property
@@ -118,14 +119,16 @@ class Model:
     def apply(self, vector: Vector, dtypes: list[np.dtype[np.generic]], kept: Mapping[str, Array]) -> dict[str, Array]:
         """The client's arrays, as nearly as the scheme tells them."""
         changes = dict(self.layout.split(vector))
-        return {
-            name: kept[name] if name in kept else (array + changes[name]).astype(dtype, copy=False)
-            for (name, array), dtype in zip(self.arrays.items(), dtypes, strict=True)
-        }
+        with np.errstate(over="ignore"):  # the caller looks
+            return {
+                name: kept[name] if name in kept else (array + changes[name]).astype(dtype, copy=False)
+                for (name, array), dtype in zip(self.arrays.items(), dtypes, strict=True)
+            }
 
     @cached_property
     def _compressed(self) -> frozenset[str]:
         return frozenset(self.layout.names)
 
-    def _is_compressed(self, array: Array) -> bool:
-        return array.dtype.kind == "f" and (array.ndim > 1 or array.size > self.small) and math.prod(array.shape) > 0
+    def _is_compressed(self, name: str, array: Array) -> bool:
+        large = array.size > 0 and (array.ndim > 1 or array.size > self.small)
+        return array.dtype.kind == "f" and large and name not in self.kept

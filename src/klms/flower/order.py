@@ -1,6 +1,7 @@
 """What the server asks of a client besides training: a `ConfigRecord` that travels with the round."""
 
 import io
+import json
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -36,6 +37,8 @@ class Order:
     small: int
     feedback: bool
     """Whether clients keep what the scheme lost, and add it to their next update."""
+    kept: tuple[str, ...] = ()
+    """Arrays that pass as they are though they do not look it; see `Model`."""
     side: Side = field(default_factory=dict)
 
     @property
@@ -49,7 +52,7 @@ class Order:
 
     def agreed(self) -> Iterator[bytes | memoryview]:
         """What both sides must hold alike besides the model, for a fingerprint."""
-        yield f"{self.scheme}|{sorted(asdict(self.settings).items())}|{self.seed}|{self.small}".encode()
+        yield f"{self.scheme}|{sorted(asdict(self.settings).items())}|{self.seed}|{self.small}|{self.kept}".encode()
         for name in sorted(self.side):
             yield f"|{name}|".encode()
             yield np.ascontiguousarray(self.side[name]).reshape(-1).view(np.uint8).data
@@ -64,6 +67,7 @@ class Order:
             "client": self.client,
             "small": self.small,
             "feedback": self.feedback,
+            "kept": json.dumps(self.kept),
             "side": _pack(self.side),
             **{f"settings.{name}": value for name, value in asdict(self.settings).items()},
         }
@@ -90,6 +94,7 @@ class Order:
             client=_typed(values, "client", int),
             small=_typed(values, "small", int),
             feedback=_typed(values, "feedback", bool),
+            kept=tuple(str(name) for name in json.loads(_typed(values, "kept", str))),
             side=_unpack(_typed(values, "side", bytes)),
         )
 

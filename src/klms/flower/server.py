@@ -5,7 +5,6 @@ on with the next absolute round, so no key is used twice.
 """
 
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from klms.methods.config import RunConfig
 log = logging.getLogger("flwr")
 KL_BY_LAYER = "kl_by_layer"
 _LONGEST = 1e7  # seconds
+_MOST_BITS = 1e6
 _ANSWERS_WITHIN = 60.0  # seconds: who a node is, it knows at once
 
 
@@ -75,9 +75,12 @@ class FlowerClients:
     nodes: dict[int, int] = field(default_factory=dict)
     """Client to node; those that are gone, too."""
     met: set[int] = field(default_factory=set)
-    """Nodes that were asked which client they are."""
+    """Nodes that have said which client they are."""
+    waited: set[int] = field(default_factory=set)
+    """Clients that had their time to join."""
     counts: Counter[str] = field(default_factory=Counter)
     payload_bytes: int = 0
+    downlink_bytes: int = 0
 
     def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> list[Upload]:
         """Ask, wait, and sort out what is no reply to this."""
@@ -94,6 +97,7 @@ class FlowerClients:
         )
         asked = {self.nodes[client]: client for client in clients if self.nodes.get(client) in online}
         messages = [Message(record, dst_node_id=node, message_type=MessageType.TRAIN) for node in asked]
+        self.downlink_bytes = len(broadcast) * len(messages)
         replies = list(self.grid.send_and_receive(messages, timeout=self.settings.round_timeout))
         self.counts["missing"] += len(clients) - len(replies)
         agreed = fingerprint([broadcast])
@@ -122,7 +126,11 @@ class FlowerClients:
 
     def facts(self) -> dict[str, object]:
         """Replies by what became of them, and bytes with their frames."""
-        return {"replies": dict(self.counts), "payload_bytes": self.payload_bytes}
+        return {
+            "replies": dict(self.counts),
+            "payload_bytes": self.payload_bytes,
+            "downlink_bytes": self.downlink_bytes,
+        }
 
     def _count(self, client: int, why: KLMSError) -> None:
         self.counts[cause(why)] += 1
@@ -140,19 +148,22 @@ class FlowerClients:
     def _told(self, reply: Message) -> dict[str, list[float]]:
         """The fact that a client may tell the ledger; what cannot be one is not taken."""
         values = _metrics(reply).get(KL_BY_LAYER)
-        fits = isinstance(values, list) and len(values) == self.layers and all(math.isfinite(v) for v in values)
+        fits = isinstance(values, list) and len(values) == self.layers and all(0 <= v < _MOST_BITS for v in values)
         return {KL_BY_LAYER: [float(value) for value in values]} if fits and isinstance(values, list) else {}
 
     def _meet(self, wanted: Sequence[int]) -> set[int]:
-        """The nodes that are online, once those clients that were never seen before had time to join."""
+        """The nodes that are online, once clients that were never seen had time to join: once, not every round."""
+        awaited = set(wanted) - self.waited
+        self.waited |= awaited
         deadline = time.monotonic() + self.settings.join_timeout
+        asked: set[int] = set()  # a node that does not answer now is asked again in the next round
         while True:
             online = set(self.grid.get_node_ids())
             absent = [client for client in wanted if self.nodes.get(client) not in online]
-            if absent and (new := online - self.met):
-                self.met |= new
+            if absent and (new := online - self.met - asked):
+                asked |= new
                 self._ask_who(sorted(new), online)
-            elif all(client in self.nodes for client in wanted) or time.monotonic() > deadline:
+            elif all(client in self.nodes for client in awaited) or time.monotonic() > deadline:
                 return online
             else:
                 time.sleep(0.5)
@@ -176,6 +187,7 @@ class FlowerClients:
                 )
             else:
                 self.nodes[client] = node
+                self.met.add(node)
 
 
 def _metrics(reply: Message) -> Mapping[str, object]:

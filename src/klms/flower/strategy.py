@@ -1,6 +1,7 @@
 """The server's line: `strategy = klms.flower.Compressed(FedAvg(...), bits_per_parameter=1)`."""
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Iterable
@@ -8,11 +9,16 @@ from dataclasses import replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    Strategy,
+)
 
 from klms.compressors.base import Compressor, Side
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import SCHEMES, SchemeSettings
+from klms.flower import screen
 from klms.flower.choice import AUTO, LENGTHLESS, Choice
 from klms.flower.frame import ARRAYS, Ticket, fingerprint
 from klms.flower.mod import the_arrays
@@ -21,6 +27,7 @@ from klms.flower.order import RECORD, Order
 from klms.flower.replies import Expected, Round
 
 log = logging.getLogger("flwr")
+_CLIPS_AT_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
 
 
 class Compressed(Strategy):
@@ -29,8 +36,7 @@ class Compressed(Strategy):
     `scheme` is one of `klms.compressors.schemes`, with its settings by name, or `auto`: the one of least error at
     `bits_per_parameter`, which counts the whole payload. Arrays of at most one dimension and `small` entries pass as
     they are. `min_replies` sound replies make a round; with fewer the model stays as it is. `step` multiplies what was
-    decoded: schemes that send signs alone need one. `error_feedback` lets clients add what a scheme lost to their next
-    update (topk: always, unless told otherwise).
+    decoded: schemes that send signs alone need one. With `topk`, clients add what was not sent to their next update.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
     server that goes on with a model must say how many `rounds_before` there were, since Flower counts from 1 each time.
@@ -44,7 +50,6 @@ class Compressed(Strategy):
         bits_per_parameter: float | None = None,
         min_replies: int = 1,
         step: float | None = None,
-        error_feedback: bool | None = None,
         small: int = SMALL,
         seed: int | None = None,
         rounds_before: int = 0,
@@ -54,15 +59,23 @@ class Compressed(Strategy):
             raise ValueError(f"{scheme} sends directions without lengths: say how far to go, for instance step=0.002")
         if min_replies < 1 or rounds_before < 0 or small < 0:
             raise ValueError("min_replies must be at least 1; rounds_before and small at least 0")
+        if not 0 < (1.0 if step is None else step) < math.inf or not 0 <= (seed or 0) < 2**63:
+            raise ValueError("step must be above 0 and finite; seed at least 0 and below 2^63")
+        if isinstance(strategy, _CLIPS_AT_CLIENTS):
+            raise ValueError(
+                f"{type(strategy).__name__} clips before klms encodes, and what is decoded may be longer than its "
+                "noise allows for: take the one that clips at the server"
+            )
         self.strategy = strategy
         self.choice = Choice.of(scheme, bits_per_parameter, settings)
         self.min_replies = min_replies
         self.step = 1.0 if step is None else step
-        self.error_feedback = scheme == "topk" if error_feedback is None else error_feedback
         self.small = small
-        self.seed = secrets.randbits(63) if seed is None else seed
+        self.seed = seed
         self.rounds_before = rounds_before
-        self._compressors: dict[tuple[str, SchemeSettings, Layout], Compressor] = {}
+        self._drawn = 0
+        self._integers: frozenset[str] | None = None
+        self._compressor: tuple[tuple[str, SchemeSettings, Layout], Compressor] | None = None
         self._side: Side = {}
         self._round = Round()
 
@@ -70,8 +83,7 @@ class Compressed(Strategy):
         """Log what is compressed, and how."""
         bits = "" if self.choice.bits is None else f" at {self.choice.bits:g} bits per parameter"
         log.info("\t├──> klms: updates through '%s'%s", self.choice.scheme, bits)
-        log.info("\t│\t├── At least %d sound replies a round", self.min_replies)
-        log.info("\t│\t└── Seed %d, rounds before this start: %d", self.seed, self.rounds_before)
+        log.info("\t│\t└── At least %d sound replies a round", self.min_replies)
         self.strategy.summary()
 
     def configure_train(
@@ -79,13 +91,13 @@ class Compressed(Strategy):
     ) -> Iterable[Message]:
         """What the strategy sends, with our order in every message."""
         number = self.rounds_before + server_round
+        if server_round == 1:
+            self._drawn = secrets.randbits(63) if self.seed is None else self.seed
         self._round = Round(self.step)
         agreed: dict[int, Expected] = {}  # strategies give all clients one and the same record
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
-        in_order = sorted(
-            messages, key=lambda message: message.metadata.dst_node_id
-        )  # strategies sample without a seed
-        for client, message in enumerate(in_order):
+        by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)  # strategies shuffle as they like
+        for client, message in enumerate(by_node):
             _, record = the_arrays(message.content)
             if id(record) not in agreed:
                 agreed[id(record)] = self._agree(record, number)
@@ -102,7 +114,7 @@ class Compressed(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decode what is sound, count the rest by cause, and leave the aggregation to the strategy."""
         start = time.perf_counter()
-        counting, failed = self._round.sort(list(replies), getattr(self.strategy, "weighted_by_key", None))
+        counting, failed = self._round.sort(list(replies), screen.weight_key(self.strategy))
         seconds = time.perf_counter() - start
         arrays, metrics = None, None
         if len(counting) >= self.min_replies:
@@ -113,9 +125,8 @@ class Compressed(Strategy):
         metrics = MetricRecord() if metrics is None else metrics
         for word, count in self._round.counts.items():
             metrics[f"klms-{word}"] = count
-        parameters = self._round.parameters
         metrics["klms-uplink-bytes"] = self._round.payload_bytes
-        metrics["klms-bits-per-parameter"] = 8 * self._round.payload_bytes / parameters if parameters else 0.0
+        metrics["klms-bits-per-parameter"] = self._round.bits_per_parameter
         metrics["klms-decode-seconds"] = round(seconds, 4)
         return arrays, metrics
 
@@ -131,24 +142,27 @@ class Compressed(Strategy):
 
     def _agree(self, record: ArrayRecord, number: int) -> Expected:
         """What the first of the clients with these arrays is told, and must show."""
-        model = Model({name: array.numpy() for name, array in record.items()}, self.small)
+        arrays = {name: array.numpy() for name, array in record.items()}
+        if self._integers is None:
+            self._integers = frozenset(name for name, array in arrays.items() if array.dtype.kind != "f")
+        model = Model(arrays, self.small, self._integers)
         scheme, settings = self.choice.for_model(model)
-        compressor = self._compressor(scheme, settings, model.layout) if model.layout.d else None
-        if compressor is not None and not self._side:
-            self._side = compressor.start()
-        order = Order(scheme, settings, self.seed, number, 0, self.small, self.error_feedback, self._side)
+        compressor = self._made(scheme, settings, model.layout) if model.layout.d else None
+        kept, feedback = tuple(sorted(self._integers)), scheme == "topk"
+        order = Order(scheme, settings, self._drawn, number, 0, self.small, feedback, kept, self._side)
         ticket = Ticket(ARRAYS, number, 0, fingerprint([*order.agreed(), *model.parts()]))
         return Expected(ticket, order, model, compressor)
 
-    def _compressor(self, scheme: str, settings: SchemeSettings, layout: Layout) -> Compressor:
-        """Kept over the rounds: some compute things once."""
+    def _made(self, scheme: str, settings: SchemeSettings, layout: Layout) -> Compressor:
+        """The compressor, kept over the rounds; with another model, its side information begins anew."""
         which = (scheme, settings, layout)
-        if which not in self._compressors:
-            self._compressors = {which: SCHEMES[scheme](layout, settings, None)}
-        return self._compressors[which]
+        if self._compressor is None or self._compressor[0] != which:
+            self._compressor = (which, SCHEMES[scheme](layout, settings, None))
+            self._side = self._compressor[1].start()
+        return self._compressor[1]
 
     def _learn(self) -> None:
         """The side information of the next round, of those schemes that have any."""
-        if self._side and self._round.vectors:
-            (compressor,) = self._compressors.values()
-            self._side = compressor.learn(self._side, self._round.messages, self._round.vectors)
+        messages, vectors = self._round.learned()
+        if self._side and vectors and self._compressor is not None:
+            self._side = self._compressor[1].learn(self._side, messages, vectors)

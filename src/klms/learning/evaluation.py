@@ -22,7 +22,8 @@ def predict(network: Network, parameters: Vector, data: Examples) -> Probabiliti
     table = np.concatenate(parts)
     if table.ndim > 2:
         table = table.transpose(0, 2, 1)[data.y != PADDING]
-    return np.asarray(table)
+    nothing = ~np.isfinite(table).all(axis=1, keepdims=True)  # a model that has diverged says nothing
+    return np.where(nothing, 1 / table.shape[1], table)
 
 
 def metrics(probabilities: Probabilities, data: Examples) -> dict[str, float]:
