@@ -51,7 +51,7 @@ def demo(
         style="bold",
     )
     with tempfile.TemporaryDirectory() as temporary, progress() as bar:
-        task = bar.add_task("starting a SuperLink and three SuperNodes")
+        task = bar.add_task("fetching the data, starting a SuperLink and three SuperNodes")
         try:
             for done in showing.run(out or Path(temporary), rounds=rounds, secure=secure):
                 shown = (

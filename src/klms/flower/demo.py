@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 
+from klms.engine.federation import Federation
+from klms.engine.local import update
 from klms.experiments.run_folder import RunFolder
 from klms.experiments.settings import resolve
 from klms.flower import template_app
 from klms.flower.deployment import Deployment, DeploymentFailed, WireBytes
 from klms.flower.settings import ServerSettings
+from klms.methods.config import RunConfig
 
 NODES = 3
 IMAGES = 3000
@@ -33,35 +34,27 @@ class Round:
 
 def run(folder: Path, *, rounds: int, secure: bool, timeout: float = 1800.0) -> Iterator[Round]:
     """The rounds as they end. All processes are ended with the iteration, however that ends."""
-    given = {"clients": NODES, "images": IMAGES, "rounds": rounds, "evaluate_every": 1}
+    given = {"clients": NODES, "images": IMAGES, "test_images": 2000, "rounds": rounds, "evaluate_every": 1}
     config = resolve("fedpm-klms", profile="small", given=given)
     server = ServerSettings(run_folder=str((folder / "run").resolve()), min_replies=2)
     app = template_app.create(folder / "app", config, server)
+    _prepare(config)
     with Deployment(folder / "deployment", NODES, secure=secure) as deployment:
         watched = Watched(RunFolder(folder / "run"), deployment)
         number = deployment.submit(app, {})
-        ended: SimpleQueue[str | Exception] = SimpleQueue()
-
-        def wait() -> None:
-            try:
-                ended.put(deployment.wait(number, timeout))
-            except Exception as error:
-                ended.put(error)
-
-        Thread(target=wait, daemon=True).start()
-        while True:
-            try:
-                status = ended.get(timeout=0.2)
-            except Empty:
-                yield from watched.new()
-                continue
+        status = ""
+        for seen in deployment.watch(number, timeout):
+            status = seen
             yield from watched.new()
-            break
-        if isinstance(status, Exception):
-            raise status
         if status != "finished:completed":
             tail = deployment.log("superlink")[-2000:]
             raise DeploymentFailed(f"the run ended as {status}: {deployment.why(number)}\n{tail}")
+
+
+def _prepare(config: RunConfig) -> None:
+    """One client's turn, here: it fetches the data and compiles the kernels, once instead of in every node."""
+    federation = Federation.create(config)
+    update(federation, federation.method.init().to_bytes(private=False), 0)
 
 
 class Watched:

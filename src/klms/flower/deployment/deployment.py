@@ -3,7 +3,7 @@
 import json
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from klms.flower.deployment import commands
@@ -41,16 +41,24 @@ class Deployment(Fleet):
         """What Flower says about a run that failed; empty if it did not."""
         return self._control.run_status(run_id).details
 
-    def wait(self, run_id: int, timeout: float, on_tick: Callable[[], None] | None = None) -> str:
-        """The status of the run when it has ended. Until then, `on_tick` is called twice per second."""
+    def watch(self, run_id: int, timeout: float) -> Iterator[str]:
+        """The status of the run, twice per second, until it has ended."""
         deadline = time.monotonic() + timeout
         while not (status := self.status(run_id)).startswith("finished"):
             self._check([SUPERLINK], f"during run {run_id}")
             if time.monotonic() > deadline:
                 raise self._failure(SUPERLINK, f"Run {run_id} is still {status} after {timeout:g} s")
+            yield status
+            time.sleep(TICK)
+        yield status
+
+    def wait(self, run_id: int, timeout: float, on_tick: Callable[[], None] | None = None) -> str:
+        """The status of the run when it has ended. Until then, `on_tick` is called twice per second."""
+        status = ""
+        for seen in self.watch(run_id, timeout):
+            status = seen
             if on_tick is not None:
                 on_tick()
-            time.sleep(TICK)
         return status
 
     def stop(self, run_id: int) -> None:
