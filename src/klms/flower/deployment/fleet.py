@@ -19,6 +19,7 @@ from klms.flower.deployment.processes import Guard, Process
 from klms.flower.deployment.relay import Relay, WireBytes
 
 SUPERLINK = "superlink"
+_ATTEMPTS = 2
 TICK = 0.5  # every question to the SuperLink is two lines in its log
 
 NodeConfig = Callable[[int], Mapping[str, Value]]
@@ -53,6 +54,14 @@ class Fleet:
         self._processes: dict[str, Process] = {}
 
     def __enter__(self) -> Self:
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._enter()
+            except DeploymentFailed:  # somebody took a port between our finding it free and Flower's listening on it
+                continue
+        return self._enter()
+
+    def _enter(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(closing(Guard(f"{self._mark}/")))
             port, *node_ports = free_ports(1 + len(self._nodes))
