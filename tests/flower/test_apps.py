@@ -138,6 +138,7 @@ def test_bad_clients_are_counted_by_cause_and_leave_no_trace(method, mnist, tmp_
     config = config_of(method, mnist, clients=8, rounds=2)
     bad = on_flower(config, tmp_path / "bad", Faults())
     assert replies(bad, 1) == {"ok": 3, "error": 1, "missing": 1, "corrupt": 2, "mismatch": 1}
+    assert all(r["payload_bytes"] == r["uplink_bytes"] + 24 * len(r["clients"]) for r in bad.records())
     assert replies(bad, 2) == {"ok": 2, "error": 1, "missing": 1, "corrupt": 2, "stale": 1, "mismatch": 1}
 
     class GoodOnly:

@@ -19,7 +19,7 @@ from klms.engine.federation import Federation
 from klms.engine.rounds import Memory, RoundResult, rounds
 from klms.experiments import run
 from klms.flower.client import CLIENT, METRICS, ROUND, SECONDS, STATE
-from klms.flower.frame import CAUSES, METHOD, Ticket, cause, failure, fingerprint
+from klms.flower.frame import CAUSES, METHOD, OVERHEAD, Ticket, cause, failure, fingerprint
 from klms.flower.order import PAYLOAD, RECORD
 from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.methods.base import State, Upload
@@ -116,8 +116,9 @@ class FlowerClients:
         return [uploads[client] for client in clients if client in uploads]
 
     def refuse(self, upload: Upload, why: KLMSError) -> None:
-        """Count it."""
+        """Count it as what it is, and its bytes no longer."""
         self.counts["ok"] -= 1
+        self.payload_bytes -= len(upload.message) + OVERHEAD
         self._count(upload.client, why)
 
     def enough(self, received: int) -> bool:
