@@ -20,12 +20,13 @@ demo: $(READY)  ## MNIST with and without: FedAvg, FedPM, FedPM-KLMS, in a few m
 	@$(BIN)/klms demo
 
 test: $(READY)  ## everything that must pass
-	$(BIN)/python -m pytest -m 'not soak'
+	$(BIN)/python -m pytest -m 'not soak' -n 2 --dist loadfile
 
-check: $(READY)  ## lint, format and types
+check: $(READY)  ## lint, format, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(READY)  ## how fast the codec is, beside the paper's algorithm in NumPy
 	$(BIN)/klms bench codec
@@ -33,7 +34,7 @@ bench: $(READY)  ## how fast the codec is, beside the paper's algorithm in NumPy
 soak: $(READY)  ## the long tests: millions of hostile messages
 	$(BIN)/python -m pytest -m soak
 
-results: $(READY)  ## docs/results.md from the JSON under results/ (klms results --run makes that anew)
+results: $(READY)  ## docs/results.md from the JSON under results/ (klms experiment run makes that)
 	$(BIN)/klms results
 
 report: $(READY)  ## report/index.html: what is under runs/, as a page

@@ -5,6 +5,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 SOURCE = Path(__file__).parents[1] / "src" / "klms"
+COMPILED = ("numerics", "codec", "compressors")
+"""Packages with kernels; a change elsewhere does not affect them."""
 
 # Compiling a kernel takes seconds, once: no deadline for a single example.
 settings.register_profile("klms", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -13,7 +15,7 @@ settings.load_profile("klms")
 
 def pytest_configure() -> None:
     """Drop compiled kernels that are older than any source: Numba does not see a change of a callee in another file."""
-    newest = max(path.stat().st_mtime for path in SOURCE.rglob("*.py"))
+    newest = max(path.stat().st_mtime for package in COMPILED for path in (SOURCE / package).rglob("*.py"))
     compiled = list(SOURCE.rglob("__pycache__/*.nb[ci]"))
     if any(path.stat().st_mtime < newest for path in compiled):
         for path in compiled:

@@ -1,30 +1,57 @@
-"""What the documents show is run."""
+"""The documents agree with the code."""
 
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-from klms.compressors.schemes import SCHEMES
-from tests.codec.test_message import GOLDEN_WITH_EVERYTHING
+import click
+import typer.main
+
+from klms.cli import app
+from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.methods.config import RunConfig
+from tests.support.messages import GOLDEN_WITH_EVERYTHING
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_readme_example_runs(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 1
-    code = blocks[0]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 12
-    exec(compile(code, "README.md", "exec"), {})
-    printed = capsys.readouterr().out.strip()
-    assert f"# {printed}" in code
+def test_the_examples_of_the_readme_run(capsys):
+    """Where the last line of an example is a comment, it shows what the example prints."""
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert any("klms.Codec" in code for code in examples)
+    for code in examples:
+        lines = [line for line in code.splitlines() if line.strip()]
+        assert len(lines) <= 12
+        exec(compile(code, "README.md", "exec"), {})
+        printed = capsys.readouterr().out.strip()
+        assert printed
+        if lines[-1].startswith("#"):
+            assert lines[-1] == f"# {printed}"
 
 
 def test_the_format_document_shows_the_golden_message():
     text = (ROOT / "docs" / "format.md").read_text()
     shown = "".join(re.findall(r"^\| *\d+ \| `([0-9a-f ]+)`", text, re.MULTILINE)).replace(" ", "")
     assert shown == GOLDEN_WITH_EVERYTHING.replace(" ", "")
+
+
+def test_the_commands_in_the_documents_exist():
+    for file in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = file.read_text()
+        code = "\n".join(re.findall(r"```\n(.*?)```", text, re.DOTALL))
+        for line in [*re.findall(r"^klms ([a-z].*)", code, re.MULTILINE), *re.findall(r"`klms ([a-z][^`]*)`", text)]:
+            words = line.partition("#")[0].split()
+            if words == ["agreement", "1"]:  # a text of the message format
+                continue
+            command = typer.main.get_command(app)
+            while words and isinstance(command, click.Group):
+                assert words[0] in command.commands, f"{file.name}: klms {line}"
+                command = command.commands[words.pop(0)]
+            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+            known |= {f"--{name.replace('_', '-')}" for name in RunConfig.model_fields}
+            options = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert options <= known, f"{file.name}: klms {line}"
 
 
 def test_the_flower_document_shows_the_diff_and_the_diff_applies(tmp_path):
@@ -38,4 +65,4 @@ def test_the_flower_document_shows_the_diff_and_the_diff_applies(tmp_path):
     assert len(changed) == 4  # two imports, two lines
     assert "compress()" in (tmp_path / "app" / "quickstart" / "client_app.py").read_text()
     assert all("klms" not in file.read_text() for file in (example / "quickstart").glob("*.py"))
-    assert all(f"`{scheme}`" in text for scheme in SCHEMES)
+    assert all(f"`{scheme}`" in text for scheme in UPDATE_SCHEMES)

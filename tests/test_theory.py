@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from klms import Codec, Gaussian, SharedKey, fixed_blocks
+from klms.errors import InvalidArgument
 from klms.theory import candidates_for, epsilon, gap_bound, survived_fraction, tail_probability
 
 SHIFT = 0.8
@@ -36,7 +37,7 @@ def test_how_many_candidates():
     assert candidates_for(1.1) == 3
     assert candidates_for(40.0) == 2**40
     for wrong in (-1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="kl"):
+        with pytest.raises(InvalidArgument, match="kl"):
             candidates_for(wrong)
 
 
@@ -92,9 +93,9 @@ def test_the_printed_product_over_clients_does_not_hold():
 
 def test_epsilon_above_one_says_nothing():
     assert gap_bound(1.0, 1.5) == (math.inf, 1.0)
-    with pytest.raises(ValueError, match="tails"):
+    with pytest.raises(InvalidArgument, match="tails"):
         epsilon(1.0, [])
-    with pytest.raises(ValueError, match="tails"):
+    with pytest.raises(InvalidArgument, match="tails"):
         epsilon(1.0, [1.5])
 
 
@@ -122,5 +123,5 @@ def test_matched_and_greedy_carry_more():
         for selection in ("sample", "matched", "greedy")
     }
     assert values["sample"] < values["matched"] <= values["greedy"]
-    with pytest.raises(ValueError, match="bits"):
+    with pytest.raises(InvalidArgument, match="bits"):
         survived_fraction(0, 1.0, rng=np.random.default_rng(0))

@@ -1,8 +1,8 @@
-"""What klms adds to a round of Flower's simulation: 10 clients, a million parameters, no training.
+"""Measure what klms adds to a round of Flower's simulation: 10 clients, a million parameters, no training.
 
     python measure.py --out overhead.json
 
-Both apps are run one after the other, several times; the first rounds of a run, in which processes start, do not count.
+Both apps run one after the other, several times. The first rounds of a run, in which processes start, do not count.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from klms.flower.deployment import Deployment
 
 HERE = Path(__file__).parent
 NODES = 10
-WARMING = 4
+WARM_UP = 4
 
 
 def rounds(folder: Path, **settings) -> dict:
-    """One run in the simulation."""
+    """Run the app once in the simulation; return the seconds of its rounds."""
     results = folder / "seconds.json"
     with Deployment(folder, NODES, simulated=True) as deployment:
         number = deployment.submit(HERE, {"results": str(results), **settings})
@@ -29,7 +29,7 @@ def rounds(folder: Path, **settings) -> dict:
 
 
 def main() -> None:
-    """Medians, side by side."""
+    """Print the median seconds per round, with klms and without."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("overhead.json"))
     parser.add_argument("--repeats", type=int, default=3)
@@ -43,7 +43,7 @@ def main() -> None:
             for name, bits in (("stock", 0.0), ("compressed", options.bits)):
                 settings = {"bits-per-parameter": bits, "scheme": options.scheme}
                 run = rounds(Path(temporary) / f"{name}-{repeat}", **settings)
-                found[name] += run["seconds"][WARMING:]
+                found[name] += run["seconds"][WARM_UP:]
                 sent = run["metrics"][-1] or sent
     medians = {name: statistics.median(values) for name, values in found.items()}
     extra = medians["compressed"] - medians["stock"]

@@ -1,9 +1,9 @@
-"""The stock app and the same with `compressed.diff`, side by side: accuracy after ten rounds, and bytes.
+"""Compare the stock app with the same app after `compressed.diff`: accuracy after ten rounds, and bytes sent.
 
     python compare.py --out comparison.json
 
-Runs both, with FedAvg and with FedAdam, in Flower's simulation and on a SuperLink with three SuperNodes; half an hour
-on two cores. `--only simulation --only fedavg` for a part of it.
+Both run with FedAvg and with FedAdam, in Flower's simulation and on a SuperLink with three SuperNodes, which takes half
+an hour on two cores. `--only simulation --only fedavg` runs a part of that.
 """
 
 import argparse
@@ -21,7 +21,7 @@ NODES = 3
 
 
 def run(app: Path, folder: Path, settings: dict, *, simulated: bool) -> dict:
-    """One run: its history, and what went over the wire."""
+    """Run an app once; return its history and the bytes on the wire."""
     results = folder / "results.json"
     with Deployment(folder, NODES, simulated=simulated) as deployment:
         before = deployment.wire()
@@ -44,7 +44,7 @@ def run(app: Path, folder: Path, settings: dict, *, simulated: bool) -> dict:
 
 
 def main() -> None:
-    """All that was asked for."""
+    """Run all requested combinations and print one line for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("comparison.json"))
     parser.add_argument("--rounds", type=int, default=10)

@@ -1,8 +1,22 @@
 """klms: federated-learning updates at the cost of their KL divergence."""
 
+from typing import TYPE_CHECKING
+
 from klms import theory
 from klms.codec import *  # noqa: F403
 from klms.codec import __all__ as _codec_names
 
+if TYPE_CHECKING:
+    from klms.runs.federate import Run, federate
+
 __version__ = "0.1.0"
-__all__ = ["__version__", "theory", *_codec_names]
+__all__ = ["Run", "__version__", "federate", "theory", *_codec_names]
+
+
+def __getattr__(name: str) -> object:
+    """Import what trains models on first use, so that `import klms` stays light."""
+    if name in ("Run", "federate"):
+        from klms.runs import federate
+
+        return getattr(federate, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

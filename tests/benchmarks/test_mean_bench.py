@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from klms.benchmarks import mean
 from klms.cli import app
+from klms.errors import InvalidArgument
 
 
 def test_the_limit_is_that_of_gaussian_rate_distortion():
@@ -27,7 +28,7 @@ def test_the_best_scheme_below_a_bit_is_ours():
     for rate in (0.2, 0.6, 1.2):
         assert mean.best(rows, "lognormal", rate).scheme == "klms-rotated"
     assert mean.best(rows, "lognormal", 4.1).scheme == "eden"
-    with pytest.raises(ValueError, match="no unbiased scheme"):
+    with pytest.raises(InvalidArgument, match="no unbiased scheme"):
         mean.best(rows, "lognormal", 0.001)
 
 

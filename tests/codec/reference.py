@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from klms import Bernoulli, Blocks, Categorical, Distribution, Gaussian, SharedKey
-from klms.codec.quantiles import normal_quantiles
+from klms.numerics.quantiles import normal_quantiles
 
 MASK = 0xFFFFFFFF
 
@@ -82,6 +82,7 @@ def score(q: Distribution, p: Distribution, i: int, u: int) -> float:
 @dataclass
 class Parsed:
     bits: int
+    memory: int
     d: int
     blocks: int
     indices: list[int]
@@ -89,18 +90,24 @@ class Parsed:
 
 def parse(message: bytes) -> Parsed:
     """The header and the indices, read off the layout table of the document."""
-    bits = message[5]
+    version, bits, memory = message[2], message[5], 0
+    if version == 2:
+        bits, memory = message[5] % 16 + 1, message[5] // 16
     d, blocks = struct.unpack_from("<II", message, 8)
     size = (blocks * bits + 7) // 8
     number = int.from_bytes(message[len(message) - 4 - size : len(message) - 4], "little")
-    return Parsed(bits, d, blocks, [number >> (m * bits) & ((1 << bits) - 1) for m in range(blocks)])
+    return Parsed(bits, memory, d, blocks, [number >> (m * bits) & ((1 << bits) - 1) for m in range(blocks)])
 
 
 def decode(message: bytes, p: Distribution, key: SharedKey, blocks: Blocks) -> np.ndarray:
     parsed = parse(message)
     out = []
+    candidate = 0
     for m, k in enumerate(parsed.indices):
+        if m % 256 == 0:
+            candidate = 0
+        candidate = (candidate << parsed.bits | k) % 2 ** (parsed.memory + parsed.bits)
         start, end = int(blocks.bounds[m]), int(blocks.bounds[m + 1])
-        words = candidate_words(key, m, start, end - start, k)
+        words = candidate_words(key, m, start, end - start, candidate)
         out += [value(p, start + o, u) for o, u in enumerate(words)]
     return np.array(out)

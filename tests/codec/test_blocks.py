@@ -1,4 +1,6 @@
+import math
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -6,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from klms import MAX_BLOCK_SIZE, Blocks, UpdateRule, adaptive_blocks, aggregate_blocks, fixed_blocks
+from klms import MAX_BLOCK_SIZE, BlockMerger, Blocks, UpdateRule, adaptive_blocks, aggregate_blocks, fixed_blocks
+from klms.errors import InvalidArgument
+from tests.codec.strategies import partitions
 
 kls = arrays(np.float64, st.integers(1, 300), elements=st.floats(0, 20))
 
@@ -70,6 +74,41 @@ def test_aggregate_is_a_partition_with_blocks_like_the_clients(clients, max_size
         )
 
 
+def merged_at_once(each: list[Blocks], by: str) -> list[int]:
+    """The definitions of the two ways to merge, with all maps at hand."""
+    inner = [blocks.bounds[1:-1].tolist() for blocks in each]
+    if by == "count":
+        merged = sorted(x for bounds in inner for x in bounds)[len(each) // 2 :: len(each)]
+    else:
+        columns = [[bounds[m] for bounds in inner if m < len(bounds)] for m in range(max(map(len, inner)))]
+        merged = [math.ceil(sum(column) / len(column)) for column in columns]
+    return [0, *sorted(set(merged) - {each[0].d}), each[0].d]
+
+
+@given(st.data(), st.integers(1, 60), st.integers(1, 7), st.sampled_from(["location", "count"]))
+def test_merging_one_by_one_is_merging_at_once(data, d, clients, by):
+    each = [data.draw(partitions(d)) for _ in range(clients)]
+    merger = BlockMerger(d, by)
+    for n, blocks in enumerate(each, 1):
+        merger.add(blocks)
+        assert merger.merged().bounds.tolist() == merged_at_once(each[:n], by)
+    assert aggregate_blocks(each, by) == merger.merged()
+
+
+@pytest.mark.parametrize("by", ["location", "count"])
+def test_merging_takes_no_more_memory_for_more_clients(by):
+    d = 20_000
+    merger, each = BlockMerger(d, by), [fixed_blocks(d, size) for size in (3, 4, 5)]
+    for blocks in each:
+        merger.add(blocks)
+    tracemalloc.start()
+    for _ in range(20):
+        merger.add(fixed_blocks(d, 3))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 2 * 8 * d  # two arrays of running sums at most, whereas 20 maps would take 1 MB
+
+
 @given(kls)
 def test_clients_that_agree_are_followed(kl):
     blocks = adaptive_blocks(kl, 3.0, 50)
@@ -118,12 +157,16 @@ def test_aggregate_means_are_rounded_up_and_sorted():
         (lambda: adaptive_blocks([1.0], 1.0, MAX_BLOCK_SIZE + 1), "max_size"),
         (lambda: aggregate_blocks([]), "clients"),
         (lambda: aggregate_blocks([Blocks([0, 1]), Blocks([0, 2])]), "clients"),
+        (lambda: aggregate_blocks([Blocks([0, 1])], by="size"), "by"),
+        (lambda: BlockMerger(0), "d must"),
+        (lambda: BlockMerger(3).merged(), "at least one client"),
+        (lambda: BlockMerger(3, "count").merged(), "at least one client"),
         (lambda: UpdateRule(2.0, 1.0), "low"),
         (lambda: UpdateRule(1.0, 2.0).triggered([]), "mean_kls"),
     ],
 )
 def test_a_bad_argument_is_named(make, argument):
-    with pytest.raises(ValueError, match=argument):
+    with pytest.raises(InvalidArgument, match=argument):
         make()
 
 

@@ -10,9 +10,8 @@ from scipy.stats import chi2, chi2_contingency
 
 from klms import Bernoulli, Categorical, Codec, Gaussian, SharedKey, adaptive_blocks, fixed_blocks
 from klms.benchmarks import oracle
-from klms.codec import discrete
-from klms.codec.candidates import chosen_words, generators, windows
-from klms.codec.philox import buffer_size
+from klms.codec.candidates import chosen_words, shared_words
+from klms.numerics.philox import buffer_size
 
 FALSE_ALARM = 1e-6
 BITS = 8
@@ -21,13 +20,10 @@ COUNT = 4000  # blocks, each with candidates of its own
 
 
 def words_of_candidate(index: int) -> np.ndarray:
-    """The words of candidate `index` in each of COUNT blocks of SIZE, one row a block."""
-    key = SharedKey(5, 6, 7)
-    table = np.ascontiguousarray(generators(key, SIZE, BITS).T)
+    """The words of candidate `index` in each of COUNT blocks of SIZE, one row per block."""
+    shared = shared_words(SharedKey(5, 6, 7), fixed_blocks(COUNT * SIZE, SIZE), BITS)
     buffer = np.empty(buffer_size(SIZE), dtype=np.uint64)
-    first = windows(key, COUNT)
-    rows = [chosen_words(buffer, m * SIZE, SIZE, int(first[m]), index, table, key.words()).copy() for m in range(COUNT)]
-    return np.array(rows)
+    return np.array([chosen_words(buffer, m, m * SIZE, SIZE, index, shared).copy() for m in range(COUNT)])
 
 
 def chi_square(observed: np.ndarray, expected: np.ndarray) -> None:
@@ -49,11 +45,10 @@ def test_any_two_candidates_are_independent(one, other):
     # Over many keys, as the generators are shared by the blocks of a message.
     pairs = np.zeros((16, 16), dtype=np.int64)
     for client in range(400):
-        key = SharedKey(11, 0, client)
-        table = np.ascontiguousarray(generators(key, SIZE, BITS).T)
+        shared = shared_words(SharedKey(11, 0, client), fixed_blocks(SIZE, SIZE), BITS)
         buffer = np.empty(buffer_size(SIZE), dtype=np.uint64)
-        a = chosen_words(buffer, 0, SIZE, 0, one, table, key.words()) >> 12
-        b = chosen_words(np.empty_like(buffer), 0, SIZE, 0, other, table, key.words()) >> 12
+        a = chosen_words(buffer, 0, 0, SIZE, one, shared) >> 12
+        b = chosen_words(np.empty_like(buffer), 0, 0, SIZE, other, shared) >> 12
         np.add.at(pairs, (a, b), 1)
     chi_square(pairs.ravel(), np.full(256, 400 * SIZE / 256))
     assert chi2_contingency(pairs).pvalue > FALSE_ALARM
@@ -70,13 +65,8 @@ def test_any_two_candidates_are_independent(one, other):
 )
 @pytest.mark.parametrize("index", [0, 1, 200])
 def test_each_candidate_is_a_sample_of_p(p, index):
-    key = SharedKey(5, 6, 7)
-    blocks = fixed_blocks(p.d, SIZE)
-    out = np.empty(p.d, dtype=p.values.dtype)
-    table = np.ascontiguousarray(generators(key, SIZE, BITS).T)
     indices = np.full(COUNT, index, dtype=np.uint16)
-    shared = (SIZE, windows(key, COUNT), table, key.words())
-    discrete.decode_blocks(0, COUNT, blocks.bounds, indices, p.thresholds, *shared, p.values, out)
+    out = Codec(bits=BITS).candidates(indices, p, fixed_blocks(p.d, SIZE), key=SharedKey(5, 6, 7))
     observed = np.array([(out == value).sum() for value in p.values])
     edges = np.concatenate([[0], p.thresholds[:, 0].astype(np.int64), [65536]])
     chi_square(observed, np.diff(edges) / 65536 * p.d)

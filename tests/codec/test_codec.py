@@ -19,6 +19,8 @@ from klms import (
     fixed_blocks,
     inspect,
 )
+from klms.codec import Chosen, message
+from klms.errors import InvalidArgument
 from tests.codec import reference
 from tests.codec.strategies import generators, keys, laws, partitions
 
@@ -31,7 +33,9 @@ def test_the_decoder_returns_the_candidate_that_the_encoder_chose(data, pair, ke
     q, p = pair
     blocks = data.draw(partitions(p.d))
     send_blocks = data.draw(st.booleans())
-    message = Codec(bits=bits, selection=selection).encode(q, p, blocks, key=key, rng=rng, send_blocks=send_blocks)
+    codec = Codec(bits=bits, selection=selection, memory=data.draw(st.integers(0, max(0, min(12, 16) - bits))))
+    message = codec.encode(q, p, blocks, key=key, rng=rng, send_blocks=send_blocks)
+    assert inspect(message).memory == codec.memory
     sample = Codec().decode(message, p, key=key, blocks=None if send_blocks else blocks)
     expected = reference.decode(message, p, key, blocks)
     np.testing.assert_array_equal(sample, expected)
@@ -58,6 +62,44 @@ def test_greedy_chooses_the_candidate_of_the_highest_score(data, pair, key, bits
         assert scores[chosen] >= max(scores) - slack
 
 
+@given(st.data(), laws(), keys, st.integers(0, 2**32 - 1), st.integers(1, 16))
+@settings(max_examples=60)
+def test_encoding_is_choosing_and_writing(data, pair, key, seed, bits):
+    q, p = pair
+    blocks = data.draw(partitions(p.d))
+    codec = Codec(bits=bits)
+    chosen = codec.choose(q, p, blocks, key=key, rng=np.random.default_rng(seed))
+    written = codec.write(chosen, p, blocks, key=key, send_blocks=True, scalars=[2.0])
+    rng = np.random.default_rng(seed)
+    assert written == codec.encode(q, p, blocks, key=key, rng=rng, send_blocks=True, scalars=[2.0])
+    assert chosen.indices.tolist() == reference.parse(written).indices
+    assert chosen.mean_kl == pytest.approx(q.kl(p).sum() / len(blocks), abs=1e-6)
+    assert inspect(written).mean_kl == np.float32(chosen.mean_kl)
+    assert inspect(codec.write(chosen, p, blocks, key=key, send_kl=False)).mean_kl == 0
+    np.testing.assert_array_equal(
+        codec.candidates(chosen.indices, p, blocks, key=key), reference.decode(written, p, key, blocks)
+    )
+
+
+@pytest.mark.parametrize("send_blocks", [True, False])
+def test_reading_returns_what_the_message_says_and_parses_it_once(send_blocks, monkeypatch):
+    q, p = training_like("categorical", 500)
+    blocks = adaptive_blocks(q.kl(p), target=6.0)
+    data = Codec(bits=6).encode(
+        q, p, blocks, key=KEY, rng=np.random.default_rng(0), send_blocks=send_blocks, scalars=[0.5]
+    )
+    checksums, maps = [], []
+    crc32, unpack_sizes = message.zlib.crc32, message.unpack_sizes
+    monkeypatch.setattr(message.zlib, "crc32", lambda *a: checksums.append(a) or crc32(*a))
+    monkeypatch.setattr(message, "unpack_sizes", lambda *a: maps.append(a) or unpack_sizes(*a))
+    decoded = Codec().read(data, p, key=KEY, blocks=None if send_blocks else blocks)
+    assert (len(checksums), len(maps)) == (1, int(send_blocks))
+    assert decoded.blocks == blocks
+    assert decoded.header == inspect(data)
+    assert decoded.header.scalars == (0.5,)
+    np.testing.assert_array_equal(decoded.vector, Codec().decode(data, p, key=KEY, blocks=blocks))
+
+
 def training_like(family: str, d: int, seed: int = 0):
     rng = np.random.default_rng(seed)
     if family == "bernoulli":
@@ -75,12 +117,14 @@ FAMILIES = ["bernoulli", "categorical", "gaussian"]
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("selection", ["sample", "greedy", "matched"])
-def test_same_bytes_for_any_number_of_threads(family, selection):
+@pytest.mark.parametrize("memory", [0, 3])
+def test_same_bytes_for_any_number_of_threads(family, selection, memory):
     q, p = training_like(family, 150_000)
-    blocks = adaptive_blocks(q.kl(p), target=6.0)
+    blocks = adaptive_blocks(q.kl(p), target=6.0 if memory == 0 else 3.0)
+    assert len(blocks) > 2 * 256 or memory == 0  # several segments
     messages, samples = [], []
     for threads in (1, 2, 3, None):
-        codec = Codec(bits=6, selection=selection, threads=threads)
+        codec = Codec(bits=6 if memory == 0 else 3, selection=selection, threads=threads, memory=memory)
         messages.append(codec.encode(q, p, blocks, key=KEY, rng=np.random.default_rng(5), send_blocks=True))
         samples.append(codec.decode(messages[-1], p, key=KEY).tobytes())
     assert len(set(messages)) == 1
@@ -95,9 +139,9 @@ from tests.codec.test_codec import FAMILIES, KEY, training_like
 for family in FAMILIES:
     q, p = training_like(family, 300)
     blocks = adaptive_blocks(q.kl(p), target=6.0)
-    for bits in (1, 4, 9):
+    for bits, memory in ((1, 0), (4, 0), (9, 0), (3, 2)):
         for selection in ("sample", "greedy", "matched"):
-            codec = Codec(bits=bits, selection=selection)
+            codec = Codec(bits=bits, selection=selection, memory=memory)
             message = codec.encode(q, p, blocks, key=KEY, rng=np.random.default_rng(5), send_blocks=True)
             print(message.hex(), codec.decode(message, p, key=KEY).tobytes().hex())
 """
@@ -118,13 +162,13 @@ def run_script(**environment: str) -> str:
 
 def test_another_process_and_plain_python_compute_the_same_bytes():
     compiled = run_script()
-    assert len(compiled.splitlines()) == 27
+    assert len(compiled.splitlines()) == 36
     assert run_script(NUMBA_DISABLE_JIT="1") == compiled
     assert run_script(NUMBA_NUM_THREADS="1", NUMBA_CPU_NAME="generic") == compiled
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_default_draws_private_randomness_and_nothing_else(family):
+def test_the_default_rule_draws_private_randomness_and_nothing_else(family):
     q, p = training_like(family, 2000)
     blocks = fixed_blocks(2000, 100)
     state = np.random.get_state()[1].tobytes()  # noqa: NPY002
@@ -148,7 +192,9 @@ def test_a_block_of_the_largest_size():
     q, p = training_like("bernoulli", 65536 + 10)
     blocks = Blocks([0, 65536, 65546])
     message = Codec(bits=3).encode(q, p, blocks, key=KEY, rng=np.random.default_rng(0), send_blocks=True)
-    assert Codec().decode(message, p, key=KEY).mean() == pytest.approx(0.5, abs=0.02)
+    sample = Codec().decode(message, p, key=KEY)
+    words = reference.candidate_words(KEY, 0, 0, 65536, reference.parse(message).indices[0])[-50:]
+    assert sample[65486:65536].tolist() == [int(u < t) for u, t in zip(words, p.thresholds[0, 65486:], strict=False)]
 
 
 def test_when_q_is_p_the_sample_is_one_of_p():
@@ -193,7 +239,7 @@ def test_matched_carries_more_than_sample():
     ],
 )
 def test_a_bad_setting_is_named(arguments, name):
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(InvalidArgument, match=name):
         Codec(**arguments)
 
 
@@ -202,16 +248,26 @@ def test_encode_names_what_is_wrong():
     other, _ = training_like("gaussian", 10)
     blocks = fixed_blocks(10, 5)
     rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="p must be"):
+    with pytest.raises(InvalidArgument, match="p must be"):
         Codec().encode(other, p, blocks, key=KEY, rng=rng)
-    with pytest.raises(ValueError, match="blocks"):
+    with pytest.raises(InvalidArgument, match="blocks"):
         Codec().encode(q, p, fixed_blocks(9, 5), key=KEY, rng=rng)
     for wrong in (None, 0, np.random.RandomState(0)):
-        with pytest.raises(ValueError, match="rng"):
+        with pytest.raises(InvalidArgument, match="rng"):
             Codec().encode(q, p, blocks, key=KEY, rng=wrong)
-    with pytest.raises(ValueError, match="scalars"):
-        Codec().encode(q, p, blocks, key=KEY, rng=rng, scalars=[[1.0, 2.0]])
-    with pytest.raises(ValueError, match="scalars"):
-        Codec().encode(q, p, blocks, key=KEY, rng=rng, scalars=[np.nan])
-    with pytest.raises(ValueError, match="scalars"):
-        Codec().encode(q, p, blocks, key=KEY, rng=rng, scalars=[0.0] * 65536)
+    for scalars in ([[1.0, 2.0]], [np.nan], [0.0] * 65536):
+        with pytest.raises(InvalidArgument, match="scalars"):
+            Codec().encode(q, p, blocks, key=KEY, rng=rng, scalars=scalars)
+
+
+@pytest.mark.parametrize("indices", [[0], [0, 0, 0], [0, 8]])
+def test_indices_that_are_not_of_these_blocks_are_refused(indices):
+    _, p = training_like("bernoulli", 10)
+    blocks = fixed_blocks(10, 5)
+    array = np.array(indices, dtype=np.uint16)
+    with pytest.raises(InvalidArgument, match="2 uint16 numbers below 8"):
+        Codec(bits=3).candidates(array, p, blocks, key=KEY)
+    with pytest.raises(InvalidArgument, match="2 uint16 numbers below 8"):
+        Codec(bits=3).write(Chosen(array, 1.0), p, blocks, key=KEY)
+    with pytest.raises(InvalidArgument, match="blocks cover 9"):
+        Codec(bits=3).candidates(array, p, fixed_blocks(9, 5), key=KEY)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import entropy
 
 from klms import Bernoulli, Categorical, Gaussian
+from klms.errors import InvalidArgument
 from tests.codec import reference
 from tests.codec.strategies import laws
 
@@ -95,7 +96,7 @@ def test_extreme_gaussians_do_not_overflow():
     ],
 )
 def test_a_bad_argument_is_named(make, argument):
-    with pytest.raises(ValueError, match=argument):
+    with pytest.raises(InvalidArgument, match=argument):
         make()
 
 
@@ -108,7 +109,7 @@ def test_a_bad_argument_is_named(make, argument):
     ],
 )
 def test_p_must_be_of_the_family_and_shape_of_q(q, p):
-    with pytest.raises(ValueError, match=r"\bp\b"):
+    with pytest.raises(InvalidArgument, match=r"\bp\b"):
         q.kl(p)
 
 

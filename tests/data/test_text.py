@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klms.data.errors import DataError
 from klms.data.text import PADDING, UNKNOWN, Document, collect, examples, words_of
+from klms.errors import DataError, InvalidArgument
 
 WORD = st.sampled_from(["to", "be", "or", "not", "that", "is"])
 DOCUMENTS = st.lists(
@@ -76,7 +76,9 @@ def test_too_little_text_is_said(held_out: bool | None) -> None:
 
 def test_settings_are_checked() -> None:
     corpus = collect("x", [Document("a", ["a", "b"], held_out) for held_out in (True, False)])
-    with pytest.raises(ValueError, match="vocabulary"):
-        examples(corpus, 2, 20)
-    with pytest.raises(ValueError, match="length"):
-        examples(corpus, 20, 0)
+    for vocabulary in (2, 3.5, True):
+        with pytest.raises(InvalidArgument, match="vocabulary"):
+            examples(corpus, vocabulary, 20)  # type: ignore[arg-type]
+    for length in (0, 1.5, 1 << 40):
+        with pytest.raises(InvalidArgument, match="length"):
+            examples(corpus, 20, length)  # type: ignore[arg-type]

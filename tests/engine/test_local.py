@@ -6,12 +6,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from klms.experiments import run as running
-from klms.experiments.run_folder import CHECKPOINT, METRICS, RunFolder
-from klms.experiments.settings import SettingsError, resolve
-from tests.small_data import write_mnist
+from klms.engine.federation import participants
+from klms.engine.ledger import LedgerRecord
+from klms.errors import InvalidArgument, RunFolderError
+from klms.runs import execution
+from klms.runs.run_folder import CHECKPOINT, METRICS, RunFolder
+from klms.runs.settings import resolve
+from tests.support.small_data import write_mnist
 
 SETTINGS = {"images": 0, "clients": 5, "per_round": 3, "width": 0.2, "batch": 16, "bits": 5, "evaluate_every": 2}
 
@@ -25,12 +29,12 @@ def config(folder: Path, method: str = "fedpm-klms", rounds: int = 4, **given: o
     return resolve(method, profile="small", given=SETTINGS | {"rounds": rounds, "data_dir": str(folder)} | given)
 
 
-def ledger(path: Path) -> list[dict]:
-    """Without times, which are the machine's."""
+def ledger(path: Path) -> list[LedgerRecord]:
+    """Return the records without times, which depend on the machine."""
     records = list(RunFolder(path).records())
     for record in records:
-        assert set(record.pop("seconds")) >= {"train", "encode", "decode", "aggregate", "total"}
-    return records
+        assert set(record.seconds) >= {"train", "encode", "decode", "aggregate", "total"}
+    return [record.model_copy(update={"seconds": {}}) for record in records]
 
 
 def state_of(path: Path) -> bytes:
@@ -40,17 +44,17 @@ def state_of(path: Path) -> bytes:
 @pytest.mark.parametrize("method", ["fedpm-klms", "qsgd-klms", "sgld-klms", "topk"])
 def test_two_workers_do_what_one_does(folder, tmp_path, method):
     settings = config(folder, method, rounds=2)
-    running.start(settings, tmp_path / "one", workers=1)
-    running.start(settings, tmp_path / "two", workers=2)
+    execution.start(settings, tmp_path / "one", workers=1)
+    execution.start(settings, tmp_path / "two", workers=2)
     assert ledger(tmp_path / "one") == ledger(tmp_path / "two")
     assert state_of(tmp_path / "one") == state_of(tmp_path / "two")
 
 
 @pytest.mark.parametrize("method", ["sgld-klms", "topk"])
-def test_a_run_that_stopped_goes_on_as_if_it_had_not(folder, tmp_path, method):
+def test_an_interrupted_run_resumes_as_if_it_had_not_stopped(folder, tmp_path, method):
     """Langevin methods keep a posterior average, error feedback keeps the clients' memories."""
     settings = config(folder, method, rounds=6, burn_in=1, evaluate_every=1)
-    running.start(settings, tmp_path / "whole")
+    execution.start(settings, tmp_path / "whole")
 
     class Stop(Exception):
         pass
@@ -59,21 +63,21 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(folder, tmp_path, method):
         path = tmp_path / f"stopped-{stop_after}"
 
         def interrupt(_, record, stop_after=stop_after):
-            if record["round"] == stop_after:
+            if record.round == stop_after:
                 raise Stop
 
         with pytest.raises(Stop):
-            running.start(settings, path, progress=interrupt)
+            execution.start(settings, path, progress=interrupt)
         assert len(ledger(path)) == stop_after
-        running.resume(path)
+        execution.resume(path)
         assert ledger(path) == ledger(tmp_path / "whole")
         assert state_of(path) == state_of(tmp_path / "whole")
 
 
-def test_a_killed_run_goes_on_as_if_it_had_not(folder, tmp_path):
+def test_a_killed_run_resumes_as_if_it_had_not_stopped(folder, tmp_path):
     """SIGKILL, whenever it comes: in the middle of a round, of a line, of a checkpoint."""
     settings = config(folder, rounds=8)
-    running.start(settings, tmp_path / "whole")
+    execution.start(settings, tmp_path / "whole")
     path = tmp_path / "killed"
     arguments = ["--rounds", "8", "--data-dir", str(folder)]
     for name, value in SETTINGS.items():
@@ -95,35 +99,62 @@ def test_a_killed_run_goes_on_as_if_it_had_not(folder, tmp_path):
 
 
 def test_bytes_are_those_of_the_messages(folder, tmp_path):
-    summary = running.start(config(folder, rounds=2), tmp_path / "run")
+    settings = config(folder, rounds=2)
+    summary = execution.start(settings, tmp_path / "run")
     records = ledger(tmp_path / "run")
     d = RunFolder(tmp_path / "run").state().shared["theta"].size
-    assert summary.uplink_bytes == sum(r["uplink_bytes"] for r in records)
+    assert summary.uplink_bytes == sum(record.uplink_bytes for record in records)
     for record in records:
-        assert record["bits_per_parameter"] == pytest.approx(8 * record["uplink_bytes"] / 3 / d)
-        assert record["downlink_bytes"] > 3 * 4 * d
-        assert len(record["clients"]) == 3
-    assert records[0]["clients"] != records[1]["clients"] or len(set(records[0]["clients"])) == 3
-    assert 0 < summary.encode_share < 1
+        assert record.bits_per_parameter == pytest.approx(8 * record.uplink_bytes / 3 / d)
+        assert record.downlink_bytes > 3 * 4 * d
+        assert list(record.clients) == participants(settings, record.round)
+    assert 0 < summary.coding_share < 1
     assert "accuracy" in summary.metrics
 
 
+def test_the_clients_of_a_round_are_drawn_without_repetition(folder):
+    settings = config(folder)
+    drawn = [participants(settings, number) for number in range(1, 101)]
+    assert all(len(set(clients)) == 3 and set(clients) <= set(range(5)) for clients in drawn)
+    assert len({tuple(clients) for clients in drawn}) == 10  # all choices of 3 out of 5
+    assert drawn == [participants(settings, number) for number in range(1, 101)]
+
+
 def test_a_folder_is_not_overwritten(folder, tmp_path):
-    running.start(config(folder, rounds=1), tmp_path / "run")
-    with pytest.raises(SettingsError, match="--resume"):
-        running.start(config(folder, rounds=1), tmp_path / "run")
-    with pytest.raises(SettingsError, match="not the folder of a run"):
-        running.resume(tmp_path)
+    execution.start(config(folder, rounds=1), tmp_path / "run")
+    with pytest.raises(RunFolderError, match="--resume"):
+        execution.start(config(folder, rounds=1), tmp_path / "run")
+    with pytest.raises(RunFolderError, match="not the folder of a run"):
+        execution.resume(tmp_path)
     versions = json.loads((tmp_path / "run" / "versions.json").read_text())
     assert {"klms", "python", "numpy", "torch"} <= set(versions)
 
 
-@pytest.mark.parametrize("split", ["noniid", "dirichlet"])
-def test_splits_are_used(folder, tmp_path, split):
-    running.start(config(folder, rounds=1, split=split, c_max=3), tmp_path / "run")
-    assert len(ledger(tmp_path / "run")) == 1
+def examples_per_class(folder: Path, path: Path, **given: object) -> np.ndarray:
+    """Return the examples of every client (rows) by class (columns), as the run's folder describes them."""
+    execution.start(config(folder, "fedavg", rounds=1, **given), path)
+    description = RunFolder(path).description()
+    assert description.classes == 10
+    counts = np.array(description.split)
+    assert counts.shape == (5, 10)
+    return counts
+
+
+def test_splits_are_used(folder, tmp_path):
+    even = examples_per_class(folder, tmp_path / "iid", split="iid")
+    assert even.sum() == 300
+    assert (even > 0).sum(axis=1).min() >= 9
+    few = examples_per_class(folder, tmp_path / "noniid", split="noniid", c_max=3)
+    classes = (few > 0).sum(axis=1)
+    assert classes.min() >= 1
+    assert classes.max() <= 3
+    skewed = examples_per_class(folder, tmp_path / "dirichlet", split="dirichlet", alpha=0.1)
+    assert skewed.sum() == 300
+    shares = skewed.max(axis=0) / skewed.sum(axis=0)
+    assert shares.mean() > 0.6  # most examples of a class are at one of the five clients
+    assert (even.max(axis=0) / even.sum(axis=0)).mean() < 0.4
 
 
 def test_a_split_that_the_data_does_not_have(folder, tmp_path):
-    with pytest.raises(ValueError, match="no authors"):
-        running.start(config(folder, rounds=1, split="natural"), tmp_path / "run")
+    with pytest.raises(InvalidArgument, match="no authors"):
+        execution.start(config(folder, rounds=1, split="natural"), tmp_path / "run")

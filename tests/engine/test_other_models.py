@@ -6,23 +6,15 @@ import pytest
 from klms.engine.federation import Federation
 from klms.engine.local import clients_in
 from klms.engine.rounds import one_round
-from klms.experiments.settings import resolve
+from klms.runs.settings import resolve
 from tests.data import files
+from tests.support.small_data import colours
 
 METHODS = {
     "fedpm-klms": {"optimizer": "adam", "lr": 0.1},
     "qsgd-klms": {"optimizer": "adam", "lr": 0.003, "server_lr": 1.0, "bucket": 256},
     "signsgd-klms": {"optimizer": "adam", "lr": 0.003, "server_lr": 0.01, "scale": 1.0},
 }
-
-
-def colours(n: int, classes: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of 3072 bytes, channel by channel, that are bright where the class says."""
-    labels = np.arange(n) % classes
-    images = rng.integers(0, 60, (n, 3, 32, 32))
-    for i, label in enumerate(labels):
-        images[i, label % 3, 3 * (label % 10) : 3 * (label % 10) + 4] += 180
-    return images.reshape(n, -1).astype(np.uint8), labels.astype(np.uint8)
 
 
 def cifar10(folder):
@@ -63,10 +55,10 @@ def nll_over_rounds(method: str, given: dict[str, object]) -> tuple[float, float
     federation = Federation.create(config)
     state = federation.method.init()
     before, _ = federation.method.evaluate(state, federation.test)
-    with clients_in(federation, config, 1) as run:
+    with clients_in(federation, 1) as clients:
         for _ in range(config.rounds):
-            result = one_round(federation, config, state, run)
-            assert result.record["bits_per_parameter"] < 3
+            result = one_round(federation, config, state, clients)
+            assert result.record.bits_per_parameter < 3
             state = result.state
     after, _ = federation.method.evaluate(state, federation.test)
     return before["nll"], after["nll"]

@@ -1,4 +1,4 @@
-"""Named experiments: their grids, the runner, and what it leaves when it is killed."""
+"""Named experiments: their grids, how these are run, and what is left when that is killed."""
 
 import json
 import os
@@ -13,12 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from klms.cli import app
-from klms.data import DataError
-from klms.experiments import catalogue, runner, toy
-from klms.experiments import run as running
-from klms.experiments.run_folder import RunFolder
-from klms.experiments.settings import SettingsError, resolve
-from tests.small_data import write_mnist
+from klms.errors import InvalidArgument, KLMSError, RunFolderError
+from klms.experiments import catalogue, grid, toy
+from tests.support.small_data import write_mnist
 
 
 @pytest.mark.parametrize("profile", ["small", "paper"])
@@ -54,9 +51,9 @@ def test_rows_can_be_chosen_by_name_and_by_method():
         "fedpm-klms",
         "fedpm-klms, fewer bits",
     }
-    with pytest.raises(SettingsError, match="fedpm"):
+    with pytest.raises(InvalidArgument, match="fedpm"):
         experiment.cells("small", only=["fedpn"])
-    with pytest.raises(SettingsError, match="table1"):
+    with pytest.raises(InvalidArgument, match="table1"):
         catalogue.load("tabel1")
 
 
@@ -82,7 +79,7 @@ def mnist(tmp_path_factory) -> Path:
     return write_mnist(tmp_path_factory.mktemp("mnist"))
 
 
-def test_finished_runs_are_not_run_again_and_broken_ones_go_on(mnist, tmp_path):
+def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path):
     tiny = experiment(mnist)
     cells = tiny.cells("small", seeds=2)
     assert [(cell.row, cell.seed) for cell in cells] == [
@@ -93,61 +90,46 @@ def test_finished_runs_are_not_run_again_and_broken_ones_go_on(mnist, tmp_path):
         ("fedavg", 1),
     ]
     done: list[str] = []
-    runner.run(cells[:2], tmp_path, workers=1, report=lambda cell: done.append(cell.row))
-    runner.run(cells, tmp_path, workers=2, report=lambda cell: done.append(f"{cell.row} {cell.seed}"))
+    grid.run_cells(cells[:2], tmp_path, workers=1, report=lambda cell: done.append(cell.row))
+    grid.run_cells(cells, tmp_path, workers=2, report=lambda cell: done.append(f"{cell.row} {cell.seed}"))
     assert sorted(done) == ["fedavg", "fedavg 1", "fedpm-klms", "fedpm-klms 1", "one 0"]
-    whole = runner.collect(tiny, cells, tmp_path)
+    whole = grid.collect(tiny, cells, tmp_path)
     assert set(whole["data"]["mnist"]["fedavg"]["seeds"]) == {"0", "1"}
     assert len(whole["data"]["mnist"]["fedavg"]["series"]["bits_per_parameter"]) == 3
-    json.dumps(whole)
+    assert json.loads(json.dumps(whole)) == whole
 
-    # A run that lost its checkpoint is not done: it is made again, and the results are the same.
+    # A run that lost its checkpoint is not complete: it runs again, and the results are the same.
     (cells[0].folder(tmp_path) / "checkpoint.npz").unlink()
-    assert [place.rounds for place in runner.standing(cells, tmp_path)] == [0, 3, 3, 3, 3]
-    runner.run(cells, tmp_path, workers=1, report=lambda cell: None)
-    assert runner.collect(tiny, cells, tmp_path) == whole
+    assert [found.rounds for found in grid.status(cells, tmp_path)] == [0, 3, 3, 3, 3]
+    grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
+    assert grid.collect(tiny, cells, tmp_path) == whole
 
-    # One that lost lines cannot be mended, one with a damaged checkpoint neither: that is told.
+    # Lost lines and a damaged checkpoint cannot be repaired: the error says so.
     metrics = cells[1].folder(tmp_path) / "metrics.jsonl"
     metrics.write_text("\n".join(metrics.read_text().splitlines()[:2]) + "\n")
-    with pytest.raises(SettingsError, match=r"fedavg, mnist, seed 0.*lost lines"):
-        runner.run(cells, tmp_path, workers=1, report=lambda cell: None)
+    with pytest.raises(KLMSError, match=r"fedavg, mnist, seed 0.*lost lines"):
+        grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
     (cells[2].folder(tmp_path) / "checkpoint.npz").write_bytes(b"PK")
-    with pytest.raises(SettingsError, match="damaged"):
-        runner.run(cells[2:], tmp_path, workers=1, report=lambda cell: None)
-
-
-def test_a_folder_is_run_by_one_process_at_a_time(mnist, tmp_path):
-    (cell,) = experiment(mnist).cells("small", only=["fedavg"], seeds=1)
-    runner.run([cell], tmp_path, workers=1, report=lambda cell: None)
-    folder = RunFolder(cell.folder(tmp_path))
-    with folder.locked(), pytest.raises(SettingsError, match="another process"):
-        running.resume(folder.path)
-
-
-def test_what_fails_at_the_start_leaves_no_folder(tmp_path):
-    config = resolve("fedavg", given={"data": "mnits"})
-    with pytest.raises(DataError):
-        running.start(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    with pytest.raises(RunFolderError, match="damaged"):
+        grid.run_cells(cells[2:], tmp_path, workers=1, report=lambda cell: None)
 
 
 def test_a_folder_of_other_settings_is_not_taken(mnist, tmp_path):
     cells = experiment(mnist).cells("small", only=["fedavg"], seeds=1)
-    runner.run(cells, tmp_path, workers=1, report=lambda cell: None)
+    grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
     other = experiment(mnist)
     other.content["rows"]["fedavg"] = {"lr": 0.05}
-    with pytest.raises(SettingsError, match="other settings"):
-        runner.run(other.cells("small", only=["fedavg"], seeds=1), tmp_path, workers=1, report=lambda cell: None)
+    with pytest.raises(RunFolderError, match="other settings"):
+        grid.run_cells(other.cells("small", only=["fedavg"], seeds=1), tmp_path, workers=1, report=lambda cell: None)
 
 
-def heed_interrupts() -> None:
-    """A job in the background of a shell is started with SIGINT ignored, and passes that on."""
+def accept_interrupts() -> None:
+    """Undo that a background job of a shell starts, and starts its children, with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def alive(process: str) -> bool:
-    """Not gone, and not a zombie that waits to be reaped."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -157,31 +139,37 @@ def alive(process: str) -> bool:
 KILLED = """
 import sys, json
 from pathlib import Path
-from klms.experiments import runner
+from klms.experiments import grid
 from tests.experiments.test_experiments import experiment
 if __name__ == "__main__":
     tiny = experiment(Path(sys.argv[1]))
     cells = tiny.cells("small", seeds=2)
-    runner.run(cells, Path(sys.argv[2]), workers=2, report=lambda cell: None)
-    Path(sys.argv[3]).write_text(json.dumps(runner.collect(tiny, cells, Path(sys.argv[2]))))
+    grid.run_cells(cells, Path(sys.argv[2]), workers=2, report=lambda cell: None)
+    Path(sys.argv[3]).write_text(json.dumps(grid.collect(tiny, cells, Path(sys.argv[2]))))
 """
 
 
-@pytest.mark.parametrize("how", ["everything", "only the parent", "Ctrl-C"])
-def test_an_experiment_that_is_killed_yields_the_same_results(mnist, tmp_path, how):
-    """Its workers end with it, whatever ends it: they would write into the ledgers of the next start."""
-    script = tmp_path / "killed.py"
+def start(mnist: Path, folder: Path, runs: str) -> subprocess.Popen[bytes]:
+    """Start the whole experiment in a process of its own, which writes `RUNS.json` at the end."""
+    script = folder / "killed.py"
     script.write_text(KILLED)
-    root = str(Path(__file__).parents[2])
+    command = [sys.executable, str(script), str(mnist), str(folder / runs), str(folder / f"{runs}.json")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=accept_interrupts)
 
-    def start(runs: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(script), str(mnist), str(tmp_path / runs), str(tmp_path / f"{runs}.json")]
-        environment = {**os.environ, "PYTHONPATH": root}
-        return subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=heed_interrupts)
 
-    assert start("whole").wait(120) == 0
-    process = start("killed")
-    deadline = time.monotonic() + 60
+@pytest.fixture(scope="module")
+def uninterrupted(mnist, tmp_path_factory) -> bytes:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    assert start(mnist, folder, "whole").wait(300) == 0
+    return (folder / "whole.json").read_bytes()
+
+
+@pytest.mark.parametrize("how", ["everything", "only the parent", "Ctrl-C"])
+def test_an_experiment_that_is_killed_yields_the_same_results(mnist, uninterrupted, tmp_path, how):
+    """Its workers end with it, however it ends: otherwise they would write into the ledgers of the next start."""
+    process = start(mnist, tmp_path, "killed")
+    deadline = time.monotonic() + 300
     while not list((tmp_path / "killed").rglob("checkpoint.npz")) and time.monotonic() < deadline:
         time.sleep(0.05)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -196,8 +184,8 @@ def test_an_experiment_that_is_killed_yields_the_same_results(mnist, tmp_path, h
         time.sleep(0.05)
     assert not [child for child in children if alive(child)]
     assert not (tmp_path / "killed.json").exists()
-    assert start("killed").wait(120) == 0
-    assert (tmp_path / "killed.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+    assert start(mnist, tmp_path, "killed").wait(300) == 0
+    assert (tmp_path / "killed.json").read_bytes() == uninterrupted
 
 
 def test_the_toy_model_behaves_as_the_paper_says():
@@ -215,8 +203,8 @@ def test_the_toy_model_behaves_as_the_paper_says():
     assert spread[-1]["mean"][-1] < 0.05 < 0.8 < first[-1]
 
 
-def test_a_part_of_an_experiment_is_not_filed_as_the_whole(tmp_path, mnist):
-    """Nor is one on other data: the committed results are those of the whole grid on the real data."""
+def test_a_part_of_an_experiment_is_not_committed_as_the_whole(tmp_path, mnist):
+    """Nor is a run on other data: the committed results are those of the whole grid on the real data."""
     arguments = ["experiment", "run", "kl-by-layer", "--data-dir", str(mnist), "--rounds", "1", "--workers", "1"]
     places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     shown = CliRunner().invoke(app, [*arguments, *places])
@@ -235,12 +223,12 @@ def test_the_commands(tmp_path, mnist):
     committed = json.loads((Path(__file__).parents[2] / "results" / "toy-overhead.json").read_text())
     assert json.loads((tmp_path / "toy-overhead.json").read_text()) == committed
     stands = CliRunner().invoke(app, ["experiment", "status", "kl-by-layer", "--runs", str(tmp_path)])
-    assert "0 of 1 done" in stands.output
+    assert "0 of 1 complete" in stands.output
     both = CliRunner().invoke(
         app,
         ["experiment", "status", "table1", "--only", "fedpm-klms, fewer bits", "--only", "drive,eden", "--seeds", "1"],
     )
-    assert "of 3 done" in both.output
+    assert "of 3 complete" in both.output
     wrong = CliRunner().invoke(app, ["experiment", "run", "tabel1"])
     assert wrong.exit_code == 1
     assert "table1" in wrong.output

@@ -10,8 +10,7 @@ from klms.cli import app
 from klms.experiments import catalogue
 from klms.experiments.toy import TOYS
 from tests.data import files
-from tests.engine.test_other_models import colours
-from tests.small_data import write_idx, write_mnist
+from tests.support.small_data import colours, write_idx, write_mnist
 
 
 def write_all(folder: Path) -> Path:

@@ -1,9 +1,9 @@
 """Our methods as Flower apps: what the local engine does, byte for byte, and what it never has to bear."""
 
 import json
+import sys
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,17 +13,20 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from klms.compressors.envelope import wrap
-from klms.engine.federation import Federation
+from klms.compressors.schemes import SCHEMES
+from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
-from klms.experiments import run
-from klms.experiments.run_folder import CHECKPOINT, RunFolder
-from klms.experiments.settings import SettingsError, resolve, to_toml
+from klms.errors import InvalidArgument, RunFolderError
 from klms.flower import client_app, server_app, template_app
-from klms.flower.frame import METHOD, Ticket, fingerprint
+from klms.flower.frame import OVERHEAD, fingerprint, read_frame
 from klms.flower.settings import ServerSettings, run_config, server_settings
-from klms.methods.base import State
+from klms.methods.state import State
+from klms.runs import execution
+from klms.runs.federate import federate
+from klms.runs.run_folder import CHECKPOINT, RunFolder
+from klms.runs.settings import resolve, to_toml
 from tests.flower.in_process import InProcessGrid, serve
-from tests.small_data import write_mnist
+from tests.support.small_data import write_mnist
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def on_flower(config, folder, tamper=None, **settings):
 def replies(folder, round_=1):
     """What became of the clients that were asked, without the zeros."""
     record = list(folder.records())[round_ - 1]
-    return {word: count for word, count in record["replies"].items() if count}
+    return {word: count for word, count in record.replies.items() if count}
 
 
 METHODS = ["fedpm", "fedpm-klms", "qsgd", "qsgd-klms", "signsgd", "signsgd-klms", "sgld", "sgld-klms", "topk", "marina"]
@@ -56,22 +59,21 @@ METHODS = ["fedpm", "fedpm-klms", "qsgd", "qsgd-klms", "signsgd", "signsgd-klms"
 @pytest.mark.parametrize("method", METHODS)
 def test_flower_and_the_local_engine_give_the_same_bytes(method, mnist, tmp_path):
     config = config_of(method, mnist, per_round=2)
-    run.start(config, tmp_path / "local")
+    execution.start(config, tmp_path / "local")
     flower = on_flower(config, tmp_path / "flower")
     ours, theirs = (list(RunFolder(tmp_path / name).records()) for name in ("local", "flower"))
+    flower_only = {"seconds", "replies", "payload_bytes"}
     for mine, other in zip(ours, theirs, strict=True):
-        assert {name: value for name, value in other.items() if name in mine and name != "seconds"} == {
-            name: value for name, value in mine.items() if name != "seconds"
-        }
-        assert other["payload_bytes"] == mine["uplink_bytes"] + 24 * 2
+        assert other.model_dump(exclude=flower_only) == mine.model_dump(exclude=flower_only)
+        assert other.payload_bytes == mine.uplink_bytes + OVERHEAD * 2
     local, remote = (State.from_bytes((tmp_path / name / CHECKPOINT).read_bytes()) for name in ("local", "flower"))
     assert local.to_bytes(private=False) == remote.to_bytes(private=False)
     assert replies(flower) == {"ok": 2}
 
 
-def test_a_server_that_is_started_again_goes_on_with_the_next_absolute_round(mnist, tmp_path):
+def test_a_server_that_is_started_again_resumes_with_the_next_absolute_round(mnist, tmp_path):
     config = config_of("fedpm-klms", mnist)
-    run.start(config, tmp_path / "whole")
+    execution.start(config, tmp_path / "whole")
     stopped = InProcessGrid(client_app(config), 3)
     send, asked = stopped.send_and_receive, []
 
@@ -94,9 +96,9 @@ def test_a_server_that_is_started_again_goes_on_with_the_next_absolute_round(mni
     assert (tmp_path / "flower" / CHECKPOINT).read_bytes() == (tmp_path / "whole" / CHECKPOINT).read_bytes()
 
 
-def test_a_folder_with_another_run_is_not_gone_on_with(mnist, tmp_path):
+def test_a_folder_with_another_run_is_not_resumed(mnist, tmp_path):
     on_flower(config_of("fedpm", mnist, rounds=1), tmp_path / "run")
-    with pytest.raises(SettingsError, match="another lr"):
+    with pytest.raises(RunFolderError, match="lr"):
         on_flower(config_of("fedpm", mnist, rounds=1, lr=0.5), tmp_path / "run")
 
 
@@ -121,14 +123,11 @@ class Faults:
             self.earlier = self.earlier or record["payload"]
             record["payload"] = self.earlier
         if client == 4:
-            number = int.from_bytes(record["payload"][4:8], "little")
-            record["payload"] = Ticket(METHOD, number, 4, fingerprint([b"else"])).frame(record["payload"][20:-4])
-        if client == 5:  # nothing is wrong with the frame, but with what is in it, and with what it says of itself
-            body = bytearray(record["payload"][20:-4])
-            body[40] ^= 1
-            record["payload"] = record["payload"][:20] + bytes(body)
-            ticket = Ticket(METHOD, *np.frombuffer(record["payload"][4:12], "<u4").tolist(), record["payload"][12:20])
-            record["payload"] = ticket.frame(bytes(body))
+            frame, head, message = read_frame(record["payload"])
+            record["payload"] = replace(frame, fingerprint=fingerprint([b"else"])).write(message, head)
+        if client == 5:  # the frame is sound, but not the message in it, nor what the client says of itself
+            frame, head, message = read_frame(record["payload"])
+            record["payload"] = frame.write(message[:40] + bytes([message[40] ^ 1]) + message[41:], head)
             reply.content["metrics"] = MetricRecord({"seconds.train": float("nan"), "kl_by_layer": [1.0]})
         return reply
 
@@ -138,7 +137,7 @@ def test_bad_clients_are_counted_by_cause_and_leave_no_trace(method, mnist, tmp_
     config = config_of(method, mnist, clients=8, rounds=2)
     bad = on_flower(config, tmp_path / "bad", Faults())
     assert replies(bad, 1) == {"ok": 3, "error": 1, "missing": 1, "corrupt": 2, "mismatch": 1}
-    assert all(r["payload_bytes"] == r["uplink_bytes"] + 24 * len(r["clients"]) for r in bad.records())
+    assert all(r.payload_bytes == r.uplink_bytes + OVERHEAD * len(r.clients) for r in bad.records())
     assert replies(bad, 2) == {"ok": 2, "error": 1, "missing": 1, "corrupt": 2, "stale": 1, "mismatch": 1}
 
     class GoodOnly:
@@ -160,16 +159,16 @@ def test_a_round_with_too_few_replies_is_passed_over_and_its_number_not_used_aga
 
     def lost_in_round_1(node, reply):
         train = reply.metadata.message_type == "train"
-        return None if train and int.from_bytes(reply.content["klms"]["payload"][4:8], "little") == 1 else reply
+        return None if train and read_frame(reply.content["klms"]["payload"])[0].round == 1 else reply
 
     folder = on_flower(config, tmp_path / "run", lost_in_round_1, min_replies=2)
     records = list(folder.records())
-    assert [record["round"] for record in records] == [1, 2, 3]
-    assert (records[0]["passed_over"], records[0]["uplink_bytes"], replies(folder)) == (1.0, 0, {"missing": 3})
-    assert "passed_over" not in records[1]
-    summary = run.summarise(folder)
+    assert [record.round for record in records] == [1, 2, 3]
+    assert [record.aggregated for record in records] == [False, True, True]
+    assert (records[0].uplink_bytes, replies(folder)) == (0, {"missing": 3})
+    summary = execution.summarise(folder)
     assert summary.rounds == 3
-    assert summary.bits_per_parameter == pytest.approx(np.mean([r["bits_per_parameter"] for r in records[1:]]))
+    assert summary.bits_per_parameter == pytest.approx(np.mean([r.bits_per_parameter for r in records[1:]]))
 
 
 def test_clients_that_never_join_are_missing_and_others_are_not_waited_for_twice(mnist, tmp_path):
@@ -178,10 +177,10 @@ def test_clients_that_never_join_are_missing_and_others_are_not_waited_for_twice
     grid.offline = {2}
     serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "run"), join_timeout=4.0)), grid)
     folder = RunFolder(tmp_path / "run")
-    first, second = (record["seconds"]["clients"] for record in folder.records())
+    first, second = (record.seconds["clients"] for record in folder.records())
     assert first >= 4.0 > second
     assert replies(folder) == {"ok": 2, "missing": 1}
-    assert [record["clients"] for record in folder.records()] == [[0, 2], [0, 2]]
+    assert [record.clients for record in folder.records()] == [(0, 2), (0, 2)]
 
 
 def test_a_node_that_comes_back_as_another_is_the_same_client_and_a_second_claim_is_not_taken(mnist, tmp_path):
@@ -200,7 +199,7 @@ def test_a_node_that_comes_back_as_another_is_the_same_client_and_a_second_claim
 
     grid.send_and_receive = changing
     serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "run"))), grid)
-    assert [record["clients"] for record in RunFolder(tmp_path / "run").records()] == [[0, 1, 2], [0, 1], [0, 1]]
+    assert [record.clients for record in RunFolder(tmp_path / "run").records()] == [(0, 1, 2), (0, 1), (0, 1)]
 
     grid = InProcessGrid(client_app(config), 3)
     grid.contexts[9] = Context(1, 9, {"partition-id": 1, "num-partitions": 3}, RecordDict(), {})
@@ -220,7 +219,7 @@ def test_a_node_whose_answer_was_lost_is_asked_again(mnist, tmp_path):
         return reply
 
     folder = on_flower(config, tmp_path / "run", lose_one, join_timeout=0.5)
-    assert [record["clients"] for record in folder.records()] == [[0, 2], [0, 1, 2], [0, 1, 2]]
+    assert [record.clients for record in folder.records()] == [(0, 2), (0, 1, 2), (0, 1, 2)]
 
 
 def test_a_client_that_sends_enormous_numbers_does_not_end_the_run(mnist, tmp_path):
@@ -230,11 +229,11 @@ def test_a_client_that_sends_enormous_numbers_does_not_end_the_run(mnist, tmp_pa
     def enormous(value):
         def tamper(node, reply):
             if node == 1 and reply.metadata.message_type == "train" and not reply.has_error():
-                payload = reply.content["klms"]["payload"]
-                ticket = Ticket(METHOD, *np.frombuffer(payload[4:12], "<u4").tolist(), payload[12:20])
-                d = (len(payload) - 24 - 12) // 4
-                message = wrap("float32", d, np.full(d, value, dtype="<f4").tobytes())
-                reply.content["klms"]["payload"] = ticket.frame(message)
+                frame, head, message = read_frame(reply.content["klms"]["payload"])
+                d = (len(message) - 12) // 4
+                number = SCHEMES["float32"].wire_number
+                message = wrap(number, d, np.full(d, value, dtype="<f4").tobytes())
+                reply.content["klms"]["payload"] = frame.write(message, head)
                 reply.content["metrics"]["kl_by_layer"] = [1.7e308] * 10
             return reply
 
@@ -257,11 +256,12 @@ def test_a_node_may_own_its_data(mnist, tmp_path):
     sent = [m for m in grid.received if m.metadata.message_type == "train"]
     federation = Federation.create(config.model_copy(update={"data_dir": tmp_path / "own"}))
     broadcast = federation.method.init().to_bytes(private=False)
-    parts = [federation.parts[0], np.arange(30), federation.parts[2]]
-    for client, (part, reply) in enumerate(zip(parts, sent, strict=True)):
-        alone = replace(federation, parts=[part] * 3)
-        assert reply.content["klms"]["payload"][20:-4] == update(alone, broadcast, client).message
-    assert record["replies"]["ok"] == 3
+    parts = federation.clients
+    indices = [parts.indices[0], np.arange(30), parts.indices[2]]
+    own = replace(federation, clients=Parts(parts.dataset, indices))
+    for client, reply in enumerate(sent):
+        assert read_frame(reply.content["klms"]["payload"])[2] == update(own, broadcast, client).message
+    assert record.replies["ok"] == 3
 
 
 def test_a_node_that_does_not_say_who_it_is_is_told(mnist, tmp_path):
@@ -285,25 +285,115 @@ def test_settings_are_those_of_klms_run_and_the_server_s_own():
     }
     assert run_config(given) == resolve("fedpm-klms", given={"evaluate_every": 2, "lr": 0.2})
     assert server_settings(given) == ServerSettings(min_replies=2, round_timeout=5.0)
-    with pytest.raises(SettingsError, match="names no method"):
+    with pytest.raises(InvalidArgument, match="names no method"):
         run_config({"lr": 0.1})
-    with pytest.raises(SettingsError, match="did you mean 'lr'"):
+    with pytest.raises(InvalidArgument, match="did you mean 'lr'"):
         run_config({"method": "fedpm", "lrr": 0.1})
     for wrong in ("2", 0, True, 1.5):
-        with pytest.raises(SettingsError, match="min-replies must be a int above 0"):
+        with pytest.raises(InvalidArgument, match="min_replies: Input should be"):
             server_settings({"min-replies": wrong})
 
 
-def test_the_template_holds_every_setting_and_is_what_new_writes(tmp_path):
+def written_settings(app):
+    return tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+
+
+def test_new_writes_every_setting(tmp_path):
     config = resolve("fedpm-klms", profile="small")
-    made = template_app.create(tmp_path / "app", config, ServerSettings())
-    shipped = Path(template_app.__file__).parent / "template"
-    for file in ("pyproject.toml", "README.md", "klms_app/client_app.py", "klms_app/server_app.py"):
-        assert (made / file).read_text() == (shipped / file).read_text()
-    settings = tomllib.loads((made / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    settings = written_settings(template_app.create(tmp_path / "app", config, ServerSettings(min_replies=3)))
     assert run_config(settings) == config
-    assert set(tomllib.loads(to_toml(config))) < set(settings)  # so `--run-config config.toml` of any run is taken
-    with pytest.raises(SettingsError, match="not empty"):
+    assert server_settings(settings) == ServerSettings(min_replies=3)
+    assert set(tomllib.loads(to_toml(config))) < set(settings)  # so `--run-config config.toml` of any run is accepted
+    with pytest.raises(InvalidArgument, match="not empty"):
         template_app.create(tmp_path / "app", config, ServerSettings())
     other = template_app.create(tmp_path / "other", resolve("qsgd", given={"data_dir": "d"}), ServerSettings())
     assert json.dumps("d") in (other / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_new_writes_can_be_run(own, mnist, tmp_path, monkeypatch):
+    config = config_of("fedpm-klms", mnist, rounds=2, epochs=1)
+    server = ServerSettings(run_folder=str(tmp_path / "run"), join_timeout=0.1)
+    app = template_app.create(tmp_path / "app", config, server, own=own)
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    assert (app / "klms_app" / "task.py").exists() == own
+    monkeypatch.syspath_prepend(app)
+    try:
+        parts = [path.split(":") for path in project["tool"]["flwr"]["app"]["components"].values()]
+        server_module, client_module = (__import__(name, fromlist=[attribute]) for name, attribute in parts)
+        settings = written_settings(app)
+        serve(server_module.app, InProcessGrid(client_module.app, 3, settings), settings)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "klms_app"]:
+            del sys.modules[name]
+    folder = RunFolder(tmp_path / "run")
+    assert [replies(folder, number) for number in (1, 2)] == [{"ok": 3}] * 2
+    assert folder.config().model == ("own" if own else "lenet")
+
+
+def points(seed, count=100):
+    """Points on either side of a plane, as a user may have them: double precision, labels of 32 bits."""
+    x = np.random.default_rng(seed).standard_normal((count, 3))
+    return x, (x @ [1.0, -2.0, 0.5] > 0).astype(np.int32)
+
+
+def own_model():
+    """A network that the library has not seen, with parameters that are not trained and differ on every machine."""
+    torch = pytest.importorskip("torch")
+
+    class Gated(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 24)
+            self.frozen = torch.nn.Parameter(torch.randn(24), requires_grad=False)
+            self.out = torch.nn.Linear(24, 2)
+
+        def forward(self, x):
+            return self.out(torch.tanh(self.layer(x)) * self.frozen)
+
+    return Gated()
+
+
+@pytest.mark.parametrize("method", ["fedpm-klms", "qsgd-klms", "eden"])
+def test_a_model_and_data_of_the_user_s_own(method, tmp_path):
+    torch = pytest.importorskip("torch")
+    asked = []
+
+    def data(client):
+        asked.append(client)
+        return points(client)
+
+    given = {"clients": 3, "rounds": 8, "evaluate_every": 1, "epochs": 4, "batch": 10}
+    config = resolve(method, profile="small", given=given)
+    grid = InProcessGrid(client_app(config, model=own_model, data=data), 3)
+    own = ServerSettings(run_folder=str(tmp_path / "run"))
+    torch.manual_seed(99)  # whatever else the server's process draws
+    serve(server_app(config, own, model=own_model, test=lambda: points(77, 200)), grid)
+    records = list(RunFolder(tmp_path / "run").records())
+    assert all(record.replies["ok"] == 3 for record in records)
+    assert set(asked) == {0, 1, 2}
+    torch.manual_seed(config.seed)
+    local = federate(
+        own_model(), [points(client) for client in range(3)], test=points(77, 200),
+        **{name: value for name, value in config if name not in ("data", "model", "clients")},
+    )  # fmt: skip
+    assert [record.digest for record in records] == [record.digest for record in local.ledger]
+    assert [record.accuracy for record in records] == [record.accuracy for record in local.ledger]
+    assert records[-1].accuracy > 0.8  # half of the points are on either side
+
+
+@pytest.mark.parametrize("own", [{}, {"model": own_model, "data": points}])
+def test_the_client_app_can_be_pickled_as_flower_s_simulation_does(own, mnist):
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    config = config_of("fedpm", mnist, rounds=1)
+    app = cloudpickle.loads(cloudpickle.dumps(client_app(config, **own)))
+    grid = InProcessGrid(app, 1)
+    (reply,) = grid.send_and_receive([Message(RecordDict(), dst_node_id=1, message_type="query")])
+    assert reply.content["metrics"]["client"] == 0
+
+
+def test_a_user_s_model_without_data_is_refused():
+    with pytest.raises(InvalidArgument, match="both model= and data="):
+        client_app(model=own_model)
+    with pytest.raises(InvalidArgument, match="both model= and test="):
+        server_app(test=lambda: points(0))

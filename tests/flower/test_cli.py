@@ -22,6 +22,17 @@ def test_new_writes_an_app_with_the_settings_that_were_said(tmp_path):
     assert settings["min-replies"] == 1
 
 
+def test_new_with_own_adds_a_file_for_the_user_s_model_and_data(tmp_path):
+    shown = invoke("new", str(tmp_path / "app"), "--own", "--rounds", "3")
+    assert shown.exit_code == 0, shown.output
+    assert "task.py" in shown.output
+    assert "def client_data(" in (tmp_path / "app" / "klms_app" / "task.py").read_text()
+    for name in ("client_app", "server_app"):
+        lines = (tmp_path / "app" / "klms_app" / f"{name}.py").read_text().splitlines()[1:]
+        assert len([line for line in lines if line]) == 3
+        assert "from .task import" in "".join(lines)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

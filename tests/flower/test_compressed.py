@@ -9,10 +9,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from klms.compressors.schemes import SCHEMES
+from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.errors import InvalidArgument
 from klms.flower import Compressed, compress
-from klms.flower.choice import LENGTHLESS
-from klms.flower.frame import ARRAYS, Ticket
+from klms.flower.frame import read_frame
 from tests.flower.in_process import InProcessGrid
 
 SHAPES = {"w": (60, 40), "bias": (40,), "head": (40, 10)}
@@ -69,7 +69,7 @@ def test_the_two_lines_keep_fedavg_going_at_the_bits_that_were_said():
     assert len(result.evaluate_metrics_clientapp) == 10
 
 
-def test_arrays_that_pass_as_they_are_arrive_exactly():
+def test_arrays_that_are_sent_unchanged_arrive_exactly():
     plain = run(FedAvg(), InProcessGrid(stock_client(), 3), rounds=1)
     squeezed = run(Compressed(FedAvg(), bits_per_parameter=1.5), InProcessGrid(stock_client(compress()), 3), rounds=1)
     np.testing.assert_allclose(plain.arrays["bias"].numpy(), squeezed.arrays["bias"].numpy(), atol=1e-6)
@@ -83,10 +83,10 @@ def test_fedadam_sees_arrays_as_ever():
     assert result.train_metrics_clientapp[20]["klms-bits-per-parameter"] <= 2.0
 
 
-@pytest.mark.parametrize("scheme", list(SCHEMES))
+@pytest.mark.parametrize("scheme", list(UPDATE_SCHEMES))
 def test_every_scheme_trains(scheme):
     own = {"qsgd": {"bucket": 64}, "qsgd-klms": {"bucket": 64}, "topk": {"keep": 0.1}}.get(scheme, {})
-    step = {"step": 0.1} if scheme in LENGTHLESS else {}
+    step = {"step": 0.1} if UPDATE_SCHEMES[scheme].directions_only else {}
     strategy = Compressed(FedAvg(), scheme=scheme, seed=3, **step, **own)
     result = run(strategy, InProcessGrid(stock_client(compress(seed=4)), 4), rounds=25)
     assert distance(result) < 0.6, scheme
@@ -102,7 +102,7 @@ def test_the_same_seeds_give_the_same_model_and_other_rounds_other_randomness():
     assert np.abs(final() - final(rounds_before=2)).max() > 1e-3
 
 
-def test_a_server_that_goes_on_tells_clients_the_absolute_round():
+def test_a_server_that_resumes_tells_clients_the_absolute_round():
     grid = InProcessGrid(stock_client(compress()), 2)
     run(Compressed(FedAvg(), rounds_before=7), grid, rounds=2)
     train = [message for message in grid.sent if message.metadata.message_type == "train"]
@@ -116,17 +116,29 @@ def test_clients_with_the_mod_serve_a_server_without():
     np.testing.assert_allclose(plain.arrays["w"].numpy(), modded.arrays["w"].numpy(), atol=1e-6)
 
 
-def test_clients_without_the_mod_take_part_as_they_are():
+def test_clients_without_the_mod_take_part_uncompressed():
     result = run(Compressed(FedAvg()), InProcessGrid(stock_client(sees=("arrays", "config", "klms")), 3), rounds=8)
     assert distance(result) < 0.1
     assert counts(result) == {"ok": 3, "uncompressed": 3}
     assert result.train_metrics_clientapp[1]["klms-uplink-bytes"] == 0
 
 
-def test_error_feedback_lives_in_the_context_of_the_node():
-    grid = InProcessGrid(stock_client(compress()), 2)
-    run(Compressed(FedAvg(), scheme="topk", keep=0.05), grid, rounds=2)
-    assert all("klms.memory" in context.state for context in grid.contexts.values())
+def test_what_error_feedback_does_not_send_is_in_the_context_of_the_node_and_sent_later():
+    update = np.random.default_rng(2).standard_normal((50, 40)).astype(np.float32)
+    app = ClientApp(mods=[compress()])
+
+    @app.train()
+    def train(message, context):
+        arrays = ArrayRecord({"w": Array(message.content["arrays"]["w"].numpy() + update)})
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    grid = InProcessGrid(app, 1)
+    inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=1, min_train_nodes=1)
+    start = ArrayRecord({"w": Array(np.zeros_like(update))})
+    result = Compressed(inner, scheme="topk", keep=0.05).start(grid, start, num_rounds=3)
+    sent, waiting = result.arrays["w"].numpy(), grid.contexts[1].state["klms.memory"]["lost"].numpy()
+    assert 0 < np.count_nonzero(sent) <= 3 * 0.05 * update.size
+    np.testing.assert_allclose(sent.ravel() + waiting, 3 * update.ravel(), atol=1e-4)
 
 
 class Faults:
@@ -224,7 +236,7 @@ def test_a_client_whose_update_is_not_finite_fails_alone():
     ],
 )
 def test_wrong_settings_are_explained(settings, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(InvalidArgument, match=words):
         Compressed(FedAvg(), **settings)
 
 
@@ -286,9 +298,11 @@ def test_odd_metrics_leave_no_trace_in_model_or_side_information(change, scheme)
     assert metrics["klms-ok"] == 3
     for name in SHAPES:
         np.testing.assert_array_equal(with_odd[name].numpy(), without[name].numpy())
-    assert strategy._side.keys() == other._side.keys()
-    for name in strategy._side:
-        np.testing.assert_array_equal(strategy._side[name], other._side[name])
+    side, other_side = strategy._coder.side, other._coder.side
+    assert side.keys() == other_side.keys()
+    assert bool(side) == (scheme == "qsgd-klms")
+    for name in side:
+        np.testing.assert_array_equal(side[name], other_side[name])
 
 
 def test_of_two_replies_the_one_that_can_be_weighed_counts():
@@ -303,13 +317,10 @@ def test_of_two_replies_the_one_that_can_be_weighed_counts():
 
 
 def test_a_client_s_choice_of_dtype_is_not_everybody_s():
-    def short(node, reply):  # the first bytes of the body are the dtypes
+    def short(node, reply):  # the first byte of the head is the dtype of the first array
         if node == 1:
-            payload = reply.content["klms"]["payload"]
-            head = np.frombuffer(payload[4:12], "<u4").tolist()
-            body = bytearray(payload[20:-4])
-            body[0] = 1
-            reply.content["klms"]["payload"] = Ticket(ARRAYS, *head, payload[12:20]).frame(bytes(body))
+            frame, head, message = read_frame(reply.content["klms"]["payload"])
+            reply.content["klms"]["payload"] = frame.write(message, b"\x01" + head[1:])
         return reply
 
     arrays, metrics, _ = one_round(short)
@@ -375,7 +386,7 @@ def test_clipping_at_clients_is_refused_and_at_the_server_taken():
         DifferentialPrivacyServerSideFixedClipping,
     )
 
-    with pytest.raises(ValueError, match="clips at the server"):
+    with pytest.raises(InvalidArgument, match="clips at the server"):
         Compressed(DifferentialPrivacyClientSideFixedClipping(FedAvg(), 0.1, 1.0, 3))
     inner = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, clipping_norm=1.0, num_sampled_clients=3)
     result = run(Compressed(inner), InProcessGrid(stock_client(compress()), 3), rounds=1)
@@ -389,3 +400,79 @@ def test_every_start_without_a_seed_draws_its_own():
     run(strategy, grid, rounds=1)
     seeds = [m.content["klms"]["seed"] for m in grid.sent if m.metadata.message_type == "train"]
     assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
+
+
+def test_every_flipped_bit_of_a_payload_costs_its_client_the_turn():
+    """The frame's checksum covers header and head, the scheme's own the message: together every byte."""
+    grid = InProcessGrid(stock_client(compress(seed=1)), 1)
+    inner = FedAvg(min_available_nodes=1, min_train_nodes=1, min_evaluate_nodes=1)  # it would wait for a second node
+    strategy = Compressed(inner, seed=1, bits_per_parameter=1.0)
+    arrays = ArrayRecord({name: Array(np.zeros(shape, dtype=np.float32)) for name, shape in SHAPES.items()})
+
+    def outcome(change):
+        (reply,) = grid.send_and_receive(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+        reply.content["klms"]["payload"] = change(reply.content["klms"]["payload"])
+        return strategy.aggregate_train(1, [reply])[1]
+
+    length = int(outcome(lambda payload: payload)["klms-uplink-bytes"])
+    assert length > 200
+    rng = np.random.default_rng(0)
+    for at in [*range(0, 40), *range(40, length, 7)]:
+        flip = 1 << int(rng.integers(8))
+        metrics = outcome(lambda p, at=at, flip=flip: p[:at] + bytes([p[at] ^ flip]) + p[at + 1 :])
+        assert (metrics["klms-ok"], metrics["klms-corrupt"]) == (0, 1), at
+    for cut in (0, 10, 27, 28, 40, length - 1):
+        assert outcome(lambda p, cut=cut: p[:cut])["klms-corrupt"] == 1
+    assert outcome(lambda p: p + b"x")["klms-corrupt"] == 1
+
+
+def test_a_model_with_nothing_to_compress_has_no_message():
+    app = ClientApp(mods=[compress()])
+
+    @app.train()
+    def train(message, context):
+        arrays = {name: Array(array.numpy() + np.float32(1)) for name, array in message.content["arrays"].items()}
+        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    def longer(node, reply):
+        if node == 1 and reply.metadata.message_type == "train":
+            reply.content["klms"]["payload"] += b"x"
+        return reply
+
+    grid = InProcessGrid(app, 3, tamper=longer)
+    start = ArrayRecord({"b": Array(np.zeros(5, dtype=np.float32))})
+    result = Compressed(FedAvg(fraction_evaluate=0.0)).start(grid, start, num_rounds=1)
+    assert counts(result) == {"ok": 2, "corrupt": 1}
+    assert result.arrays["b"].numpy().tolist() == [1.0] * 5
+
+
+def test_a_round_without_enough_replies_leaves_the_side_information_unchanged():
+    strategy = Compressed(FedAvg(), scheme="qsgd-klms", seed=1, min_replies=2)
+    grid = InProcessGrid(stock_client(compress(seed=1)), 2)
+    arrays = ArrayRecord({name: Array(np.zeros(shape, dtype=np.float32)) for name, shape in SHAPES.items()})
+
+    def counts_after(number, lose):
+        replies = list(grid.send_and_receive(strategy.configure_train(number, arrays, ConfigRecord(), grid)))
+        strategy.aggregate_train(number, replies[lose:])
+        return int(strategy._coder.side["count_of"]), int(strategy._coder.side["counts"].sum())
+
+    assert counts_after(1, lose=1) == (0, 0)
+    count, symbols = counts_after(2, lose=0)
+    assert count == 2  # the reply of the round before is not among them
+    assert symbols > 0
+
+
+def test_a_damaged_reply_does_not_take_the_place_of_a_sound_one():
+    class Twice(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            messages = list(super().configure_train(server_round, arrays, config, grid))
+            return messages + list(super().configure_train(server_round, arrays, config, grid))
+
+    strategy = Compressed(Twice())
+    grid = InProcessGrid(stock_client(compress()), 2)
+    arrays = ArrayRecord({name: Array(np.zeros(shape, dtype=np.float32)) for name, shape in SHAPES.items()})
+    replies = grid.send_and_receive(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+    replies[-1].content["klms"]["payload"] = b"garbage"
+    _, metrics = strategy.aggregate_train(1, replies[::-1])
+    assert (metrics["klms-ok"], metrics["klms-corrupt"]) == (3, 1)

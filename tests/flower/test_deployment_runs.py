@@ -8,15 +8,16 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from klms.experiments import run
-from klms.experiments.run_folder import CHECKPOINT, RunFolder
-from klms.experiments.settings import resolve
 from klms.flower import client_app, server_app, template_app
 from klms.flower.deployment import Deployment
+from klms.flower.frame import read_frame
 from klms.flower.settings import ServerSettings
-from klms.methods.base import State
+from klms.methods.state import State
+from klms.runs import execution
+from klms.runs.run_folder import CHECKPOINT, RunFolder
+from klms.runs.settings import resolve
 from tests.flower.in_process import InProcessGrid, serve
-from tests.small_data import write_mnist
+from tests.support.small_data import write_mnist
 
 FAULTY = """
 from flwr.app import ConfigRecord
@@ -64,21 +65,21 @@ def states(*folders: Path) -> list[bytes]:
 def test_flower_s_simulation_and_the_local_engine_give_the_same_bytes(tmp_path):
     """Fifty seconds, most of them Ray's."""
     config = config_of(tmp_path, clients=3)
-    run.start(config, tmp_path / "local")
+    execution.start(config, tmp_path / "local")
     app, folder = app_for(tmp_path, config, min_replies=3)
     with Deployment(tmp_path / "deployment", 3, simulated=True) as deployment:
         number = deployment.submit(app, {})
         status = deployment.wait(number, timeout=300)
         assert status == "finished:completed", deployment.log("superlink")[-3000:]
     ours, theirs = list(RunFolder(tmp_path / "local").records()), list(folder.records())
-    assert [record["digest"] for record in ours] == [record["digest"] for record in theirs]
-    assert len({record["digest"] for record in ours}) == config.rounds
+    assert [record.digest for record in ours] == [record.digest for record in theirs]
+    assert len({record.digest for record in ours}) == config.rounds
     local, flower = states(tmp_path / "local", folder.path)
     assert local == flower
 
 
 @pytest.mark.soak
-def test_nodes_and_apps_fail_and_the_run_goes_on(tmp_path):
+def test_nodes_and_apps_fail_and_the_run_continues(tmp_path):
     config = config_of(tmp_path, clients=6, rounds=5)
     app, folder = app_for(tmp_path, config, round_timeout=300.0)
     (app / "klms_app" / "client_app.py").write_text(FAULTY)
@@ -94,12 +95,12 @@ def test_nodes_and_apps_fail_and_the_run_goes_on(tmp_path):
         status = deployment.wait(number, timeout=900, on_tick=kill_one_in_round_2)
         assert status == "finished:completed", deployment.log("superlink")[-3000:]
     records = list(folder.records())
-    counts = [{word: n for word, n in record["replies"].items() if n} for record in records]
+    counts = [{word: n for word, n in record.replies.items() if n} for record in records]
     print(counts)
     assert counts[0] == {"ok": 4, "error": 1, "corrupt": 1}
     assert counts[2:] == [{"ok": 2, "error": 1, "corrupt": 1, "stale": 1, "missing": 1}] * 3
-    assert [record["clients"] for record in records[2:]] == [[4, 5]] * 3
-    assert [record["round"] for record in records] == [1, 2, 3, 4, 5]
+    assert [record.clients for record in records[2:]] == [(4, 5)] * 3
+    assert [record.round for record in records] == [1, 2, 3, 4, 5]
 
     class OnlyThose:
         """Of an untroubled run, the replies that counted."""
@@ -107,8 +108,8 @@ def test_nodes_and_apps_fail_and_the_run_goes_on(tmp_path):
         def __call__(self, node, reply):
             if reply.metadata.message_type != "train":
                 return reply
-            number = int.from_bytes(reply.content["klms"]["payload"][4:8], "little")
-            return reply if node - 1 in records[number - 1]["clients"] else None
+            number = read_frame(reply.content["klms"]["payload"])[0].round
+            return reply if node - 1 in records[number - 1].clients else None
 
     own = ServerSettings(run_folder=str(tmp_path / "untroubled"))
     serve(server_app(config, own), InProcessGrid(client_app(config), 6, tamper=OnlyThose()))
@@ -118,9 +119,9 @@ def test_nodes_and_apps_fail_and_the_run_goes_on(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="processes are found in /proc")
-def test_a_server_that_is_killed_goes_on_with_the_next_absolute_round(tmp_path):
+def test_a_server_that_is_killed_resumes_with_the_next_absolute_round(tmp_path):
     config = config_of(tmp_path, clients=2, rounds=4)
-    run.start(config, tmp_path / "whole")
+    execution.start(config, tmp_path / "whole")
     app, folder = app_for(tmp_path, config)
     with Deployment(tmp_path / "deployment", 2) as deployment:
         first = deployment.submit(app, {})
@@ -132,7 +133,7 @@ def test_a_server_that_is_killed_goes_on_with_the_next_absolute_round(tmp_path):
         assert deployment.wait(second, timeout=600) == "finished:completed", deployment.log("superlink")[-3000:]
         assert deployment.wait(first, timeout=120) == "finished:failed"
     assert list(folder.records())[:2] == before  # to the microsecond: these rounds were not run again
-    assert [record["round"] for record in folder.records()] == [1, 2, 3, 4]
+    assert [record.round for record in folder.records()] == [1, 2, 3, 4]
     whole, resumed = states(tmp_path / "whole", folder.path)
     assert whole == resumed
 
@@ -143,7 +144,7 @@ def test_the_demo_trains_and_leaves_nothing_behind(tmp_path, secure):
     from klms.flower import demo
 
     rounds = list(demo.run(tmp_path, rounds=3, secure=secure))
-    assert [done.round for done in rounds] == [1, 2, 3]
-    assert all(done.replies == 3 for done in rounds)
-    assert rounds[-1].accuracy > 0.5
-    assert all(done.wire.up > done.payload_bytes for done in rounds)
+    assert [done.record.round for done in rounds] == [1, 2, 3]
+    assert all(len(done.record.clients) == 3 for done in rounds)
+    assert rounds[-1].record.accuracy > 0.5
+    assert all(done.wire.up > done.record.payload_bytes for done in rounds)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
 
-from klms.codec import CorruptMessage, KLMSError
+from klms.errors import CorruptMessage, InvalidArgument, KLMSError
 from klms.flower.model import Model
 
 ARRAYS = {
@@ -24,7 +24,7 @@ def trained(**changes):
     return {**{name: array.copy() for name, array in ARRAYS.items()}, **changes}
 
 
-def test_matrices_and_long_vectors_are_compressed_and_the_rest_passes():
+def test_matrices_and_long_vectors_are_compressed_and_the_rest_is_sent_unchanged():
     assert MODEL.layout.names == ("conv", "table")
     assert MODEL.layout.d == 5012
     assert MODEL.size == 12 + 3 + 3 + 1 + 5000 + 0 + 2
@@ -35,44 +35,57 @@ def test_matrices_and_long_vectors_are_compressed_and_the_rest_passes():
 def test_an_update_comes_back_in_the_client_s_own_dtypes():
     new = trained(conv=ARRAYS["conv"] + 0.5, bias=ARRAYS["bias"] * 2, variance=np.full(3, 0.25, dtype=np.float32))
     new["steps"] = np.array(9, dtype=np.int32)
+    MODEL.check(new)
     update = MODEL.difference(new)
     assert update[:12].tolist() == [0.5] * 12
     assert not update[12:].any()
-    dtypes, kept, message = MODEL.read(MODEL.write(new, b"message"))
-    assert message == b"message"
-    restored = MODEL.apply(update, dtypes, kept)
+    restored = MODEL.apply(update, *MODEL.read_head(MODEL.write_head(new)))
     assert list(restored) == list(ARRAYS)
     for name, array in new.items():
         assert restored[name].dtype == array.dtype, name
         np.testing.assert_array_equal(restored[name], array)
 
 
-def test_replies_with_other_arrays_are_refused_where_they_are_made():
-    without = trained()
-    del without["bias"]
-    with pytest.raises(ValueError, match="these differ: bias"):
-        MODEL.difference(without)
-    with pytest.raises(ValueError, match="conv was received as"):
-        MODEL.difference(trained(conv=np.ones((4, 3), dtype=np.float32)))
-    with pytest.raises(ValueError, match="complex64"):
-        MODEL.difference(trained(bias=np.zeros(3, dtype=np.complex64)))
-    with pytest.raises(ValueError, match="conv was received as numbers with a point"):
-        MODEL.difference(trained(conv=np.ones((3, 4), dtype=np.int32)))
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"extra": np.zeros(1)}, "these differ: extra"),
+        ({"conv": np.ones((4, 3), dtype=np.float32)}, r"conv was received as \(3, 4\); the reply has \(4, 3\)"),
+        ({"bias": np.zeros(3, dtype=np.complex64)}, "complex64"),
+        ({"conv": np.ones((3, 4), dtype=np.int32)}, "conv was received as floating-point numbers"),
+    ],
+)
+def test_replies_with_other_arrays_are_refused_where_they_are_made(changes, words):
+    with pytest.raises(InvalidArgument, match=words):
+        MODEL.check(trained(**changes))
 
 
 def test_what_would_poison_an_average_is_refused_where_it_arrives():
-    body = MODEL.write(trained(variance=np.array([1.0, np.nan, 1.0])), b"")
+    head = MODEL.write_head(trained(variance=np.array([1.0, np.nan, 1.0])))
     with pytest.raises(CorruptMessage, match="variance is not finite"):
-        MODEL.read(body)
+        MODEL.read_head(head)
     with pytest.raises(CorruptMessage, match="conv cannot be int64"):
-        MODEL.read(bytes([7]) + body[1:])
+        MODEL.read_head(bytes([7]) + head[1:])
+    dtypes, unchanged = MODEL.read_head(MODEL.write_head(trained()))
+    with pytest.raises(CorruptMessage, match="table is not finite"):  # 1e5 is too large for float16
+        MODEL.apply(np.full(MODEL.layout.d, 1e5, dtype=np.float32), dtypes, unchanged)
+
+
+def test_a_head_that_is_too_short_or_too_long_is_refused():
+    head = MODEL.write_head(trained())
+    MODEL.read_head(head)
+    for length in range(len(head)):
+        with pytest.raises(CorruptMessage):
+            MODEL.read_head(head[:length])
+    with pytest.raises(CorruptMessage, match="1 bytes after the arrays"):
+        MODEL.read_head(head + b"x")
 
 
 @given(st.binary(max_size=60))
-def test_garbage_is_a_typed_error_or_the_rest_of_it_is_the_message(body):
+def test_garbage_is_a_typed_error_or_arrays_of_the_model(head):
     try:
-        _, kept, message = MODEL.read(body)
+        dtypes, unchanged = MODEL.read_head(head)
     except KLMSError:
         return
-    assert len(message) <= len(body) - len(ARRAYS)
-    assert all(kept[name].shape == ARRAYS[name].shape for name in kept)
+    assert len(dtypes) == len(ARRAYS)
+    assert all(unchanged[name].shape == ARRAYS[name].shape for name in unchanged)

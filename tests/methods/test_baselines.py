@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from klms import inspect
-from klms.compressors.mask import MaskCoder
-from klms.methods.base import State
+from klms.compressors.mask import Mask, draw_mask
+from klms.errors import InvalidArgument
 from klms.methods.dense import Dense
 from klms.methods.dp_rec import epsilon
-from klms.methods.fedmask import FedMask
+from klms.methods.fedpm import FedMask
 from klms.methods.marina import Marina
-from tests.methods.test_methods import examples, method_of
+from klms.methods.state import State
+from tests.support.training import examples, method_of, play_round, train_clients
 
 
 def test_error_feedback_remembers_what_was_not_sent():
@@ -22,27 +23,22 @@ def test_error_feedback_remembers_what_was_not_sent():
     state = method.init()
     first = method.client_update(state, 1, examples(), method.private_rng(1, 1))
     update = method.local_update(state.vector("weights"), examples(), method.private_rng(1, 1))
-    sent = method.compressor.decode(first.message, {}, key=method.key(1, 1))
+    sent = method.compressor.decode(first.message, {}, key=method.key(1, 1)).vector
     np.testing.assert_allclose(first.memory + sent, update, atol=1e-7)
 
     # With it, what two rounds send adds up to what two rounds learned, but for what is still remembered.
-    again = method.client_update(state.remembering([first]), 1, examples(), method.private_rng(1, 1))
-    sent += method.compressor.decode(again.message, {}, key=method.key(1, 1))
+    again = method.client_update(state.remembering({1: first.memory}), 1, examples(), method.private_rng(1, 1))
+    sent = sent + method.compressor.decode(again.message, {}, key=method.key(1, 1)).vector
     np.testing.assert_allclose(again.memory + sent, 2 * update, atol=1e-6)
     forgetful = method.client_update(state, 1, examples(), method.private_rng(1, 1))
     assert forgetful.message != again.message
 
 
 def test_error_feedback_is_a_setting_of_every_dense_method():
-    assert (
-        method_of("terngrad")
-        .client_update(method_of("terngrad").init(), 0, examples(), np.random.default_rng(0))
-        .memory
-        is None
-    )
-    method = method_of("signsgd", error_feedback=True)
-    upload = method.client_update(method.init(), 0, examples(), np.random.default_rng(0))
-    assert upload.memory is not None
+    for given, remembers in (({}, False), ({"error_feedback": True}, True)):
+        method = method_of("signsgd", **given)
+        upload = method.client_update(method.init(), 0, examples(), np.random.default_rng(0))
+        assert (upload.memory is not None) == remembers
 
 
 def test_memories_are_in_the_checkpoint_and_not_in_the_broadcast():
@@ -54,11 +50,9 @@ def test_memories_are_in_the_checkpoint_and_not_in_the_broadcast():
 
 def rounds(method, count: int, clients: int = 3) -> list[State]:
     states = [method.init()]
-    for number in range(1, count + 1):
-        uploads = [
-            method.client_update(states[-1], c, examples(), method.private_rng(number, c)) for c in range(clients)
-        ]
-        states.append(method.server_update(states[-1], uploads).state)
+    for _ in range(count):
+        uploads = train_clients(method, states[-1], examples(), clients)
+        states.append(play_round(method, states[-1], uploads).state)
     return states
 
 
@@ -92,15 +86,15 @@ def test_fedmask_sends_thresholds_and_averages_them():
     method = method_of("fedmask", margin=0.01)
     assert isinstance(method, FedMask)
     state = method.init()
-    uploads = [method.client_update(state, c, examples(20), method.private_rng(1, c)) for c in range(3)]
+    uploads = train_clients(method, state, examples(20))
     again = method.client_update(state, 0, examples(20), method.private_rng(1, 0))
     assert again.message == uploads[0].message
-    masks = [MaskCoder(method.layout).decode(upload.message) for upload in uploads]
-    after = method.server_update(state, uploads).state
+    masks = [Mask(method.layout).unpack(upload.message) for upload in uploads]
+    after = play_round(method, state, uploads).state
     np.testing.assert_allclose(after.vector("theta"), np.clip(np.mean(masks, axis=0), 0.01, 0.99), atol=1e-6)
-    # A mask is no sample: it is the same whatever the generator.
     phi = np.array([0.2, 0.49, 0.5, 0.9], dtype=np.float32)
-    assert method.draw(phi, np.random.default_rng(0)).tolist() == [0, 0, 1, 1]
+    assert draw_mask(phi, None).tolist() == [0, 0, 1, 1]
+    np.testing.assert_array_equal(method.sample_mask(after, 0), method.sample_mask(after, 1))
 
 
 def test_epsilon_is_that_of_the_gaussian_mechanism():
@@ -114,15 +108,15 @@ def test_epsilon_is_that_of_the_gaussian_mechanism():
 def test_dp_rec_clips_reports_and_centres_on_the_last_mean():
     method = method_of("dp-rec", clip=0.5, sigma=0.05, fixed=50)
     state = method.init()
-    uploads = [method.client_update(state, c, examples(), method.private_rng(1, c)) for c in range(3)]
-    outcome = method.server_update(state, uploads)
-    assert outcome.facts["epsilon"] == pytest.approx(epsilon(0.05, 1, 1e-5), rel=1e-6)
-    assert outcome.facts["delta"] == 1e-5
-    vectors = [method.decoder(state)(upload) for upload in uploads]
+    uploads = train_clients(method, state, examples())
+    outcome = play_round(method, state, uploads)
+    assert outcome.metrics["epsilon"] == pytest.approx(epsilon(0.05, 1, 1e-5), rel=1e-6)
+    assert outcome.metrics["delta"] == 1e-5
+    vectors = [method.decode(state, upload.client, upload.message).vector for upload in uploads]
     np.testing.assert_allclose(outcome.state.vector("mean"), np.mean(vectors, axis=0), atol=1e-6)
-    assert "kl_bits_per_parameter" not in outcome.facts  # no message says it
+    assert "kl_bits_per_parameter" not in outcome.metrics  # no message says it
     assert all(inspect(upload.message).mean_kl == 0 for upload in uploads)
     assert method_of("dp-rec", selection="greedy").compressor.coder.codec.selection == "sample"
     for name in ("dp-rec", "marina"):
-        with pytest.raises(ValueError, match="error feedback"):
+        with pytest.raises(InvalidArgument, match="error_feedback"):
             method_of(name, error_feedback=True)

@@ -1,47 +1,17 @@
 import numpy as np
 import pytest
-import torch
 
 from klms import Codec, KLMSError, UpdateRule, inspect
 from klms.compressors.block_coder import BlockCoder
 from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
-from klms.experiments.settings import resolve
-from klms.learning.network import Network
-from klms.learning.training import Examples
-from klms.methods.base import State, Upload
+from klms.compressors.mask import Mask
+from klms.methods.base import Upload
 from klms.methods.fedpm import FedPM
-from klms.methods.langevin import Langevin, noise_std
-from klms.methods.registry import METHODS, create
-
-torch.set_num_threads(1)
-
-
-def examples(n: int = 60) -> Examples:
-    rng = np.random.default_rng(0)
-    labels = np.arange(n) % 10
-    x = rng.integers(0, 60, (n, 1, 28, 28)).astype(np.uint8)
-    for i, label in enumerate(labels):
-        x[i, 0, 2 * label : 2 * label + 6, 4:24] += 180
-    return Examples(x, labels.astype(np.int64))
-
-
-SMALL = {
-    "clients": 3,
-    "width": 0.2,
-    "epochs": 1,
-    "batch": 16,
-    "bits": 6,
-    "target": 6.0,
-    "bucket": 256,
-    "gamma": 1e-4,
-    "burn_in": 1,
-}
-
-
-def method_of(name: str, **given: object):
-    config = resolve(name, profile="small", given=SMALL | given)
-    return create(config, Network.create("lenet", (1, 28, 28), 10, config.width))
+from klms.methods.langevin import Langevin, LangevinSettings, noise_std
+from klms.methods.state import State
+from klms.methods.table import METHODS
+from tests.support.training import examples, learner_without_model, method_of, play_round, train_clients
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -52,14 +22,11 @@ def test_every_method_goes_through_rounds(name):
     for number in range(1, 4):
         received = State.from_bytes(state.to_bytes(private=False))
         assert not received.private
-        uploads = [
-            method.client_update(received, client, examples(), method.private_rng(number, client))
-            for client in range(3)
-        ]
+        uploads = train_clients(method, received, examples())
         again = method.client_update(received, 1, examples(), method.private_rng(number, 1))
         assert again.message == uploads[1].message
-        outcome = method.server_update(state, uploads)
-        assert outcome.facts["bits_per_parameter"] == pytest.approx(
+        outcome = play_round(method, state, uploads)
+        assert outcome.metrics["bits_per_parameter"] == pytest.approx(
             np.mean([8 * len(u.message) / method.layout.d for u in uploads])
         )
         metrics, state = method.evaluate(outcome.state, examples())
@@ -82,11 +49,9 @@ def test_klms_methods_train(name):
     method = method_of(name, epochs=3, **learning)
     state = method.init()
     before, _ = method.evaluate(state, examples())
-    for number in range(1, 9):
-        uploads = [
-            method.client_update(state, client, examples(), method.private_rng(number, client)) for client in range(3)
-        ]
-        state = method.server_update(state, uploads).state
+    for _ in range(8):
+        uploads = train_clients(method, state, examples())
+        state = play_round(method, state, uploads).state
     after, _ = method.evaluate(state, examples())
     assert after["nll"] < before["nll"]
     assert max(len(u.message) for u in uploads) < method.layout.d / 8
@@ -96,12 +61,12 @@ def test_a_message_of_another_round_or_client_is_refused():
     method = method_of("fedpm-klms")
     state = method.init()
     upload = method.client_update(state, 1, examples(), method.private_rng(1, 1))
-    method.server_update(state, [upload])
+    play_round(method, state, [upload])
     with pytest.raises(KLMSError):
-        method.server_update(state, [Upload(2, upload.message, upload.seconds)])
+        play_round(method, state, [Upload(2, upload.message, upload.seconds)])
     later = State(1, state.shared, state.private)
     with pytest.raises(KLMSError):
-        method.server_update(later, [upload])
+        play_round(method, later, [upload])
 
 
 def test_bayes_agg():
@@ -111,36 +76,24 @@ def test_bayes_agg():
     state = method.init()
     means = []
     for number in range(1, 4):
-        uploads = [method.client_update(state, c, examples(20), method.private_rng(number, c)) for c in range(3)]
-        masks = [method_masks(method, u) for u in uploads]
+        uploads = train_clients(method, state, examples(20))
+        masks = [Mask(method.layout).unpack(upload.message) for upload in uploads]
         means.append(np.mean(masks, axis=0))
-        state = method.server_update(state, uploads).state
+        state = play_round(method, state, uploads).state
         expected = means[0] if number == 1 else (means[0] + means[1]) / 2 if number == 2 else means[2]
         np.testing.assert_allclose(state.shared["theta"], np.clip(expected, 0.001, 0.999), atol=1e-6)
 
 
-def method_masks(method, upload):
-    from klms.compressors.mask import MaskCoder
-
-    return MaskCoder(method.layout).decode(upload.message)
-
-
-class Fixed:
-    """A network of `d` parameters that is never called."""
-
-    def __init__(self, d: int) -> None:
-        from klms.compressors.layout import Layout
-
-        self.layout = Layout(("x",), ((d,),))
-
-    def kaiming(self, seed: int) -> np.ndarray:
-        return np.zeros(self.layout.d, dtype=np.float32)
+def langevin(compressor, clients: int, gamma: float) -> Langevin:
+    settings = LangevinSettings(gamma=gamma, precision=0.0)
+    arrives = isinstance(compressor, KLMSGaussian)
+    d = compressor.coder.d if arrives else compressor.d
+    return Langevin(learner_without_model(d), 3, clients, compressor, arrives, 1, settings)
 
 
 def sgld_klms(d: int, clients: int, per_round: int, gamma: float) -> Langevin:
     coder = BlockCoder(d, Codec(bits=12), target=2.0, max_size=4096, rule=UpdateRule(1.0, 4.0))
-    compressor = KLMSGaussian(noise_std(gamma, clients, per_round), coder)
-    return Langevin(Fixed(d), 3, clients, per_round, compressor, True, 1, gamma, 0.0, 0)
+    return langevin(KLMSGaussian(noise_std(gamma, clients, per_round), coder), clients, gamma)
 
 
 @pytest.mark.parametrize(("clients", "per_round"), [(10, 10), (20, 5)])
@@ -159,7 +112,7 @@ def test_sgld_klms_has_the_noise_of_langevin_dynamics(clients, per_round):
         )
         for c in range(per_round)
     ]
-    step = method.server_update(state, uploads).state.vector("weights").astype(float)
+    step = play_round(method, state, uploads).state.vector("weights").astype(float)
     wanted = -gamma * clients / per_round * gradients.sum(axis=0, dtype=float)
     residual = step - wanted
     assert residual.var() == pytest.approx(2 * gamma, rel=0.03)
@@ -175,11 +128,10 @@ def test_a_gaussian_posterior_is_sampled(scheme):
     center = np.array([1.0, -2.0])
     d = 2 * chains
     if scheme == "sgld":
-        method = Langevin(Fixed(d), 3, clients, clients, Float32(d), False, 1, gamma, 0.0, 0)
+        method = langevin(Float32(d), clients, gamma)
     else:
-        coder = BlockCoder(d, Codec(bits=12), target=2.0, max_size=64, rule=UpdateRule(1.5, 2.5))
-        compressor = KLMSGaussian(noise_std(gamma, clients, clients), coder)
-        method = Langevin(Fixed(d), 3, clients, clients, compressor, True, 1, gamma, 0.0, 0)
+        coder = BlockCoder(d, Codec(bits=8), target=2.0, max_size=64, rule=UpdateRule(1.5, 2.5))
+        method = langevin(KLMSGaussian(noise_std(gamma, clients, clients), coder), clients, gamma)
     state = method.init()
     seen = []
     for number in range(1, 441):
@@ -195,7 +147,7 @@ def test_a_gaussian_posterior_is_sampled(scheme):
             )
             for c in range(clients)
         ]
-        state = method.server_update(state, uploads).state
+        state = play_round(method, state, uploads).state
         if number > 400 and number % 10 == 0:
             seen.append(state.vector("weights").reshape(chains, 2).astype(float))
     samples = np.concatenate(seen)
@@ -207,10 +159,10 @@ def test_a_gaussian_posterior_is_sampled(scheme):
 def test_klms_messages_report_their_kl():
     method = method_of("signsgd-klms")
     state = method.init()
-    uploads = [method.client_update(state, c, examples(), method.private_rng(1, c)) for c in range(3)]
-    facts = method.server_update(state, uploads).facts
+    uploads = train_clients(method, state, examples())
+    metrics = play_round(method, state, uploads).metrics
     infos = [inspect(u.message) for u in uploads]
-    assert facts["update_round"] == 1.0
-    assert facts["kl_bits_per_parameter"] == pytest.approx(
+    assert metrics["update_round"] == 1.0
+    assert metrics["kl_bits_per_parameter"] == pytest.approx(
         np.mean([i.mean_kl * i.blocks / method.layout.d for i in infos])
     )

@@ -1,4 +1,4 @@
-"""A browser to test with: headless Chromium and its DevTools protocol, through two pipes. No driver, no package."""
+"""A browser to test with: headless Chromium, driven by its DevTools protocol through two pipes, without a package."""
 
 import fcntl
 import json
@@ -14,16 +14,17 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = ("--headless=new", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars", "--no-first-run")
 OPTIONS += ("--disable-background-networking", "--disable-dev-shm-usage", "--no-default-browser-check")
+OPTIONS += ("--disable-component-update", "--disable-sync")
 
 
 def program() -> str:
-    """Where the browser is; without one the test is skipped."""
+    """Find the browser; without one the test is skipped."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     return found or pytest.skip(f"no browser: none of {', '.join(NAMES)} is on PATH")
 
 
 def _pipe() -> tuple[int, int]:
-    """With numbers that are out of the way of 3 and 4."""
+    """Open a pipe whose descriptors are neither 3 nor 4."""
     low = os.pipe()
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in low]
     for fd in low:
@@ -32,7 +33,7 @@ def _pipe() -> tuple[int, int]:
 
 
 class Page:
-    """One page of one browser; `events` are what it told of itself."""
+    """One page of one browser; `events` holds the events that it sent."""
 
     def __init__(self, profile: Path) -> None:
         command = [program(), *OPTIONS, f"--user-data-dir={profile}", "about:blank"]
@@ -79,13 +80,13 @@ class Page:
             self.events.append(self._receive())
 
     def run(self, script: str) -> object:
-        """The value of an expression; promises are waited for."""
+        """Evaluate an expression; a promise is awaited."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def settle(self) -> None:
-        """Until the page has drawn what it was told, and has heard of its scrolling."""
+        """Wait until the page is drawn and has handled its scroll events."""
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def press(self, key: str) -> None:

@@ -1,9 +1,11 @@
-"""Run folders to report on, without running anything."""
+"""Run folders to report on, made without training."""
 
 import json
 from pathlib import Path
 
 import numpy as np
+
+from klms.runs.run_folder import CHECKPOINT, CONFIG, DESCRIPTION, METRICS
 
 DEFAULTS = {
     "data": "mnist",
@@ -28,30 +30,30 @@ def line(number, accuracy=None, *, bits=0.5, bytes_up=1000, kl=None, seconds=Non
     return record | {"seconds": parts} | more
 
 
-def write_run(folder: Path, method="fedpm", *, seed=0, rounds=3, lines=None, facts=False, bounds=None, **settings):
-    """A finished run of three rounds, unless told otherwise."""
+def write_run(folder: Path, method="fedpm", *, seed=0, rounds=3, lines=None, described=False, bounds=None, **settings):
+    """Write a run; by default, a finished one of three rounds."""
     folder.mkdir(parents=True)
     settings = {"method": method, **DEFAULTS, "rounds": rounds, "seed": seed, **settings}
     toml = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in settings.items())
-    (folder / "config.toml").write_text(toml, encoding="utf-8")
+    (folder / CONFIG).write_text(toml, encoding="utf-8")
     records = lines or [line(number, 0.8 + number / 100) for number in range(1, rounds + 1)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    if facts:
+    (folder / METRICS).write_text("".join(json.dumps(record) + "\n" for record in records))
+    if described:
         layers = [{"name": "conv.weight", "size": 60}, {"name": "fc.weight", "size": 40}]
         split = [[5, 3], [0, 9], [4, 4], [8, 1]]
-        (folder / "run.json").write_text(json.dumps({"layers": layers, "split": split, "classes": 2}))
+        (folder / DESCRIPTION).write_text(json.dumps({"layers": layers, "split": split, "classes": 2}))
     if bounds is not None:
-        with (folder / "checkpoint.npz").open("wb") as file:
+        with (folder / CHECKPOINT).open("wb") as file:
             np.savez(file, allow_pickle=False, **{"round": np.array(3), "shared.block_bounds": np.array(bounds)})
     return folder
 
 
 def gallery(root: Path) -> Path:
-    """Runs that fill every table and figure."""
+    """Write runs that fill every table and figure."""
     for seed in range(2):
-        write_run(root / f"fedpm-{seed}", "fedpm", seed=seed, facts=True)
+        write_run(root / f"fedpm-{seed}", "fedpm", seed=seed, described=True)
         klms = [line(n, 0.79 + n / 100 + seed / 1000, bits=0.02, bytes_up=50, kl=0.01 / n) for n in (1, 2, 3)]
-        write_run(root / f"klms-{seed}", "fedpm-klms", seed=seed, lines=klms, facts=True, bounds=[0, 10, 45, 100])
+        write_run(root / f"klms-{seed}", "fedpm-klms", seed=seed, lines=klms, described=True, bounds=[0, 10, 45, 100])
     qsgd = [line(n, 0.9 - n / 100, bits=0.1, bytes_up=200) for n in (1, 2, 3)]
     write_run(root / "deeper" / "still" / "qsgd", "qsgd", lines=qsgd)
     return root

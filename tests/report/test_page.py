@@ -1,6 +1,8 @@
 import base64
 import json
 import re
+import time
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -20,7 +22,7 @@ def embedded(html):
 
 
 def test_a_hostile_name_stays_a_name(tmp_path):
-    lines = [line(1, 0.5, kl=float("nan"), nll=float("inf")), line(2, 0.6)]
+    lines = [line(1, 0.5), line(2, 0.6)]
     write_run(tmp_path / "runs" / "<b>x", method=HOSTILE, rounds=2, lines=lines, data=HOSTILE, model=HOSTILE)
     html = page.render(as_json(make([tmp_path / "runs"])))
     assert html.count("<script") == 2
@@ -43,18 +45,23 @@ def test_the_policy_names_the_only_script(tmp_path):
     assert embedded(live)["poll"] > 0
 
 
-def test_the_command_writes_and_says_what_it_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("klms.report.write._painter", lambda: None)
+def test_the_command_writes_and_says_what_it_left_out(tmp_path):
     gallery(tmp_path / "runs")
+    write_run(tmp_path / "runs" / "again", "qsgd", lines=[line(1, 0.5)])
+    with (write_run(tmp_path / "runs" / "hurt", "fedavg") / "metrics.jsonl").open("a") as file:
+        file.write("damage\n")
     (write_run(tmp_path / "runs" / "broken") / "config.toml").write_text("=")
     result = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    assert "5 runs" in result.output
+    assert "6 runs" in result.output
     assert "left out: broken: config.toml is not TOML" in result.output
     data = embedded((tmp_path / "out" / "index.html").read_text())
-    assert data["files"] == ["csv"]
-    assert "klms[plots]" in result.output
-    assert [one["name"] for one in data["skipped"]] == ["broken"]
+    assert "left out: again: it has the same settings and seed as deeper/still/qsgd" in result.output
+    assert "incomplete: hurt: line 4" in result.output
+    assert data["csv"]
+    assert data["runs"] == sum(len(task["runs"]) for task in data["tasks"]) == 6
+    assert [one["name"] for one in data["left_out"]] == ["broken", "again"]
+    assert [one["name"] for one in data["incomplete"]] == ["hurt"]
 
 
 def test_nothing_to_report_is_an_error(tmp_path):
@@ -75,8 +82,8 @@ def browser(tmp_path_factory):
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     gallery(folder / "runs")
-    write_run(folder / "runs" / "hostile", method=HOSTILE, rounds=5, facts=True, bounds=[0, 100])
-    (folder / "index.html").write_text(page.render(as_json(make([folder / "runs"]), files=["png"])))
+    write_run(folder / "runs" / "hostile", method=HOSTILE, rounds=5, described=True, bounds=[0, 100])
+    (folder / "index.html").write_text(page.render(as_json(make([folder / "runs"]), csv=True)))
     return (folder / "index.html").as_uri()
 
 
@@ -90,6 +97,8 @@ def test_in_a_browser(browser, address, tmp_path, width, dark):
     assert browser.run("document.documentElement.scrollWidth") == width
     assert browser.run("[...document.querySelectorAll('figure')].every(f => f.querySelector('.plot svg *'))")
     assert browser.run("document.querySelectorAll('figure').length") == 9
+    bits = "[...document.querySelectorAll('thead th')].find(th => th.textContent === 'bits/parameter up')"
+    assert 0 < browser.run(f"{bits}.getBoundingClientRect().right") < width
     ink = browser.run("getComputedStyle(document.body).backgroundColor")
     assert (ink == "rgb(14, 17, 22)") == dark
     shot = base64.b64decode(browser.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
@@ -138,7 +147,7 @@ def test_points_tell_their_numbers_to_the_keyboard_and_the_pointer(browser, addr
     assert browser.run("document.getElementById('tip').innerText").splitlines() == [
         "fedpm",
         "accuracy 0.83 ± 0",
-        "bits/parameter 0.5",
+        "bits/parameter up 0.5",
     ]
     dot = f"{figure}.querySelector('[data-series=qsgd] .dot')"
     browser.run(f"{dot}.scrollIntoView({{block: 'center'}})")
@@ -150,6 +159,42 @@ def test_points_tell_their_numbers_to_the_keyboard_and_the_pointer(browser, addr
     assert not browser.run("document.getElementById('tip').hidden")
     assert browser.run("document.getElementById('tip').innerText").startswith("qsgd\naccuracy 0.87")
     assert browser.run("document.documentElement.scrollWidth") == 390
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_figure_can_be_saved_as_an_svg_file_that_stands_alone(browser, address, tmp_path, dark):
+    browser.open(address, width=390, dark=dark)
+    browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    figure = "document.getElementById('mnist-iid-lenet-accuracy-rounds')"
+    hidden = f"[...{figure}.querySelectorAll('.legend button')].find(b => b.textContent === 'qsgd')"
+    browser.run(f"{hidden}.click()")
+    count = browser.run("document.querySelectorAll('.files button').length")
+    assert count == 9
+    for index in range(count):
+        browser.run(f"document.querySelectorAll('.files button')[{index}].click()")
+        until = time.monotonic() + 10
+        while len(list(tmp_path.glob("*.svg"))) <= index:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    assert browser.complaints() == []
+    assert browser.requests()[1:] == [url for url in browser.requests()[1:] if url.startswith("blob:")]
+    assert not browser.run("document.querySelector('.stage')")
+    for file in tmp_path.glob("*.svg"):
+        content = file.read_text()
+        assert "var(" not in content
+        assert "color(" not in content
+        root = ElementTree.fromstring(content)
+        assert root.get("width") == "720"
+        assert root[0].get("fill") == "rgb(255, 255, 255)"
+        assert not [element for element in root.iter() if "class" in element.attrib or "style" in element.attrib]
+        browser.open(file.as_uri(), width=800)
+        assert browser.complaints() == []
+        assert browser.requests() == [file.as_uri()]
+    curves = ElementTree.parse(tmp_path / "mnist-iid-lenet-accuracy-rounds.svg")
+    texts = ["".join(text.itertext()) for text in curves.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "Accuracy by round: mnist, i.i.d."
+    assert {"fedpm", "fedpm-klms"} <= set(texts)
+    assert "qsgd" not in texts
 
 
 def test_dark_and_light_by_button(browser, address):

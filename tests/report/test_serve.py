@@ -9,7 +9,6 @@ import time
 import pytest
 
 from klms.report.serve import Server
-from tests.experiments.test_experiments import heed_interrupts
 from tests.report.chromium import Page
 from tests.report.folders import line, write_run
 
@@ -44,7 +43,7 @@ def test_the_page_and_its_data(server):
     assert status == 200
     assert headers["Content-Type"] == "application/json"
     data = json.loads(body)
-    assert data["going"]
+    assert not data["all_finished"]
     assert data["poll"] > 0
 
 
@@ -87,6 +86,11 @@ def test_only_get(server, method):
 def test_a_foreign_name_for_this_machine_gets_nothing(server):
     assert ask(server, "/data.json", Host="evil.example:80")[0] == 404
     assert ask(server, "/data.json", Host="localhost:9")[0] == 200
+
+
+def heed_interrupts():
+    """Undo what a shell does to its background jobs: they start with SIGINT ignored, and hand that down."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(tmp_path):

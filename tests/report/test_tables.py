@@ -2,15 +2,16 @@ import math
 
 import pytest
 
+from klms.methods.table import METHODS
 from klms.report.collect import collect
-from klms.report.document import arrange
-from klms.report.paper import reported
+from klms.report.document import arrange, as_json
+from klms.report.paper import _entries, reported
 from klms.report.table import places
 from tests.report.folders import line, write_run
 
 
 def table(*places):
-    (section,) = arrange(*collect(places)).sections
+    (section,) = arrange(collect(places)).sections
     return section.table
 
 
@@ -29,9 +30,9 @@ def test_mean_and_deviation_by_hand(tmp_path):
     assert cells["accuracy"].deviation == pytest.approx(math.sqrt(21e-4))
     assert (cells["accuracy"].text, cells["accuracy"].spread) == ("0.9400", "0.0458")
     # bits of the runs: 2, 1.5 and 1
-    assert cells["bits/parameter"].value == pytest.approx(1.5)
-    assert cells["bits/parameter"].deviation == pytest.approx(0.5)
-    assert cells["below 32"].value == pytest.approx((16 + 64 / 3 + 32) / 3)
+    assert cells["bits/parameter up"].value == pytest.approx(1.5)
+    assert cells["bits/parameter up"].deviation == pytest.approx(0.5)
+    assert cells["x smaller"].value == pytest.approx(32 / 1.5)
     assert cells["MB up"].value == pytest.approx(1.5)
     assert cells["coding"].value == pytest.approx(0.75 / 4)
     assert cells["coding"].text == "18.8%"
@@ -64,7 +65,7 @@ def test_settings_that_differ_make_rows_and_others_do_not(tmp_path):
 def test_a_legend_names_as_few_settings_as_tell_rows_apart(tmp_path):
     for index, (target, low, lr) in enumerate([(6.0, 0.7, 0.1), (9.5, 0.72, 0.1), (9.5, 0.72, 0.2)]):
         write_run(tmp_path / str(index), "fedpm-klms", target=target, low=low, lr=lr)
-    (section,) = arrange(*collect([tmp_path])).sections
+    (section,) = arrange(collect([tmp_path])).sections
     assert [group.settings for group in section.task.groups] == [
         "lr 0.1, target 6, low 0.7",
         "lr 0.1, target 9.5, low 0.72",
@@ -81,12 +82,12 @@ def test_another_split_is_another_table(tmp_path):
     write_run(tmp_path / "a", c_max=9)  # says nothing of an i.i.d. split
     write_run(tmp_path / "b", "qsgd")
     write_run(tmp_path / "c", split="noniid", c_max=2, per_round=2)
-    sections = arrange(*collect([tmp_path])).sections
+    sections = arrange(collect([tmp_path])).sections
     assert [section.task.title for section in sections] == [
         "mnist, i.i.d.",
-        "mnist, non-i.i.d., at most 2 classes a client",
+        "mnist, non-i.i.d., at most 2 classes per client",
     ]
-    assert sections[1].task.subtitle == "lenet, 2 of 4 clients a round, 600 training examples"
+    assert sections[1].task.subtitle == "lenet, 2 of 4 clients per round, 600 training examples"
 
 
 def test_unfinished_runs_are_no_part_of_a_mean_of_finished_ones(tmp_path):
@@ -94,7 +95,7 @@ def test_unfinished_runs_are_no_part_of_a_mean_of_finished_ones(tmp_path):
     write_run(tmp_path / "b", seed=1, lines=[line(1, 0.1)])
     cells = row(table(tmp_path), "fedpm")
     assert cells["accuracy"].value == pytest.approx(0.9)
-    assert cells["seeds"].text == "1 (+1 going)"
+    assert cells["seeds"].text == "1 of 2"
     alone = row(table(tmp_path / "b"), "fedpm")
     assert (alone["accuracy"].text, alone["rounds"].text) == ("0.1000", "1 of 3")
 
@@ -102,17 +103,73 @@ def test_unfinished_runs_are_no_part_of_a_mean_of_finished_ones(tmp_path):
 def test_a_copy_is_no_further_seed(tmp_path):
     write_run(tmp_path / "a", lines=[line(1, 0.5)])
     write_run(tmp_path / "b")
-    report = arrange(*collect([tmp_path]))
+    report = arrange(collect([tmp_path]))
     assert row(report.sections[0].table, "fedpm")["rounds"].text == "3"
-    assert [(one.name, one.why) for one in report.skipped] == [("a", "the same settings and seed as b")]
+    assert [(one.name, one.why) for one in report.left_out] == [("a", "it has the same settings and seed as b")]
+    assert report.runs == 1
 
 
 def test_numbers_that_are_none_leave_their_cell_empty(tmp_path):
-    lines = [line(1, 0.1, nll=float("nan"), ece=None, seconds={"train": 0.0})]
+    lines = [line(1, 0.1, nll=None, ece=None, seconds={"train": 0.0})]
     made = table(write_run(tmp_path / "a", rounds=1, lines=lines))
     names = [column.name for column in made.columns]
     assert "accuracy" in names
     assert not {"nll", "ece", "coding", "seconds"} & set(names)
+
+
+def test_rounds_that_were_skipped_do_not_lower_the_bitrate(tmp_path):
+    skipped = line(2, 0.8, bits=0.0, bytes_up=0, passed_over=1)
+    write_run(tmp_path / "a", lines=[line(1, 0.8, bits=0.5), skipped, line(3, 0.9, bits=0.3)])
+    (section,) = arrange(collect([tmp_path])).sections
+    assert row(section.table, "fedpm")["bits/parameter up"].value == pytest.approx(0.4)
+    (figure,) = [figure for figure in section.figures if figure.id == "bits-rounds"]
+    assert [point.x for point in figure.series[0].points] == [1, 3]
+
+
+def test_a_run_without_aggregated_rounds_has_no_ratio(tmp_path):
+    lines = [line(1, bits=0.0, bytes_up=0, passed_over=1)]
+    made = table(write_run(tmp_path / "a", rounds=1, lines=lines))
+    assert "x smaller" not in [column.name for column in made.columns]
+
+
+def test_every_run_of_the_report_is_listed(tmp_path):
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", seed=1, lines=[line(1, 0.1)])
+    write_run(tmp_path / "c", seed=1, lines=[line(1, 0.1), line(2, 0.2)])
+    made = as_json(arrange(collect([tmp_path])))
+    listed = [(run["name"], run["rounds"]) for run in made["tasks"][0]["runs"]]
+    assert listed == [("a", "3 of 3"), ("c", "2 of 3, not in the mean")]
+    assert made["runs"] == 2
+    assert [remark["name"] for remark in made["left_out"]] == ["b"]
+    assert not made["all_finished"]
+
+
+def test_methods_are_in_the_order_of_the_table_and_families_share_a_hue(tmp_path):
+    for method in ("zeta", *reversed(METHODS), "alpha-klms"):
+        write_run(tmp_path / method, method)
+    groups = arrange(collect([tmp_path])).groups
+    assert [group.method for group in groups] == [*METHODS, "alpha-klms", "zeta"]
+    styles = {group.method: group.style for group in groups}
+    for one in METHODS.values():
+        same = {name for name in METHODS if styles[name].hue == styles[one.name].hue}
+        assert same >= {name for name, entry in METHODS.items() if entry.family == one.family}
+    for method, style in styles.items():
+        klms = "klms" in method.split("-")
+        assert (style.dashes == 0, style.hollow) == (klms, not klms), method
+    assert len({(style.hue, style.dashes) for style in styles.values()}) >= len(METHODS)
+
+
+def test_an_unknown_method_has_a_hue_of_its_own(tmp_path):
+    for method in ("fedavg", "fedpm", "mine", "theirs"):
+        write_run(tmp_path / method, method)
+    assert len({group.style.hue for group in arrange(collect([tmp_path])).groups}) == 4
+
+
+def test_rows_of_a_klms_method_have_shades_before_they_have_dashes(tmp_path):
+    for target in range(1, 6):
+        write_run(tmp_path / str(target), "fedpm-klms", target=target)
+    styles = [group.style for group in arrange(collect([tmp_path])).groups]
+    assert [(style.shade, style.dashes) for style in styles] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)]
 
 
 def test_three_digits():
@@ -131,35 +188,40 @@ def test_the_papers_numbers_stand_beside_the_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "experiment", "method", "points"),
+    ("config", "source", "method", "points"),
     [
-        ({"data": "cifar10", "split": "iid"}, "table1", "qsgd", [(0.753, 0.072)]),
-        ({"data": "cifar100", "split": "iid"}, "table1", "fedpm-klms", [(0.469, 0.072), (0.455, 0.018)]),
-        ({"data": "emnist", "split": "iid"}, "table1", "marina", [(0.867, 2.04)]),
-        ({"data": "cifar10", "split": "noniid", "c_max": 4}, "table2", "signsgd-klms", [(0.53, 0.074), (0.52, 0.018)]),
-        ({"data": "cifar100", "split": "noniid", "c_max": 40}, "table2", "eden", [(0.425, 0.81)]),
-        ({"data": "cifar10", "split": "noniid", "c_max": 2}, "noniid-hard", "drive", [(0.221, 0.885)]),
-        ({"data": "cifar100", "split": "noniid", "c_max": 20}, "noniid-hard", "fedpm", [(0.181, 0.999)]),
-        ({"data": "stackoverflow", "split": "natural"}, "stackoverflow", "fedpm-klms", [(0.24, 0.015)]),
+        ({"data": "cifar10", "split": "iid"}, "Table 1", "qsgd", [(0.753, 0.072)]),
+        ({"data": "cifar100", "split": "iid"}, "Table 1", "fedpm-klms", [(0.469, 0.072), (0.455, 0.018)]),
+        ({"data": "emnist", "split": "iid"}, "Table 1", "marina", [(0.867, 2.04)]),
+        ({"data": "cifar10", "split": "noniid", "c_max": 4}, "Table 2", "signsgd-klms", [(0.53, 0.074), (0.52, 0.018)]),
+        ({"data": "cifar100", "split": "noniid", "c_max": 40}, "Table 2", "eden", [(0.425, 0.81)]),
+        ({"data": "cifar10", "split": "noniid", "c_max": 2}, "appendix, c_max", "drive", [(0.221, 0.885)]),
+        ({"data": "cifar100", "split": "noniid", "c_max": 20}, "appendix, c_max", "fedpm", [(0.181, 0.999)]),
+        ({"data": "stackoverflow", "split": "natural"}, "appendix, Stack Overflow", "fedpm-klms", [(0.24, 0.015)]),
         (
             {"data": "mnist", "split": "noniid", "c_max": 4, "clients": 10, "per_round": 10},
-            "bayesian",
+            "appendix, Bayesian",
             "sgld-klms",
             [(0.922, 0.08)],
         ),
-        ({"data": "mnist", "split": "iid", "clients": 50, "per_round": 10}, "bayesian", "qlsd", [(0.868, 0.5)]),
+        (
+            {"data": "mnist", "split": "iid", "clients": 50, "per_round": 10},
+            "appendix, Bayesian",
+            "qlsd",
+            [(0.868, 0.5)],
+        ),
         (
             {"data": "mnist", "split": "noniid", "c_max": 4, "clients": 50, "per_round": 10},
-            "bayesian",
+            "appendix, Bayesian",
             "sgld-klms",
             [(0.92, 0.06)],
         ),
     ],
 )
-def test_the_papers_tables(config, experiment, method, points):
+def test_the_papers_tables(config, source, method, points):
     found = reported(config)
     assert found is not None
-    assert found.experiment == experiment
+    assert found.source.startswith(source)
     assert [(point.accuracy, point.bits) for point in found.methods[method]] == points
 
 
@@ -169,12 +231,9 @@ def test_what_the_paper_did_not_run_has_no_numbers():
     assert reported({"data": "cifar10", "split": "iid", "clients": 50, "per_round": 5}) is None
 
 
-def test_the_papers_numbers_are_of_methods_that_there_are():
-    registry = pytest.importorskip("klms.methods.registry")
-    from klms.report.paper import _entries
-
+def test_the_papers_numbers_are_of_known_methods():
     for entry, _ in _entries():
-        assert set(entry.methods) <= set(registry.METHODS)
+        assert set(entry.methods) <= set(METHODS)
         for points in entry.methods.values():
             assert all(0 < point.accuracy < 1 and 0 < point.bits < 3 for point in points)
             assert [point.bits for point in points] == sorted((point.bits for point in points), reverse=True)

@@ -1,1 +1,1 @@
-"""Rounds that do nothing but send."""
+"""An app whose rounds only send."""

@@ -1,4 +1,4 @@
-"""A client that changes its arrays as training would, in no time."""
+"""A client that changes its arrays at random instead of training."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -11,7 +11,7 @@ app = ClientApp(mods=[compress()])
 
 @app.train()
 def train(msg: Message, context: Context):
-    """A step at random."""
+    """Take a random step."""
     rng = np.random.default_rng(context.node_config["partition-id"])
     arrays = {}
     for name, array in msg.content["arrays"].items():

@@ -1,4 +1,4 @@
-"""Times the rounds of FedAvg, with `Compressed` around it when bits per parameter are said."""
+"""A server that times the rounds of FedAvg, inside `Compressed` if bits per parameter are given."""
 
 import json
 import time
@@ -18,7 +18,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """The run."""
+    """Run all rounds and write their times."""
     config = context.run_config
     strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=10, min_train_nodes=10)
     if config["bits-per-parameter"]:

@@ -1,4 +1,4 @@
-"""The client: train what came, and send it back."""
+"""The client: it trains the model that it receives and sends it back."""
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -12,7 +12,7 @@ app = ClientApp()
 
 @app.train()
 def train(msg: Message, context: Context):
-    """One turn."""
+    """Train for one round."""
     torch.set_num_threads(1)
     net = Net()
     net.load_state_dict(msg.content["arrays"].to_torch_state_dict())

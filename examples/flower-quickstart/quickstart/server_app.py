@@ -1,4 +1,4 @@
-"""The server: rounds of a stock strategy, and the test accuracy after each."""
+"""The server: it runs a stock strategy and evaluates the model after every round."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """The run."""
+    """Run all rounds and write their history."""
     config = context.run_config
     torch.manual_seed(config["seed"])
     net = Net()

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Net(nn.Module):
-    """Two convolutions and three layers."""
+    """A network of two convolutions and three linear layers."""
 
     def __init__(self):
         super().__init__()
@@ -19,7 +19,7 @@ class Net(nn.Module):
         self.fc3 = nn.Linear(84, 10)
 
     def forward(self, x):
-        """Scores of the ten digits."""
+        """Return the scores of the ten digits."""
         x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
         x = functional.relu(self.fc1(x.flatten(1)))
@@ -33,20 +33,20 @@ def _tensors(images, labels):
 
 
 def load_train(path, partition_id, num_partitions, limit=12000):
-    """A client's share of the training images."""
+    """Return a client's share of the training images."""
     with np.load(path) as data:
         part = slice(partition_id, limit, num_partitions)
         return DataLoader(_tensors(data["train_x"][part], data["train_y"][part]), batch_size=32, shuffle=True)
 
 
 def load_test(path):
-    """All test images."""
+    """Return all test images."""
     with np.load(path) as data:
         return DataLoader(_tensors(data["test_x"], data["test_y"]), batch_size=500)
 
 
 def train(net, loader, epochs, lr):
-    """The mean loss of the last epoch."""
+    """Train the network; return the mean loss of the last epoch."""
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     net.train()
     for _ in range(epochs):
@@ -62,7 +62,7 @@ def train(net, loader, epochs, lr):
 
 @torch.no_grad()
 def test(net, loader):
-    """The share of images that are told right."""
+    """Return the fraction of images that are classified correctly."""
     net.eval()
     right = sum((net(images).argmax(1) == labels).sum().item() for images, labels in loader)
     return right / len(loader.dataset)

@@ -17,6 +17,7 @@ import numpy as np
 import klms
 from klms.benchmarks import oracle
 from klms.codec import Bernoulli, Categorical, Codec, Distribution, Gaussian, SharedKey, fixed_blocks, inspect
+from klms.errors import InvalidArgument
 
 FAMILIES = ("bernoulli", "ternary", "gaussian")
 BITS = (2, 4, 8, 12)
@@ -60,7 +61,7 @@ def laws(family: str, d: int, rng: np.random.Generator) -> tuple[Distribution, D
         return Categorical(tilted / tilted.sum(axis=1, keepdims=True), values), Categorical(table, values)
     if family == "gaussian":
         return Gaussian(rng.normal(0, np.sqrt(2 * nats), d), 1.0), Gaussian(np.zeros(d), 1.0)
-    raise ValueError(f"family must be one of {', '.join(FAMILIES)}; got {family!r}")
+    raise InvalidArgument(f"family must be one of {', '.join(FAMILIES)}; got {family!r}")
 
 
 def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool) -> Row:

@@ -1,81 +1,26 @@
-"""The bench behind `klms bench mean`: what the average of N clients' vectors loses, scheme by scheme, at what rate.
+"""The bench behind `klms bench mean`: what the average of N clients' vectors loses, for every scheme and rate.
 
 The error is `|mean(v_hat) - mean(v)|^2 / mean(|v|^2)`. No unbiased scheme of independent clients can be below
-`1 / (N (2^(2R) - 1))` at `R` bits a parameter on normal vectors (Gaussian rate-distortion theory). Bits are those of
-messages that were decoded.
+`1 / (N (2^(2R) - 1))` at `R` bits per parameter on normal vectors (Gaussian rate-distortion theory). Bits are those of
+messages that were decoded. What is measured is listed by the schemes themselves (`operating_points`).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from klms.codec import Codec, SharedKey, UpdateRule
-from klms.compressors.base import Compressor, Vector
-from klms.compressors.block_coder import BlockCoder
-from klms.compressors.drive import Drive
-from klms.compressors.eden import Eden
-from klms.compressors.klms_qsgd import KLMSQSGD
-from klms.compressors.klms_rotated import KLMSRotated
+from klms.codec import SharedKey
+from klms.compressors.base import Vector
 from klms.compressors.layout import Layout
-from klms.compressors.qsgd import QSGD
-from klms.compressors.terngrad import TernGrad
-from klms.compressors.topk import TopK
+from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.errors import InvalidArgument
 
 VECTORS = ("gaussian", "lognormal", "real")
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """A compressor at one setting."""
-
-    name: str
-    setting: str
-    unbiased: bool
-    make: Callable[[Layout], Compressor]
-
-
-def _qsgd_klms(layout: Layout) -> Compressor:
-    coder = BlockCoder(layout.d, Codec(bits=8, threads=1), target=6.0, max_size=4096, rule=UpdateRule(0.0, 100.0))
-    return KLMSQSGD(layout, 4096, 10.0, coder)
-
-
-def _qsgd(levels: int, bucket: int) -> Scheme:
-    return Scheme(
-        "qsgd", f"{levels} levels, {bucket} a norm", unbiased=True, make=lambda layout: QSGD(layout, levels, bucket)
-    )
-
-
-def _eden(rate: float) -> Scheme:
-    return Scheme("eden", f"{rate:g} bits", unbiased=True, make=lambda layout: Eden(layout.d, rate, 1))
-
-
-def _rotated(rate: float, bits: int) -> Scheme:
-    return Scheme(
-        "klms-rotated",
-        f"{rate:g} bits, {bits} a block",
-        unbiased=True,
-        make=lambda layout: KLMSRotated(layout.d, rate, bits, 1),
-    )
-
-
-def _topk(keep: float) -> Scheme:
-    return Scheme("topk", f"{keep:g} kept", unbiased=False, make=lambda layout: TopK(layout, keep))
-
-
-SCHEMES = (
-    *(_qsgd(levels, bucket) for levels, bucket in ((1, 4096), (1, 512), (4, 512), (16, 512))),
-    Scheme("qsgd-klms", "first round", unbiased=False, make=_qsgd_klms),
-    Scheme("terngrad", "no clipping", unbiased=True, make=lambda layout: TernGrad(layout, 0)),
-    Scheme("terngrad", "clipped", unbiased=False, make=TernGrad),
-    Scheme("drive", "1 bit", unbiased=True, make=lambda layout: Drive(layout.d, threads=1)),
-    *(_eden(rate) for rate in (0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4)),
-    *(_rotated(rate, bits) for rate in (0.05, 0.1, 0.25, 0.5, 1, 1.5) for bits in (8, 10)),
-    *(_topk(keep) for keep in (0.001, 0.01, 0.1)),
-)
-NAMES = tuple(dict.fromkeys(scheme.name for scheme in SCHEMES))
+NAMES = tuple(name for name, scheme in UPDATE_SCHEMES.items() if scheme.operating_points)
 
 
 @dataclass(frozen=True)
@@ -88,15 +33,15 @@ class Row:
     unbiased: bool
     bits_per_parameter: float
     error: float
-    """Of the average, normalised."""
+    """Normalised error of the average."""
     limit: float
-    """What an unbiased scheme cannot be below at that rate, on normal vectors."""
+    """Least error of any unbiased scheme at that rate, on normal vectors."""
     encode_ns: float
-    """Per parameter, one thread."""
+    """Nanoseconds per parameter on one thread."""
 
 
 def make_vectors(kind: str, clients: int, d: int) -> tuple[Layout, list[Vector]]:
-    """The clients' vectors. The real ones have their own `d`."""
+    """Return the clients' vectors; the real ones have a `d` of their own."""
     rng = np.random.default_rng(0)
     layout = Layout(("vector",), ((d,),))
     if kind == "gaussian":
@@ -106,11 +51,11 @@ def make_vectors(kind: str, clients: int, d: int) -> tuple[Layout, list[Vector]]
         return layout, [(np.exp(rng.standard_normal(d)) * sign).astype(np.float32) for sign in signs]
     if kind == "real":
         return real_updates(clients)
-    raise ValueError(f"vectors must be one of {', '.join(VECTORS)}; got {kind!r}")
+    raise InvalidArgument(f"vectors must be one of {', '.join(VECTORS)}; got {kind!r}")
 
 
 def real_updates(clients: int) -> tuple[Layout, list[Vector]]:
-    """What the clients of a FedAvg run on MNIST send after two rounds: LeNet's local updates."""
+    """Return what the clients of a FedAvg run on MNIST send after two rounds: LeNet's local updates."""
     from klms.engine.federation import Federation
     from klms.methods.config import RunConfig
     from klms.methods.dense import Dense
@@ -133,17 +78,19 @@ def real_updates(clients: int) -> tuple[Layout, list[Vector]]:
 def run(
     *, vectors: Sequence[str] = VECTORS, schemes: Sequence[str] = NAMES, clients: int = 10, d: int = 1 << 17
 ) -> Iterator[Row]:
-    """All rows, as they are measured."""
+    """Yield all rows, as they are measured."""
     for kind in vectors:
         layout, held = make_vectors(kind, clients, d)
-        for scheme in SCHEMES:
-            if scheme.name in schemes:
-                yield measure(kind, scheme, layout, held)
+        for name in schemes:
+            for point in UPDATE_SCHEMES[name].operating_points:
+                yield measure(kind, name, point, layout, held)
 
 
-def measure(kind: str, scheme: Scheme, layout: Layout, held: Sequence[Vector]) -> Row:
-    """Every client encodes, the server decodes and averages."""
-    compressor = scheme.make(layout)
+def measure(kind: str, name: str, point: Mapping[str, Any], layout: Layout, held: Sequence[Vector]) -> Row:
+    """Encode every client's vector, decode and average them."""
+    scheme = UPDATE_SCHEMES[name]
+    settings = scheme.settings.checked(point)
+    compressor = scheme.make(layout, settings, 1)
     side = compressor.start()
     compressor.encode(held[0], side, key=SharedKey(0, 0, 0), rng=np.random.default_rng(0))  # compiles
     bits, seconds, total = 0, 0.0, np.zeros(layout.d)
@@ -153,16 +100,16 @@ def measure(kind: str, scheme: Scheme, layout: Layout, held: Sequence[Vector]) -
         message = compressor.encode(vector, side, key=key, rng=np.random.default_rng([2, client]))
         seconds += time.perf_counter() - start
         bits += 8 * len(message)
-        total += compressor.decode(message, side, key=key)
+        total += compressor.decode(message, side, key=key).vector
     n = len(held)
     truth = np.mean(held, axis=0, dtype=np.float64)
     size = float(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in held]))
     rate = bits / n / layout.d
     return Row(
         vectors=kind,
-        scheme=scheme.name,
-        setting=scheme.setting,
-        unbiased=scheme.unbiased,
+        scheme=name,
+        setting=", ".join(f"{setting} {value:g}" for setting, value in point.items()),
+        unbiased=scheme.unbiased(settings),
         bits_per_parameter=rate,
         error=float(np.sum((total / n - truth) ** 2)) / size,
         limit=limit(rate, n),
@@ -171,25 +118,25 @@ def measure(kind: str, scheme: Scheme, layout: Layout, held: Sequence[Vector]) -
 
 
 def limit(rate: float, clients: int) -> float:
-    """The least error of the average of `clients` unbiased, independent estimates at `rate` bits."""
+    """Return the least error of the average of `clients` unbiased, independent estimates at `rate` bits."""
     return float(1 / (clients * (2.0 ** (2 * rate) - 1)))
 
 
 def best(rows: Sequence[Row], vectors: str, rate: float) -> Row:
-    """The unbiased row of least error among those of at most `rate` bits, but for headers (3 %): what to pick."""
+    """Return the unbiased row of least error with at most `rate` bits, headers (3 %) aside: the one to pick."""
     fitting = [row for row in rows if row.unbiased and row.vectors == vectors and row.bits_per_parameter <= 1.03 * rate]
     if not fitting:
-        raise ValueError(f"no unbiased scheme was measured at {rate} bits or below on {vectors} vectors")
+        raise InvalidArgument(f"no unbiased scheme was measured at {rate} bits or below on {vectors} vectors")
     return min(fitting, key=lambda row: row.error)
 
 
 def as_json(rows: Sequence[Row], clients: int) -> dict[str, object]:
-    """The rows, for machines."""
+    """Return the rows for machines."""
     return {"clients": clients, "rows": [asdict(row) for row in rows]}
 
 
 def markdown(results: dict[str, list[dict[str, object]]]) -> str:
-    """What to pick at a few rates."""
+    """Return a table of what to pick at a few rates."""
     rows = [Row(**row) for row in results["rows"]]  # type: ignore[arg-type]
     lines = ["| vectors | about, bits | best unbiased | setting | bits | error | ns | EDEN's error | ns | limit |"]
     lines.append("| --- " * 10 + "|")
@@ -205,7 +152,7 @@ def markdown(results: dict[str, list[dict[str, object]]]) -> str:
 
 
 def draw(rows: Sequence[Row], clients: int, path: Path) -> None:
-    """Error against bits, a panel for each kind of vectors, the limit as a line."""
+    """Draw error against bits, one panel per kind of vectors, with the limit as a line."""
     from matplotlib.figure import Figure
 
     kinds = list(dict.fromkeys(row.vectors for row in rows))

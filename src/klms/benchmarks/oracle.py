@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import Bernoulli, Blocks, Categorical, Distribution, Gaussian
+from klms.errors import InvalidArgument
 
 Float64 = npt.NDArray[np.float64]
 
@@ -48,4 +49,4 @@ def draw_and_score(
             0.5 * z**2 - 0.5 * ((samples - q.mean[block]) / q.std[block]) ** 2 - np.log(q.std[block] / p.std[block])
         )
         return samples, scores.sum(axis=1)
-    raise ValueError(f"q and p must be of one family, got {q.family} and {p.family}")
+    raise InvalidArgument(f"q and p must be of one family, got {q.family} and {p.family}")

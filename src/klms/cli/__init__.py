@@ -1,4 +1,4 @@
-"""The command line: parses, calls, prints. What needs torch is imported by the command that needs it."""
+"""The command line: it parses arguments, calls the library and prints. Only commands that train import torch."""
 
 from klms.cli.main import app
 

@@ -1,6 +1,7 @@
-"""`klms bench`."""
+"""`klms bench`: measure the codec and the compression schemes on this machine."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -8,30 +9,32 @@ import typer
 from rich.table import Table
 
 import klms
-from klms.cli.show import console, fail, progress
+from klms.cli.show import console, fail, need, need_learning, progress, say
+from klms.errors import KLMSError
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-app = typer.Typer(help="Measure this machine.", no_args_is_help=True, rich_markup_mode="markdown")
+app = typer.Typer(help="Measure speed and error on this machine.", no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @app.command("codec")
 def bench_codec(
-    family: Annotated[list[str] | None, typer.Option(help="bernoulli, ternary or gaussian; may be repeated.")] = None,
-    bits: Annotated[list[int] | None, typer.Option(help="Bits of an index; may be repeated.")] = None,
-    d: Annotated[int, typer.Option(help="Parameters.", min=1000)] = 2_000_000,
-    scaling: Annotated[bool, typer.Option(help="Also 10^5, 10^6 and 10^7 parameters.")] = True,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure only this family: bernoulli, ternary or gaussian; may be repeated."),
+    ] = None,
+    bits: Annotated[list[int] | None, typer.Option(help="Bits per index; may be repeated.")] = None,
+    d: Annotated[int, typer.Option(help="Number of parameters.", min=1000)] = 2_000_000,
+    scaling: Annotated[bool, typer.Option(help="Also measure 10^5, 10^6 and 10^7 parameters.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Nanoseconds per parameter to encode and to decode, beside the paper's algorithm in NumPy.
+    """Measure the nanoseconds per parameter that encoding and decoding take, next to the paper's algorithm in NumPy.
 
     Example: `klms bench codec --family bernoulli --bits 8 --no-scaling`
     """
     from klms.benchmarks import codec as bench
 
-    unknown = set(family or ()) - set(bench.FAMILIES)
-    if unknown:
-        raise fail(f"no family {', '.join(sorted(unknown))}; there are {', '.join(bench.FAMILIES)}")
+    _check_names("family", family, bench.FAMILIES)
     if any(not 1 <= b <= klms.MAX_BITS for b in bits or ()):
         raise fail(f"--bits must be 1 to {klms.MAX_BITS}")
     rows = []
@@ -48,7 +51,7 @@ def bench_codec(
     if as_json:
         typer.echo(json.dumps(bench.as_json(rows), indent=2))
         return
-    table = Table(title=f"Codec, ns per parameter; blocks of {bench.BLOCK}, best of several")
+    table = Table(title=f"Codec, nanoseconds per parameter, blocks of {bench.BLOCK} parameters")
     for name in ("family", "bits", "parameters", "threads", "encode", "decode", "NumPy", "faster", "extra B/param"):
         table.add_column(name, justify="left" if name == "family" else "right")
     for row in rows:
@@ -69,49 +72,51 @@ def bench_codec(
 @app.command("mean")
 def bench_mean(
     vectors: Annotated[
-        list[str] | None, typer.Option(help="gaussian, lognormal or real (needs klms[learn]); may be repeated.")
+        list[str] | None,
+        typer.Option(help="Kind of vectors: gaussian, lognormal or real (needs klms[learn]); may be repeated."),
     ] = None,
-    scheme: Annotated[list[str] | None, typer.Option(help="Only this scheme; may be repeated.")] = None,
-    clients: Annotated[int, typer.Option(help="Clients whose vectors are averaged.", min=1)] = 10,
-    d: Annotated[int, typer.Option(help="Parameters of the made vectors.", min=1000)] = 1 << 17,
-    picture: Annotated[Path | None, typer.Option(help="Draw to this file (.png, .svg; needs klms[plots]).")] = None,
+    scheme: Annotated[list[str] | None, typer.Option(help="Measure only this scheme; may be repeated.")] = None,
+    clients: Annotated[int, typer.Option(help="Number of clients whose vectors are averaged.", min=1)] = 10,
+    d: Annotated[int, typer.Option(help="Number of parameters of the artificial vectors.", min=1000)] = 1 << 17,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the result to this .png, .svg or .pdf file (needs klms[plots]).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which scheme to pick: bits per parameter and the error of the average, beside the limit.
+    """Compare schemes by bits per parameter and by the error of the average, next to the theoretical limit.
 
     Example: `klms bench mean --vectors gaussian --picture mean.png`
     """
     from klms.benchmarks import mean as bench
-    from klms.data import DataError
+    from klms.compressors.schemes import UPDATE_SCHEMES
 
-    for given, known, what in ((vectors, bench.VECTORS, "vectors"), (scheme, bench.NAMES, "scheme")):
-        unknown = set(given or ()) - set(known)
-        if unknown:
-            raise fail(f"no {what} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    _check_names("kind of vectors", vectors, bench.VECTORS)
+    _check_names("scheme", scheme, bench.NAMES)
     if picture is not None and (not picture.parent.is_dir() or picture.suffix not in (".png", ".svg", ".pdf")):
-        raise fail(f"{picture} cannot be drawn: it must be a .png, .svg or .pdf in a folder that is there")
+        raise fail(f"{picture} cannot be drawn: name a .png, .svg or .pdf file in an existing folder")
     rows: list[bench.Row] = []
     chosen = vectors or bench.VECTORS
+    if "real" in chosen:
+        need_learning()
+    if picture is not None:
+        need("matplotlib", "plots")
     try:
         with progress(bar=True) as shown:
-            wanted = [s for s in bench.SCHEMES if s.name in (scheme or bench.NAMES)]
-            task = shown.add_task("measuring", total=len(wanted) * len(chosen))
+            points = sum(len(UPDATE_SCHEMES[name].operating_points) for name in scheme or bench.NAMES)
+            task = shown.add_task("measuring", total=points * len(chosen))
             for row in bench.run(vectors=chosen, schemes=scheme or bench.NAMES, clients=clients, d=d):
                 rows.append(row)
                 shown.update(task, advance=1, description=f"{row.vectors}: {row.scheme}, {row.setting}")
         if picture is not None:
             bench.draw(rows, clients, picture)
-    except ModuleNotFoundError as error:
-        extra = "plots" if error.name == "matplotlib" else "learn"
-        raise fail(f"this needs {error.name}: pip install 'klms[{extra}]'") from error
-    except (DataError, OSError) as error:
-        raise fail(str(error)) from error
+    except (KLMSError, OSError) as error:
+        raise fail(error) from error
     if as_json:
         typer.echo(json.dumps(bench.as_json(rows, clients), indent=2))
         return
     for kind in chosen:
-        table = Table(title=f"{kind} vectors, average of {clients}; error over the limit of unbiased schemes")
-        for name in ("scheme", "setting", "", "bits/parameter", "error", "limit", "times limit", "ns/parameter"):
+        table = Table(title=f"Average of {clients} {kind} vectors; the limit is that of unbiased schemes")
+        for name in ("scheme", "setting", "", "bits/parameter", "error", "limit", "error / limit", "ns/parameter"):
             table.add_column(name, justify="left" if name in ("scheme", "setting", "") else "right")
         for row in (row for row in rows if row.vectors == kind):
             table.add_row(
@@ -126,4 +131,50 @@ def bench_mean(
             )
         console().print(table)
     if picture is not None:
-        console().print(f"drawn: {picture}")
+        say(f"drawn: {picture}")
+
+
+@app.command("server")
+def bench_server(
+    scheme: Annotated[list[str] | None, typer.Option(help="Measure only this scheme; may be repeated.")] = None,
+    messages: Annotated[
+        list[int] | None, typer.Option(help="Messages to aggregate; may be repeated. 250, 500 and 1000 by default.")
+    ] = None,
+    d: Annotated[int, typer.Option(help="Number of parameters.", min=1000)] = 1_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the time and memory that the server needs to decode and aggregate the messages of many clients.
+
+    Example: `klms bench server --scheme eden --messages 100 --messages 200`
+    """
+    from klms.benchmarks import server as bench
+    from klms.compressors.schemes import SCHEMES
+
+    _check_names("scheme", scheme, SCHEMES)
+    rows: list[bench.Row] = []
+    with progress() as shown:
+        task = shown.add_task("encoding messages", total=None)
+        for row in bench.run(schemes=scheme or bench.SCHEME_NAMES, d=d, messages=messages or (250, 500, 1000)):
+            rows.append(row)
+            shown.update(task, description=f"aggregated {row.messages} messages of {row.scheme}")
+    if as_json:
+        typer.echo(json.dumps(bench.as_json(rows), indent=2))
+        return
+    table = Table(title=f"Server: {d:,} parameters; memory in units of the model's float32 size")
+    for name in ("scheme", "messages", "bits/parameter", "seconds", "ms/message", "peak memory, models"):
+        table.add_column(name, justify="left" if name == "scheme" else "right")
+    for row in rows:
+        peak = "" if row.peak_models is None else f"{row.peak_models:.2f}"
+        cells = (f"{row.bits_per_parameter:.4f}", f"{row.seconds:.2f}", f"{row.ms_per_message:.2f}", peak)
+        table.add_row(row.scheme, str(row.messages), *cells)
+    console().print(table)
+
+
+def _check_names(what: str, given: list[str] | None, known: Iterable[str]) -> None:
+    from klms.runs.settings import check_name
+
+    try:
+        for name in given or ():
+            check_name(what, name, known)
+    except KLMSError as error:
+        raise fail(error) from error

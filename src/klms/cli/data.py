@@ -1,4 +1,4 @@
-"""`klms data`."""
+"""`klms data`: list data sets and fetch them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,16 +7,20 @@ import typer
 from rich.table import Table
 
 from klms import data
-from klms.cli.show import console, fail, progress
+from klms.cli.show import console, fail, progress, say
+from klms.errors import KLMSError
 
-app = typer.Typer(help="Data sets: which there are, and getting them.", no_args_is_help=True)
+app = typer.Typer(help="List data sets, and fetch them.", no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @app.command("list")
 def list_() -> None:
-    """Every data set by name, and where it comes from."""
+    """List every data set with the packages that hold it.
+
+    Example: `klms data list`
+    """
     table = Table(box=None)
-    for name in ("name", "kind", "what", "sources"):
+    for name in ("name", "kind", "description", "sources"):
         table.add_column(name)
     for info in data.names():
         table.add_row(info.name, info.kind, info.description, ", ".join(info.sources))
@@ -25,12 +29,12 @@ def list_() -> None:
 
 @app.command("get")
 def get(
-    name: Annotated[str, typer.Argument(help="One of `klms data list`.")],
-    dir: Annotated[Path | None, typer.Option(help="A folder that holds it in an official format.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of a data set, see `klms data list`.")],
+    dir: Annotated[Path | None, typer.Option(help="Read it from this folder, in an official format.")] = None,
 ) -> None:
     """Fetch a data set, check it and keep it in the cache.
 
-    Example: `klms data get mnist`
+    Examples: `klms data get mnist`, `klms data get emnist --dir ~/Downloads/emnist`
     """
     with progress(bar=True) as shown:
         task = shown.add_task(name, total=None)
@@ -41,8 +45,6 @@ def get(
         try:
             path = data.get(name, progress=report, folder=dir)
             loaded = data.load(name)
-        except data.DataError as error:
-            raise fail(str(error)) from error
-    console().print(
-        f"{name}: {len(loaded.train_y):,} for training, {len(loaded.test_y):,} for testing, in {path}", highlight=False
-    )
+        except (KLMSError, OSError) as error:
+            raise fail(error) from error
+    say(f"{name}: {len(loaded.train_y):,} examples for training, {len(loaded.test_y):,} for testing, in {path}")

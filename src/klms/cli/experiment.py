@@ -7,22 +7,25 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-import klms
-from klms.cli.show import console, fail, need_learning, progress
+from klms.cli.show import console, fail, need_learning, progress, say
+from klms.errors import KLMSError
 
-Runs = Annotated[Path, typer.Option(help="Where the runs are.")]
-Only = Annotated[list[str] | None, typer.Option(help="A row or a method; may be repeated.")]
-Data = Annotated[list[str] | None, typer.Option(help="A data set; may be repeated. The experiment's own by default.")]
+Name = Annotated[str, typer.Argument(help="Name of an experiment, see `klms experiment list`.")]
+Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
+Only = Annotated[list[str] | None, typer.Option(help="Only this row or method; may be repeated.")]
+Data = Annotated[list[str] | None, typer.Option(help="Use this data set instead; may be repeated.")]
 Profile = Annotated[str, typer.Option(help="small (minutes to an hour on two cores) or paper (for a GPU).")]
-Seeds = Annotated[int, typer.Option(min=1, help="Seeds; some rows of the small profile have one.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; some rows of the small profile have one only.")]
 
-app = typer.Typer(help="The paper's tables and figures by name.", no_args_is_help=True, rich_markup_mode="markdown")
+app = typer.Typer(help="Repeat the paper's experiments.", no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @app.command("list")
 def list_() -> None:
-    """Every experiment, with the place in the paper that it is."""
-    need_learning()
+    """List every experiment with its place in the paper.
+
+    Example: `klms experiment list`
+    """
     from klms.experiments import catalogue, toy
 
     table = Table(box=None)
@@ -33,107 +36,100 @@ def list_() -> None:
             table.add_row(name, toy.TOYS[name].title, "appendix F.1", "")
         else:
             experiment = catalogue.load(name)
-            count = str(len(experiment.cells("small")))
-            table.add_row(name, experiment.title, str(experiment.content["paper"]), count)
+            table.add_row(name, experiment.title, experiment.paper, str(len(experiment.cells("small"))))
     console().print(table)
 
 
 @app.command("run")
 def run(
-    name: Annotated[str, typer.Argument(help="One of `klms experiment list`.")],
+    name: Name,
     profile: Profile = "small",
     data: Data = None,
     only: Only = None,
     seeds: Seeds = 3,
-    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 2,
     runs: Runs = Path("runs/experiments"),
-    results: Annotated[Path, typer.Option(help="Where the results file goes.")] = Path("results"),
+    results: Annotated[Path, typer.Option(help="Folder of the results file.")] = Path("results"),
     data_dir: Annotated[
-        Path | None, typer.Option(help="A folder with the data in its official format, or with one such folder a set.")
+        Path | None,
+        typer.Option(help="Folder with the data set in its official format, or with one such folder per data set."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=0, help="End every run after so many rounds; 0: when it is done.")] = 0,
+    rounds: Annotated[int, typer.Option(min=0, help="End every run after this many rounds; 0 for no limit.")] = 0,
 ) -> None:
-    """Run what is not finished, and write the results file. Stop it whenever you like: it goes on where it was.
+    """Run what is not complete, and write the results file. After an interruption, the same command resumes.
 
     Examples: `klms experiment run table1`, `klms experiment run table2 --only fedpm-klms --seeds 1`
     """
-    need_learning()
-    from klms.data import DataError
-    from klms.experiments import catalogue, runner, toy
-    from klms.experiments import results as written
+    from klms.experiments import catalogue, grid, toy
+    from klms.experiments import results as committed
 
     try:
         if name in toy.TOYS:
-            _done(written.write_json(results, name, toy.TOYS[name].run()))
+            say(f"written: {committed.write_json(results, name, toy.TOYS[name].run())}")
             return
+        need_learning()
         experiment = catalogue.load(name)
         cells = experiment.cells(profile, data=_split(data), only=_split(only, experiment.rows), seeds=seeds)
         folder = runs / profile / name
         whole = cells == experiment.cells("small") and data_dir is None and not rounds
         if data_dir is not None:
-            cells, folder = [cell.reading(data_dir) for cell in cells], runs / f"{profile}-own-data" / name
+            cells, folder = [cell.with_data_from(data_dir) for cell in cells], runs / f"{profile}-own-data" / name
         if rounds:
-            cells, folder = [cell.shortened(rounds) for cell in cells], folder / f"{rounds}-rounds"
-        before = runner.standing(cells, folder)
-        finished = sum(place.done for place in before)
-        console().print(f"{len(cells)} runs, {finished} of them finished; they are in {folder}", highlight=False)
+            cells, folder = [cell.with_at_most(rounds) for cell in cells], folder / f"{rounds}-rounds"
+        complete = sum(found.complete for found in grid.status(cells, folder))
+        say(f"{len(cells)} runs in {folder}, {complete} of them complete")
         with progress(bar=True) as shown:
-            task = shown.add_task(name, total=len(cells), completed=finished)
+            task = shown.add_task(name, total=len(cells), completed=complete)
 
             def report(cell: catalogue.Cell) -> None:
                 shown.update(task, advance=1)
-                console().print(f"done: {cell.row}, {cell.data}, seed {cell.seed}", highlight=False)
+                say(f"complete: {cell}")
 
-            runner.run(cells, folder, workers=workers, report=report)
+            grid.run_cells(cells, folder, workers=workers, report=report)
         if whole:
-            _done(written.write_json(results, name, runner.collect(experiment, cells, folder)))
+            path = committed.write_json(results, name, grid.collect(experiment, cells, folder))
         else:
-            _done(runner.write_beside(experiment, cells, folder))
-    except (DataError, ValueError, klms.KLMSError) as error:
-        raise fail(str(error)) from error
+            path = grid.write_beside_runs(experiment, cells, folder)
+        say(f"written: {path}")
+    except (KLMSError, OSError) as error:
+        raise fail(error) from error
     except KeyboardInterrupt:
-        raise fail("stopped; the same command goes on from here") from None
+        raise fail("stopped; the same command resumes from here") from None
 
 
 @app.command("status")
 def status(
-    name: Annotated[str, typer.Argument(help="One of `klms experiment list`.")],
+    name: Name,
     profile: Profile = "small",
     data: Data = None,
     only: Only = None,
     seeds: Seeds = 3,
     runs: Runs = Path("runs/experiments"),
 ) -> None:
-    """How far every run is.
+    """Show how many rounds of every run are complete.
 
     Example: `klms experiment status table1`
     """
-    need_learning()
-    from klms.experiments import catalogue, runner
-    from klms.experiments.settings import SettingsError
+    from klms.experiments import catalogue, grid
 
     try:
         experiment = catalogue.load(name)
         cells = experiment.cells(profile, data=_split(data), only=_split(only, experiment.rows), seeds=seeds)
-    except SettingsError as error:
-        raise fail(str(error)) from error
+        found = grid.status(cells, runs / profile / name)
+    except KLMSError as error:
+        raise fail(error) from error
     table = Table(title=f"{name}, {profile}")
     for column in ("row", "data", "seed", "rounds", ""):
         table.add_column(column, justify="right" if column in ("seed", "rounds") else "left")
-    places = runner.standing(cells, runs / profile / name)
-    for place in places:
-        state = "done" if place.done else "begun" if place.rounds else "waiting"
-        cell = place.cell
-        table.add_row(cell.row, cell.data, str(cell.seed), f"{place.rounds} of {cell.config.rounds}", state)
+    for one in found:
+        state = "complete" if one.complete else "started" if one.rounds else "waiting"
+        cell = one.cell
+        table.add_row(cell.row, cell.data, str(cell.seed), f"{one.rounds} of {cell.config.rounds}", state)
     console().print(table)
-    console().print(f"{sum(place.done for place in places)} of {len(places)} done", highlight=False)
+    say(f"{sum(one.complete for one in found)} of {len(found)} complete")
 
 
 def _split(given: list[str] | None, known: Container[str] = ()) -> list[str]:
-    """Names as given, and several in one with commas between; a row's own name may have a comma."""
+    """Split what contains several names with commas between them, unless it is itself the name of a row."""
     parts = [[text] if text in known else [part.strip() for part in text.split(",")] for text in given or []]
     return [name for names in parts for name in names]
-
-
-def _done(path: Path) -> None:
-    console().print(f"written: {path}", highlight=False)

@@ -1,8 +1,7 @@
-"""`klms methods`, `klms run`, `klms demo`, `klms export`, `klms results`: what needs torch."""
+"""`klms methods`, `klms run`, `klms demo`, `klms export` and `klms results`."""
 
 import os
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +9,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import klms
-from klms.cli.show import console, fail, need_learning, progress
+from klms.cli.show import console, fail, need, need_learning, progress, say
+from klms.errors import InvalidArgument, KLMSError, MissingExtra
 
 if TYPE_CHECKING:
-    from klms.experiments.run import Summary
+    from klms.engine.ledger import LedgerRecord
     from klms.methods.config import RunConfig
+    from klms.runs.execution import Progress, Summary
 
 
 def register(app: typer.Typer) -> None:
-    """Put the commands into the application."""
+    """Add the commands to the application."""
     app.command()(methods)
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run)
     app.command()(demo)
@@ -27,66 +27,85 @@ def register(app: typer.Typer) -> None:
     app.command()(results)
 
 
-def methods() -> None:
-    """Every method by name, with its paper."""
-    need_learning()
-    from klms.methods.registry import METHODS
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Name of a method, to list its settings instead.")] = None,
+) -> None:
+    """List every method with the paper that describes it, or the settings of one method with their defaults.
+
+    Examples: `klms methods`, `klms methods fedpm-klms`
+    """
+    from klms.compressors.scheme import Settings
+    from klms.methods.entry import RunSettings
+    from klms.methods.table import METHODS
+    from klms.runs.settings import resolve
 
     table = Table(box=None)
-    for name in ("name", "what it does", "paper"):
-        table.add_column(name)
-    for entry in METHODS.values():
-        table.add_row(entry.name, entry.title, entry.paper)
+    for column in ("name", "what it does", "reference") if name is None else ("setting", "default", "description"):
+        table.add_column(column)
+    if name is None:
+        for entry in METHODS.values():
+            table.add_row(entry.name, entry.title, entry.reference)
+    else:
+        try:
+            defaults = resolve(name).model_dump(mode="json", exclude={"method"})
+        except KLMSError as error:
+            raise fail(error) from error
+        kinds: list[type[Settings]] = [RunSettings, *METHODS[name].settings]
+        fields = {setting: field for kind in kinds for setting, field in kind.model_fields.items()}
+        for setting, default in defaults.items():
+            if setting in fields:
+                shown = "" if default is None else str(default)
+                table.add_row(f"--{setting.replace('_', '-')}", shown, fields[setting].description)
     console().print(table)
 
 
 def run(
     context: typer.Context,
-    method: Annotated[str | None, typer.Argument(help="One of `klms methods`.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Settings by name: small or paper.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings as a TOML file.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of the run; runs/METHOD-SEED by default.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that run clients side by side.")] = 1,
+    method: Annotated[str | None, typer.Argument(help="Name of a method, see `klms methods`.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Take the settings of this profile: small or paper.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Take settings from this TOML file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/METHOD-SEED by default.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes that train clients.")] = 1,
     track: Annotated[list[str] | None, typer.Option(help="Also log to tensorboard, wandb or mlflow.")] = None,
 ) -> None:
-    """Train a method, with real bytes between clients and server.
+    """Train with a method, sending real bytes between clients and server.
 
-    Every setting is an option: `--rounds 20`, `--lr 0.05`, `--bits 8`; an unknown one is told with the nearest name.
+    Every setting is an option as well, for instance `--rounds 20` or `--lr 0.05`; `klms methods METHOD` lists them.
 
     Examples: `klms run fedpm-klms --profile small --workers 2`, `klms run qsgd --data mnist --levels 4`,
     `klms run --resume runs/fedpm-klms-0`
     """
     need_learning()
-    from klms.data import DataError
-    from klms.experiments import run as running
-    from klms.experiments.run_folder import RunFolder
-    from klms.experiments.settings import SettingsError, parse_options, resolve
-    from klms.experiments.trackers import tracked
+    from klms.runs import execution
+    from klms.runs.run_folder import RunFolder
+    from klms.runs.settings import parse_options, resolve
+    from klms.runs.trackers import tracked
 
     folder = resume
     try:
         if resume is not None:
             if method or profile or config or out or context.args:
-                raise SettingsError("a resumed run keeps its settings: --resume goes with --workers and --track only")
+                raise InvalidArgument("a resumed run keeps its settings: combine --resume only with --workers, --track")
             with _Live() as live, tracked(track or [], resume, RunFolder(resume).config(), live) as report:
-                summary = running.resume(resume, workers=workers, progress=report)
+                summary = execution.resume(resume, workers=workers, progress=report)
         else:
             if method is None:
-                raise SettingsError("name a method (see `klms methods`), or --resume a run")
+                raise InvalidArgument("name a method (see `klms methods`), or --resume a run")
             settings = resolve(method, profile=profile, file=config, given=parse_options(context.args))
             folder = out or Path("runs") / f"{method}-{settings.seed}"
+            RunFolder.check_free(folder)
             with _Live() as live, tracked(track or [], folder, settings, live) as report:
-                summary = running.start(settings, folder, workers=workers, progress=report)
-    except (DataError, ValueError, klms.KLMSError) as error:
-        raise fail(str(error)) from error
+                summary = execution.start(settings, folder, workers=workers, progress=report)
+    except (KLMSError, OSError) as error:
+        raise fail(error) from error
     except KeyboardInterrupt:
-        raise fail(f"stopped; go on with: klms run --resume {folder}") from None
-    show_summaries([summary], title=f"{summary.rounds} rounds in {folder}")
+        raise fail(f"stopped; resume with: klms run --resume {folder}") from None
+    _show_summaries([summary], title=f"{summary.rounds} rounds in {folder}")
 
 
 class _Live:
-    """A bar on a terminal, a line a round elsewhere."""
+    """Shows the progress of runs: a bar on a terminal, one line per round elsewhere."""
 
     def __init__(self) -> None:
         self._bar = progress(bar=True)
@@ -94,7 +113,7 @@ class _Live:
         self._sent = 0
         self._accuracy = ""
 
-    def __enter__(self) -> Callable[["RunConfig", Mapping[str, object]], None]:
+    def __enter__(self) -> "Progress":
         self._bar.start()
         self._task = self._bar.add_task("loading", total=None)
         self._started = time.monotonic()
@@ -103,104 +122,111 @@ class _Live:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def _report(self, config: "RunConfig", record: Mapping[str, object]) -> None:
-        if record["round"] == 1:  # the next of several runs
+    def _report(self, config: "RunConfig", record: "LedgerRecord") -> None:
+        if record.round == 1:  # another run begins
             self._sent, self._accuracy = 0, ""
-        self._sent += int(str(record["uplink_bytes"]))
-        if "accuracy" in record:
-            self._accuracy = f" accuracy {float(str(record['accuracy'])):.4f}"
-        rate = float(str(record["bits_per_parameter"]))
-        text = f"{config.method}:{self._accuracy} {rate:.4f} bits/parameter, {self._sent / 1e6:,.3f} MB up"
-        self._bar.update(self._task, description=text, completed=int(str(record["round"])), total=config.rounds)
+        self._sent += record.uplink_bytes
+        if record.accuracy is not None:
+            self._accuracy = f" accuracy {record.accuracy:.4f}"
+        rate = f"{record.bits_per_parameter:.4f} bits per parameter"
+        text = f"{config.method}:{self._accuracy} {rate}, {self._sent / 1e6:,.3f} MB up"
+        self._bar.update(self._task, description=text, completed=record.round, total=config.rounds)
         if not self._plain.is_terminal:
             seconds = time.monotonic() - self._started
-            self._plain.print(f"round {record['round']}/{config.rounds} {text}, {seconds:.0f} s", highlight=False)
+            self._plain.print(f"round {record.round}/{config.rounds} {text}, {seconds:.0f} s", highlight=False)
 
 
-def show_summaries(summaries: "list[Summary]", title: str) -> None:
-    """A table, a row a run."""
+def _show_summaries(summaries: "list[Summary]", title: str) -> None:
     table = Table(title=title)
-    for name in ("method", "accuracy", "bits/parameter", "MB up", "times smaller", "coding", "seconds"):
+    columns = ("method", "accuracy", "bits per parameter", "MB up", "x smaller than float32", "coding", "seconds")
+    for name in columns:
         table.add_column(name, justify="left" if name == "method" else "right")
     for summary in summaries:
+        bits, share = summary.bits_per_parameter, summary.coding_share
         table.add_row(
             summary.method,
-            f"{summary.metrics['accuracy']:.4f}",
-            f"{summary.bits_per_parameter:.4f}",
+            f"{summary.metrics['accuracy']:.4f}" if "accuracy" in summary.metrics else "",
+            f"{bits:.4f}",
             f"{summary.uplink_bytes / 1e6:,.3f}",
-            f"{32 / summary.bits_per_parameter:,.0f}",
-            f"{summary.encode_share:.1%}",
+            f"{32 / bits:,.0f}" if bits else "",
+            "" if share is None else f"{share:.1%}",
             f"{summary.seconds:.0f}",
         )
     console().print(table)
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the runs and the picture go.")] = Path("runs/demo"),
-    rounds: Annotated[int, typer.Option(min=1)] = 12,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and of the picture.")] = Path("runs/demo"),
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 12,
 ) -> None:
-    """FedAvg, FedPM and FedPM-KLMS on real MNIST, at equal rounds: a table and a picture.
+    """Compare FedAvg, FedPM and FedPM-KLMS on real MNIST, in a table and a picture.
 
     Example: `klms demo --rounds 20`
     """
     need_learning()
-    from klms.data import DataError
-    from klms.experiments import demo as showing
+    from klms.experiments import demo as comparison
 
     try:
         with _Live() as report:
-            summaries = showing.run(out, rounds=rounds, workers=os.cpu_count() or 1, progress=report)
-    except DataError as error:
-        raise fail(str(error)) from error
-    show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds")
-    picture = showing.draw(out)
-    console().print(f"picture: {picture}" if picture else "for a picture: pip install 'klms[plots]'", highlight=False)
+            summaries = comparison.run(out, rounds=rounds, workers=os.cpu_count() or 1, progress=report)
+        _show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds")
+        say(f"picture: {comparison.draw(out, rounds)}")
+    except MissingExtra as error:
+        say(str(error))
+    except (KLMSError, OSError) as error:
+        raise fail(error) from error
+    except KeyboardInterrupt:
+        raise fail("stopped; the same command resumes from here") from None
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    out: Annotated[Path | None, typer.Option(help="The file; RUN/model.klms by default.")] = None,
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; RUN/model.klms by default.")] = None,
 ) -> None:
-    """Write the final model of a run: for FedPM its seed and mask, for the others float32 weights.
+    """Write the final model of a run to a file: a seed and a mask for FedPM, float32 weights otherwise.
 
-    Example: `klms export runs/fedpm-klms-0`; then, in Python, `klms.experiments.export.load("model.klms")`
+    Example: `klms export runs/fedpm-klms-0`; then, in Python, `klms.runs.export.load("model.klms")`
     """
     need_learning()
-    from klms.experiments.export import write
-    from klms.experiments.settings import SettingsError
+    from klms.runs.export import write
 
     try:
         file = write(run, out or run / "model.klms")
-    except SettingsError as error:
-        raise fail(str(error)) from error
-    console().print(f"{file}: {file.stat().st_size:,} bytes", highlight=False)
+    except (KLMSError, OSError) as error:
+        raise fail(error) from error
+    say(f"{file}: {file.stat().st_size:,} bytes")
 
 
 def results(
     measure: Annotated[
-        bool, typer.Option("--measure", help="First measure coding's share and mean estimation.")
+        bool, typer.Option("--measure", help="First measure the cost of coding and mean estimation.")
     ] = False,
-    runs: Annotated[Path, typer.Option(help="The folder of the runs that --measure makes.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="Folder of the runs that --measure makes.")] = Path("runs"),
 ) -> None:
-    """Write docs/results.md, its pictures and the README's table from the JSON under results/.
+    """Write docs/results.md, its pictures and the table of the README from the JSON files in results/.
 
-    `klms experiment run NAME` makes that JSON. Examples: `klms results`, `klms results --measure`
+    `klms experiment run NAME` writes those JSON files.
+
+    Examples: `klms results`, `klms results --measure`
     """
-    need_learning()
     from klms.benchmarks import mean
     from klms.experiments import coding_share
-    from klms.experiments import results as written
+    from klms.experiments import results as committed
 
+    need("matplotlib", "plots")
     folder = Path("results")
-    if measure:
-        with _Live() as report:
-            written.write_json(folder, "coding-share", coding_share.run(runs, 1, report))
-        written.write_json(folder, "mean", mean.as_json(list(mean.run()), clients=10))
     try:
-        text, readme = written.document(folder), written.readme(folder, Path("README.md").read_text())
+        if measure:
+            need_learning()
+            with _Live() as report:
+                committed.write_json(folder, "coding-share", coding_share.run(runs, 1, report))
+            committed.write_json(folder, "mean", mean.as_json(list(mean.run()), clients=10))
+        text, readme = committed.document(folder), committed.readme(folder, Path("README.md").read_text())
+        Path("docs/results.md").write_text(text)
+        Path("README.md").write_text(readme)
+        committed.draw(folder, committed.FIGURES)
     except FileNotFoundError as error:
-        raise fail(f"{error.filename} is not there: run this in the repository, after `klms experiment run`") from error
-    Path("docs/results.md").write_text(text)
-    Path("README.md").write_text(readme)
-    written.draw(folder, written.FIGURES)
-    console().print(f"docs/results.md, README.md, {written.FIGURES}", highlight=False)
+        raise fail(f"there is no {error.filename}: run this in the repository, after `klms experiment run`") from error
+    except (KLMSError, OSError) as error:
+        raise fail(error) from error
+    say(f"written: docs/results.md, README.md, {committed.FIGURES}")

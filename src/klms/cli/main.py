@@ -1,4 +1,4 @@
-"""The command line: parses, calls, prints."""
+"""The `klms` command with all its subcommands, and `klms inspect`."""
 
 import dataclasses
 import json
@@ -11,21 +11,15 @@ from rich.table import Table
 import klms
 from klms.cli import bench, data, experiment, flower, learn, report
 from klms.cli.show import console, fail
+from klms.errors import KLMSError
 
-app = typer.Typer(
-    help="Federated-learning updates at the cost of their KL divergence.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(flower.app, name="flower")
 learn.register(app)
 report.register(app)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,15 +34,18 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Federated-learning updates at the cost of their KL divergence."""
+    """Send federated-learning updates at the cost of their KL divergence.
+
+    Examples: `klms demo`, `klms run fedpm-klms --profile small`, `klms report runs`
+    """
 
 
 @app.command()
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A file that holds one message.")],
-    as_json: AsJson = False,
+    file: Annotated[Path, typer.Argument(help="File that holds one message.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what a message says of itself. Neither `p` nor the key is needed.
+    """Show the header of a message, for which neither `p` nor the key is needed.
 
     Example: `klms inspect client-3.klms`
     """
@@ -56,7 +53,7 @@ def inspect(
         info = klms.inspect(file.read_bytes())
     except OSError as error:
         raise fail(f"{file}: {error.strerror}") from error
-    except klms.KLMSError as error:
+    except KLMSError as error:
         raise fail(f"{file}: {error}") from error
     fields = dataclasses.asdict(info) | {"tag": info.tag.hex(), "bits_per_parameter": info.bits_per_parameter}
     if as_json:

@@ -1,7 +1,13 @@
-"""The codec: `(q, p, blocks, key) -> bytes -> sample`. numpy, numba and constriction; it knows nothing of learning."""
+"""The codec: `(q, p, blocks, key) -> bytes -> sample`.
+
+It depends on numpy, numba and constriction and knows nothing of learning. Other packages import from here only, not
+from its modules.
+"""
 
 from klms.codec.blocks import (
     MAX_BLOCK_SIZE,
+    MAX_GROUP,
+    BlockMerger,
     Blocks,
     UpdateRule,
     adaptive_blocks,
@@ -9,20 +15,26 @@ from klms.codec.blocks import (
     fixed_blocks,
 )
 from klms.codec.candidates import MAX_BITS
-from klms.codec.codec import Codec, Sample, Selection
+from klms.codec.codec import Chosen, Codec, Decoded, Sample
 from klms.codec.distributions import Bernoulli, Categorical, Distribution, Gaussian
-from klms.codec.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
 from klms.codec.message import MessageInfo, carried_blocks, inspect
-from klms.codec.philox import SharedKey
+from klms.codec.selection import SELECTIONS, Selection, matching_beta
+from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
+from klms.numerics.philox import SharedKey
 
 __all__ = [
     "MAX_BITS",
     "MAX_BLOCK_SIZE",
+    "MAX_GROUP",
+    "SELECTIONS",
     "Bernoulli",
+    "BlockMerger",
     "Blocks",
     "Categorical",
+    "Chosen",
     "Codec",
     "CorruptMessage",
+    "Decoded",
     "Distribution",
     "Gaussian",
     "KLMSError",
@@ -38,4 +50,5 @@ __all__ = [
     "carried_blocks",
     "fixed_blocks",
     "inspect",
+    "matching_beta",
 ]

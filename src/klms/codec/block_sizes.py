@@ -1,26 +1,26 @@
-"""Block sizes as bytes: constriction's range coder over a model that learns as the sizes go by.
+"""Entropy coding of block sizes: constriction's range coder with an adaptive model.
 
 All sizes but the last are coded (the last is what they leave of `d`), in small batches. The model of a batch is a
-mixture of histograms of the sizes before it, which both sides know: of all of them and of the latest ones (layers
-differ), each as counted and smoothed over neighbours at three widths (a size seen makes like sizes likely), and a
-prior that falls as 1/size. The shares of the mixture move towards the histograms that foretold the sizes best.
+mixture of histograms of the preceding sizes, which both sides know: of all sizes and of the latest ones (because
+layers differ), each unsmoothed and smoothed over neighbours at three widths (because similar sizes are similarly
+likely), plus a prior that falls as 1/size. The shares of the mixture move towards the histograms that predicted best.
 
-The model is integers throughout, so that both sides build the same one on any machine.
+The model consists of integers throughout, so that both sides build the same one on any machine.
 """
 
 import constriction
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec._jit import kernel
 from klms.codec.blocks import MAX_BLOCK_SIZE
-from klms.codec.errors import CorruptMessage
+from klms.errors import CorruptMessage
+from klms.numerics.jit import kernel
 
 _WIDTHS = np.array([0, 1, 5, 25])
 _RECENT = 64
 _EXPERTS = 1 + 2 * len(_WIDTHS)
-_UNIT = 1 << 20  # the mass of each histogram
-_SIZE_SHARE = 1 << 14  # what one size adds to the shares of the mixture
+_UNIT = 1 << 20  # total weight of each histogram
+_SIZE_SHARE = 1 << 14  # amount that one size adds to the shares of the mixture
 _FIRST_SHARE = 1 << 11
 _FIRST_SHARE_OF_COUNTS = 16 * _SIZE_SHARE
 
@@ -28,7 +28,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class _Model:
-    """The mixture, and what it has seen. `symbols` are sizes minus 1."""
+    """The mixture and the sizes that it has learned. Symbols are sizes minus 1."""
 
     def __init__(self, alphabet: int) -> None:
         self.seen = 0
@@ -41,16 +41,16 @@ class _Model:
         self._experts[:] = prior * _UNIT // prior.sum()
 
     def batch(self) -> int:
-        """How many sizes the next batch has: few at first, while each teaches much."""
+        """Return the number of sizes of the next batch: few at first, when the model still changes much."""
         return max(1, min(self.seen // 4, max(16, self.seen // 32)))
 
     def distribution(self) -> constriction.stream.model.Categorical:
-        """The law of the next batch."""
+        """Return the model of the next batch."""
         weights = _mix(self._experts, self._shares)
         return constriction.stream.model.Categorical(weights.astype(np.float64), lazy=False, perfect=False)
 
     def learn(self, symbols: Int64) -> None:
-        """Take in a batch that both sides now know."""
+        """Update the model with a batch that both sides now know."""
         _move_shares(self._experts, self._shares, symbols)
         alphabet = self._counts.size
         self._counts += np.bincount(symbols, minlength=alphabet)
@@ -87,7 +87,7 @@ def _move_shares(experts: Int64, shares: Int64, symbols: Int64) -> None:
 
 @kernel
 def _smooth(counts: Int64, widths: Int64, out: Int64) -> None:
-    """Row `w`: the counts spread twice over `2 widths[w] + 1` neighbours, scaled to mass `_UNIT`."""
+    """Write the counts, summed twice over `2 widths[w] + 1` neighbours and scaled to total `_UNIT`, to each row `w`."""
     n = counts.size
     once = np.empty(n, dtype=np.int64)
     for row in range(widths.size):
@@ -116,7 +116,7 @@ def _box(values: Int64, width: int, out: Int64) -> None:
 
 
 def pack_sizes(sizes: Int64) -> bytes:
-    """The sizes of the blocks of a message, to be read back by `unpack_sizes`."""
+    """Encode the block sizes of a message."""
     symbols = sizes[:-1] - 1
     if symbols.size == 0:
         return b""
@@ -132,17 +132,17 @@ def pack_sizes(sizes: Int64) -> bytes:
 
 
 def unpack_sizes(section: bytes, count: int, d: int) -> Int64:
-    """The sizes of `count` blocks over `d` coordinates. `section` is not trusted; `count` and `d` bound the work."""
+    """Decode the sizes of `count` blocks over `d` coordinates, which bound the work; `section` is not trusted."""
     if count == 1:
         if section:
-            raise CorruptMessage("bytes where the size of a single block needs none")
+            raise CorruptMessage("the map of a single block has bytes where none are needed")
         sizes = np.array([d], dtype=np.int64)
     else:
         if len(section) < 2 or len(section) % 4 != 2:
-            raise CorruptMessage("the block sizes are cut off")
+            raise CorruptMessage("the block sizes are truncated")
         largest = int.from_bytes(section[:2], "little")
-        if largest > d - count:  # the other blocks have one coordinate at least: this bounds the model by d
-            raise CorruptMessage(f"a block of {largest + 1} among {count} does not fit {d} coordinates")
+        if largest > d - count:  # the other blocks have at least one coordinate; this bounds the model by d
+            raise CorruptMessage(f"a block of {largest + 1} among {count} does not fit into {d} coordinates")
         symbols = np.empty(count - 1, dtype=np.int64)
         total = 0
         model = _Model(max(largest + 1, 2))
@@ -156,12 +156,12 @@ def unpack_sizes(section: bytes, count: int, d: int) -> Int64:
                 raise CorruptMessage("the block sizes do not decode") from error
             total += int(symbols[start:end].sum()) + end - start
             if total >= d:
-                raise CorruptMessage(f"the block sizes do not fit {d} coordinates")
+                raise CorruptMessage(f"the block sizes exceed {d} coordinates")
             model.learn(symbols[start:end])
         if symbols.max() != largest:
-            raise CorruptMessage("no block has the size that is said to be the largest")
+            raise CorruptMessage("no block has the size that was declared the largest")
         if not decoder.maybe_exhausted():
-            raise CorruptMessage("bytes after the block sizes")
+            raise CorruptMessage("there are bytes after the block sizes")
         sizes = np.append(symbols + 1, d - total)
     if not 1 <= sizes[-1] <= MAX_BLOCK_SIZE:
         raise CorruptMessage(f"the block sizes do not add up to {d}")

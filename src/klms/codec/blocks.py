@@ -1,4 +1,4 @@
-"""Blocks: how `[0, d)` is cut into the pieces that are coded one index each (paper, section 4.2 and appendix B)."""
+"""Blocks: partitions of `[0, d)` into pieces with one index each (paper, section 4.2 and appendix B)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,50 +8,77 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec._jit import kernel
-from klms.codec.checks import frozen, integer
+from klms.errors import InvalidArgument
+from klms.numerics.checks import frozen, integer
+from klms.numerics.jit import kernel
+
+Int64 = npt.NDArray[np.int64]
 
 MAX_BLOCK_SIZE = 1 << 16
+MAX_GROUP = 255
 MAX_COORDINATES = (1 << 32) - 1
 
 
 class Blocks:
-    """A partition of `[0, d)` into half-open ranges `[bounds[m], bounds[m+1])`, each of 1 to 65536 coordinates."""
+    """A partition of `[0, d)` into half-open ranges `[bounds[m], bounds[m+1])`, each of 1 to 65536 coordinates.
 
-    def __init__(self, bounds: npt.ArrayLike) -> None:
+    With a `group` above 1, every `group` blocks divide a larger piece evenly, so that a message with memory only needs
+    to carry the sizes of the pieces.
+    """
+
+    def __init__(self, bounds: npt.ArrayLike, group: int = 1) -> None:
         array = np.array(bounds)
         if array.ndim != 1 or array.size < 2 or not np.issubdtype(array.dtype, np.integer):
-            raise ValueError("bounds must be a list of at least two integers, 0 first and d last")
+            raise InvalidArgument("bounds must be a list of at least two integers, from 0 to d")
         array = array.astype(np.int64)
         sizes = np.diff(array)
         if array[0] != 0 or sizes.min() < 1:
-            raise ValueError("bounds must start at 0 and increase strictly")
+            raise InvalidArgument("bounds must start at 0 and increase strictly")
         if array[-1] > MAX_COORDINATES:
-            raise ValueError(f"bounds end at {array[-1]}; the most coordinates are {MAX_COORDINATES}")
+            raise InvalidArgument(f"bounds end at {array[-1]}; there can be at most {MAX_COORDINATES} coordinates")
         if sizes.max() > MAX_BLOCK_SIZE:
-            raise ValueError(f"a block has {sizes.max()} coordinates; the most is {MAX_BLOCK_SIZE}")
-        self.bounds: npt.NDArray[np.int64] = frozen(array)
+            raise InvalidArgument(f"a block has {sizes.max()} coordinates; the maximum is {MAX_BLOCK_SIZE}")
+        self.bounds: Int64 = frozen(array)
+        self.group = group
+        if group != 1 and not np.array_equal(array, _divide(array[::group], group)):
+            raise InvalidArgument(f"every {group} blocks must divide a piece evenly, larger blocks first")
 
     @classmethod
     def of_sizes(cls, sizes: npt.ArrayLike) -> "Blocks":
-        """Blocks of these sizes, in order."""
+        """Make consecutive blocks of the given sizes."""
         array = np.asarray(sizes)
         if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
-            raise ValueError("sizes must be a list of integers")
+            raise InvalidArgument("sizes must be a non-empty list of integers")
         return cls(np.concatenate([[0], np.cumsum(array.astype(np.int64))]))
+
+    @classmethod
+    def divided(cls, pieces: "Blocks", group: int) -> "Blocks":
+        """Divide each piece evenly into `group` blocks.
+
+        >>> Blocks.divided(Blocks([0, 5, 9]), 2).bounds.tolist()
+        [0, 3, 5, 7, 9]
+        """
+        if pieces.sizes.min() < group:
+            raise InvalidArgument(f"a piece of {pieces.sizes.min()} coordinates cannot be divided into {group} blocks")
+        return cls(_divide(pieces.bounds, group), group)
 
     @property
     def d(self) -> int:
-        """The number of coordinates."""
+        """Number of coordinates."""
         return int(self.bounds[-1])
 
     @cached_property
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """The number of coordinates of each block."""
+    def sizes(self) -> Int64:
+        """Number of coordinates of each block."""
         return frozen(np.diff(self.bounds))
 
-    def __reduce__(self) -> tuple[type["Blocks"], tuple[npt.NDArray[np.int64]]]:
-        return Blocks, (self.bounds,)
+    @property
+    def pieces(self) -> "Blocks":
+        """What the groups of blocks divide: the blocks themselves if `group` is 1."""
+        return Blocks(self.bounds[:: self.group])
+
+    def __reduce__(self) -> tuple[type["Blocks"], tuple[Int64, int]]:
+        return Blocks, (self.bounds, self.group)
 
     def __len__(self) -> int:
         return self.bounds.size - 1
@@ -67,7 +94,7 @@ class Blocks:
 
 
 def fixed_blocks(d: int, size: int) -> Blocks:
-    """Blocks of `size` coordinates; the last may be smaller (Algorithm Fixed-KLMS).
+    """Cut `[0, d)` into blocks of `size` coordinates; the last may be smaller (Algorithm Fixed-KLMS).
 
     >>> fixed_blocks(10, 4).bounds.tolist()
     [0, 4, 8, 10]
@@ -77,91 +104,141 @@ def fixed_blocks(d: int, size: int) -> Blocks:
     return Blocks(np.append(np.arange(0, d, size, dtype=np.int64), d))
 
 
-def adaptive_blocks(kl: npt.ArrayLike, target: float, max_size: int = 4096) -> Blocks:
-    """Blocks of about `target` bits of KL each, given the KL of every coordinate (Algorithm Adaptive-KLMS).
+def adaptive_blocks(kl: npt.ArrayLike, target: float, max_size: int = 4096, group: int = 1) -> Blocks:
+    """Cut blocks of about `target` bits of KL each, given the KL of every coordinate (Algorithm Adaptive-KLMS).
 
-    A block ends with the coordinate at which its running KL reaches the target, or at which it has `max_size`
-    coordinates.
+    A block ends where its running KL reaches the target or where it has `max_size` coordinates. With a `group`, pieces
+    of `group` times the target are cut in this way and divided evenly, which costs fewer bytes to send.
 
     >>> adaptive_blocks([1.0, 1.0, 3.0, 0.0, 0.0, 0.5], target=2.0, max_size=2).bounds.tolist()
     [0, 2, 3, 5, 6]
     """
     values = np.ascontiguousarray(kl, dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
-        raise ValueError("kl must be a non-empty vector, one value a coordinate")
+        raise InvalidArgument("kl must be a non-empty vector with one value per coordinate")
     if not np.isfinite(values).all() or values.min() < 0:
-        raise ValueError("kl must be finite and not negative")
+        raise InvalidArgument("kl must be finite and non-negative")
     if not (np.isfinite(target) and target > 0):
-        raise ValueError(f"target must be positive and finite, got {target}")
-    return Blocks(_cut(values, float(target), integer("max_size", max_size, 1, MAX_BLOCK_SIZE)))
+        raise InvalidArgument(f"target must be positive and finite, got {target}")
+    max_size = integer("max_size", max_size, 1, MAX_BLOCK_SIZE)
+    group = min(integer("group", group, 1, MAX_GROUP), values.size)
+    if group == 1:
+        return Blocks(_cut(values, float(target), max_size, 1))
+    largest = min(max_size * group, MAX_BLOCK_SIZE - group)
+    bounds = _cut(values, float(target) * group, largest, group)
+    if bounds.size > 2 and bounds[-1] - bounds[-2] < group:  # too small to divide
+        bounds = np.delete(bounds, -2)
+    return Blocks.divided(Blocks(bounds), group)
+
+
+def _divide(bounds: Int64, group: int) -> Int64:
+    """Return the bounds of `group` blocks per piece, the larger blocks of a piece first."""
+    sizes = np.diff(bounds)[:, None]
+    place = np.arange(group)
+    starts = bounds[:-1, None] + sizes // group * place + np.minimum(place, sizes % group)
+    return np.append(starts.ravel(), bounds[-1])
 
 
 @kernel
-def _cut(kl: npt.NDArray[np.float64], target: float, max_size: int) -> npt.NDArray[np.int64]:
+def _cut(kl: npt.NDArray[np.float64], target: float, max_size: int, min_size: int) -> Int64:
     bounds = np.empty(kl.size + 1, dtype=np.int64)
     bounds[0] = 0
     count = 0
     running = 0.0
     for i in range(kl.size):
         running += kl[i]
-        if running >= target or i + 1 - bounds[count] == max_size or i + 1 == kl.size:
+        size = i + 1 - bounds[count]
+        if (running >= target and size >= min_size) or size == max_size or i + 1 == kl.size:
             count += 1
             bounds[count] = i + 1
             running = 0.0
     return bounds[: count + 1].copy()
 
 
-def aggregate_blocks(clients: Sequence[Blocks], by: Literal["location", "count"] = "location") -> Blocks:
-    """The blocks that the server adopts after an UPDATE round.
+class BlockMerger:
+    """Merges the block maps of the clients of an UPDATE round, one by one, into the map that the server adopts.
 
     By `location`, the paper's Algorithm Aggregate-Block-Locations: the m-th inner boundary is the mean of the m-th
-    boundaries of the clients that have one, rounded up. Where a client runs out of blocks that mean may step back, so
-    the boundaries are sorted; equal ones are merged. Its weakness: once clients differ by a few blocks, their m-th
-    boundaries lie in different layers, and a layer of small blocks is averaged away.
+    boundaries of the clients that have one, rounded up. Where a client has no more blocks, this mean may step back, so
+    the boundaries are sorted and duplicates are dropped. Its weakness: once clients differ by a few blocks, their m-th
+    boundaries lie in different layers, and the small blocks of a layer are averaged away.
 
-    By `count`: how many boundaries lie below a coordinate, averaged over the clients, has a boundary wherever it passes
-    a whole number. So each region gets as many blocks as the clients gave it on average. (It is every C-th of all
-    boundaries of C clients, from the middle of the first C on.)
+    By `count`: a boundary lies wherever the number of boundaries up to a coordinate, averaged over the clients, passes
+    a whole number. Each region thus keeps as many blocks as the clients gave it on average. (For C clients this is
+    every C-th of all their boundaries in order, starting in the middle of the first C.)
+
+    Memory does not grow with the number of clients.
+    """
+
+    def __init__(self, d: int, by: Literal["location", "count"] = "location") -> None:
+        if by not in ("location", "count"):
+            raise InvalidArgument(f"by must be 'location' or 'count', got {by!r}")
+        self.d = integer("d", d, 1, MAX_COORDINATES)
+        self.by = by
+        self._clients = 0
+        # By location: the sum of the m-th boundaries, and how many there are. By count: boundaries per coordinate.
+        self._totals = np.zeros(0, dtype=np.int64)
+        self._counts = np.zeros(0, dtype=np.int64)
+        self._histogram = np.zeros(self.d if by == "count" else 0, dtype=np.int32)
+
+    def add(self, blocks: Blocks) -> None:
+        """Take in the block map of one more client."""
+        if blocks.d != self.d:
+            raise InvalidArgument(f"the blocks cover {blocks.d} coordinates, those of the other clients {self.d}")
+        self._clients += 1
+        inner = blocks.bounds[1:-1]
+        if self.by == "count":
+            self._histogram[inner] += 1
+            return
+        missing = max(0, inner.size - self._totals.size)
+        self._totals, self._counts = np.pad(self._totals, (0, missing)), np.pad(self._counts, (0, missing))
+        self._totals[: inner.size] += inner
+        self._counts[: inner.size] += 1
+
+    def merged(self) -> Blocks:
+        """Return the merged map of all clients so far."""
+        if not self._clients:
+            raise InvalidArgument("there is nothing to merge: add the blocks of at least one client")
+        if self.by == "location":
+            means = -(-self._totals // self._counts)
+            inner = np.unique(means[means < self.d])
+        else:
+            places = np.flatnonzero(self._histogram)
+            ends = np.cumsum(self._histogram[places], dtype=np.int64)
+            ranks = np.arange(self._clients // 2, ends[-1] if ends.size else 0, self._clients)
+            inner = np.unique(places[np.searchsorted(ends, ranks, side="right")])
+        return Blocks(np.concatenate([[0], inner, [self.d]]))
+
+
+def aggregate_blocks(clients: Sequence[Blocks], by: Literal["location", "count"] = "location") -> Blocks:
+    """Merge the block maps of the clients of an UPDATE round; `BlockMerger` explains the two ways.
 
     >>> a, b = Blocks([0, 4, 10]), Blocks([0, 5, 7, 10])
     >>> aggregate_blocks([a, b]).bounds.tolist(), aggregate_blocks([a, b], by="count").bounds.tolist()
     ([0, 5, 7, 10], [0, 5, 10])
     """
-    if by not in ("location", "count"):
-        raise ValueError(f"by must be location or count, got {by!r}")
     if not clients:
-        raise ValueError("clients must hold the blocks of at least one client")
-    d = clients[0].d
-    if any(blocks.d != d for blocks in clients):
-        raise ValueError("clients must all have blocks over the same number of coordinates")
-    if by == "count":
-        inner = np.sort(np.concatenate([blocks.bounds[1:-1] for blocks in clients]))
-        return Blocks(np.concatenate([[0], np.unique(inner[len(clients) // 2 :: len(clients)]), [d]]))
-    most = max(len(blocks) for blocks in clients) - 1
-    totals = np.zeros(most, dtype=np.int64)
-    counts = np.zeros(most, dtype=np.int64)
+        raise InvalidArgument("clients must hold the blocks of at least one client")
+    merger = BlockMerger(clients[0].d, by)
     for blocks in clients:
-        inner = blocks.bounds[1:-1]
-        totals[: inner.size] += inner
-        counts[: inner.size] += 1
-    means = -(-totals // counts)
-    return Blocks(np.concatenate([[0], np.unique(means[means < d]), [d]]))
+        merger.add(blocks)
+    return merger.merged()
 
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """When clients cut their blocks anew: the mean block KL of a round, in bits, has left `[low, high]`."""
+    """Rule for new block maps: clients cut their blocks again when the mean block KL, in bits, leaves `[low, high]`."""
 
     low: float
     high: float
 
     def __post_init__(self) -> None:
         if not 0 <= self.low < self.high:
-            raise ValueError(f"low and high must satisfy 0 <= low < high, got low={self.low}, high={self.high}")
+            raise InvalidArgument(f"low and high must satisfy 0 <= low < high, got low={self.low}, high={self.high}")
 
     def triggered(self, mean_kls: Iterable[float]) -> bool:
-        """Whether the next round is an UPDATE round, given the mean block KL that each client's message reported."""
+        """Return whether the next round is an UPDATE round, given the mean block KL that each client reported."""
         values = list(mean_kls)
         if not values or not np.isfinite(values).all():
-            raise ValueError("mean_kls must hold the finite report of at least one client")
+            raise InvalidArgument("mean_kls must hold the finite mean block KL of at least one client")
         return not self.low <= sum(values) / len(values) <= self.high

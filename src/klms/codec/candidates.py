@@ -1,55 +1,82 @@
-"""Linear candidates: `K = 2^b` samples of `p` that both sides can make, any two of them independent.
+"""Linear candidates: `K = 2^b` pairwise independent samples of `p` that both sides can generate.
 
-A message has a table of generators `G_{r,j}`, a row a place and a column a bit `j < b`. Block `m` uses the rows from a
-random row `w_m`, its window, on. Candidate `k` has at coordinate `i`, offset `o` of block `m`, the word
+A message has a table of generators `G_{r,j}` with a row `r` per offset and a column `j` per index bit. Block `m` uses
+the rows from a random row `w_m`, its window, onwards. At coordinate `i`, offset `o` of block `m`, candidate `k` has the
+word
 
     u_{k,i} = U_i XOR (XOR over the set bits j of k of G_{w_m + o, j})
 
-and the distribution turns words into values. Each `u_{k,i}` is uniform because `U_i` is; two candidates differ by a
-XOR of generators, which is uniform and independent of `U_i`. The paper's bound needs no more than that: it only uses
-means and variances of averages over candidates.
+and the distribution turns words into values. Each `u_{k,i}` is uniform because `U_i` is. Two candidates differ by an
+XOR of generators, which is uniform and independent of `U_i`. The paper's bound needs no more: it uses only means and
+variances of averages over candidates.
 
-Windows keep blocks apart: were all to use the same rows, a message of small blocks could have bad luck everywhere.
+Windows decorrelate the blocks. If all blocks used the same rows, a message with many small blocks could be unlucky in
+all of them at once.
 
-The decoder makes the chosen candidate alone, at a cost that does not depend on `K`. The encoder makes all of them by
-doubling: the second half of the candidates is the first half XOR the last generator.
+The decoder generates only the chosen candidate, at a cost that does not depend on `K`. The encoder generates all of
+them by doubling: the second half of the candidates is the first half XOR the last generator.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec._jit import inlined, kernel
-from klms.codec.philox import G_STREAM, U_STREAM, WINDOW_STREAM, SharedKey, buffer_size, words
+from klms.codec.blocks import Blocks
+from klms.numerics.jit import inlined, kernel
+from klms.numerics.philox import G_STREAM, U_STREAM, WINDOW_STREAM, SharedKey, buffer_size, words
+
+Int16 = npt.NDArray[np.int16]
+UInt16 = npt.NDArray[np.uint16]
+UInt64 = npt.NDArray[np.uint64]
 
 MAX_BITS = 16
 WINDOWS = 1024
 
 
-def windows(key: SharedKey, blocks: int) -> npt.NDArray[np.uint16]:
-    """`w_m`: the first row of each block, a word of the window stream mod 1024."""
-    buffer = np.empty(buffer_size(blocks), dtype=np.uint64)
-    return words(buffer, 0, blocks, WINDOW_STREAM, key.words()) % np.uint16(WINDOWS)
+class SharedWords(NamedTuple):
+    """Shared randomness of the candidates of one message."""
+
+    windows: UInt16
+    """First row of each block."""
+    generators: UInt16
+    """Entry `[j, r]` is `G_{r,j}`, for all index bits and for all rows that a block can reach."""
+    key: UInt64
+    """`SharedKey.words()`, from which `U` is generated block by block."""
+    largest: int
+    """Size of the largest block."""
 
 
-def generators(key: SharedKey, largest: int, bits: int) -> npt.NDArray[np.uint16]:
-    """`G[r, j]` for all rows that blocks of up to `largest` coordinates use.
+def shared_words(key: SharedKey, blocks: Blocks, bits: int) -> SharedWords:
+    """Generate the windows and generators of a message.
 
-    Row `r` owns words `16 r` to `16 r + 15` of the G stream, so the table of a message with fewer bits or smaller
-    blocks is a part of the table of any other with the same key.
+    A row owns 16 words of its stream, whatever the number of bits: `G_{r,j}` depends on the key alone.
     """
-    size = largest + WINDOWS - 1
-    buffer = np.empty(buffer_size(size * MAX_BITS), dtype=np.uint64)
-    table = words(buffer, 0, size * MAX_BITS, G_STREAM, key.words()).reshape(size, MAX_BITS)
-    return np.ascontiguousarray(table[:, :bits])
+    count, largest = len(blocks), int(blocks.sizes.max())
+    windows = words(np.empty(buffer_size(count), dtype=np.uint64), 0, count, WINDOW_STREAM, key.words())
+    size = (largest + WINDOWS - 1) * MAX_BITS
+    table = words(np.empty(buffer_size(size), dtype=np.uint64), 0, size, G_STREAM, key.words()).reshape(-1, MAX_BITS)
+    return SharedWords(
+        windows=windows % np.uint16(WINDOWS),
+        generators=np.ascontiguousarray(table[:, :bits].T),
+        key=key.words(),
+        largest=largest,
+    )
 
 
 @inlined
-def expand(first: np.int16, generators: npt.NDArray[np.int16], row: int, bits: int, out: npt.NDArray[np.int16]) -> None:
-    """The words that `first` becomes for all settings of the first `bits` index bits, with this row of generators."""
+def signed(word: np.uint16) -> np.int16:
+    """Shift an unsigned word by -32768, which preserves its order and allows the faster signed comparison."""
+    return np.int16(int(word) - 32768)
+
+
+@inlined
+def expand(first: np.int16, generators: Int16, row: int, bits: int, out: Int16) -> None:
+    """Write the words that `first` becomes under all settings of the lowest `bits` index bits."""
     out[0] = first
     half = 1
     for j in range(bits):
-        g = generators[row, j]
+        g = generators[j, row]
         for k in range(half):
             out[half + k] = out[k] ^ g
         half *= 2
@@ -57,22 +84,17 @@ def expand(first: np.int16, generators: npt.NDArray[np.int16], row: int, bits: i
 
 @inlined
 def expand_two(
-    first_0: np.int16,
-    first_1: np.int16,
-    generators: npt.NDArray[np.int16],
-    row_0: int,
-    row_1: int,
-    bits: int,
-    out_0: npt.NDArray[np.int16],
-    out_1: npt.NDArray[np.int16],
+    first_0: np.int16, first_1: np.int16, generators: Int16, row_0: int, row_1: int, bits: int, out: Int16
 ) -> None:
-    """`expand` for two coordinates at once: a third faster, because each waits for memory while the other works."""
+    """Do `expand` for two coordinates at once, a third faster: one waits for memory while the other computes."""
+    out_0 = out[0]
+    out_1 = out[1]
     out_0[0] = first_0
     out_1[0] = first_1
     half = 1
     for j in range(bits):
-        g_0 = generators[row_0, j]
-        g_1 = generators[row_1, j]
+        g_0 = generators[j, row_0]
+        g_1 = generators[j, row_1]
         for k in range(half):
             out_0[half + k] = out_0[k] ^ g_0
         for k in range(half):
@@ -81,19 +103,12 @@ def expand_two(
 
 
 @kernel
-def chosen_words(
-    buffer: npt.NDArray[np.uint64],
-    start: int,
-    n: int,
-    window: int,
-    index: int,
-    generators_by_bit: npt.NDArray[np.uint16],
-    key: npt.NDArray[np.uint64],
-) -> npt.NDArray[np.uint16]:
-    """The words of candidate `index` in the block of `n` coordinates that begins at `start`."""
-    out = words(buffer, start, n, U_STREAM, key)
-    for j in range(generators_by_bit.shape[0]):
+def chosen_words(buffer: UInt64, m: int, start: int, n: int, index: int, shared: SharedWords) -> UInt16:
+    """Return the words of candidate `index` of block `m`, which has `n` coordinates and begins at `start`."""
+    out = words(buffer, start, n, U_STREAM, shared.key)
+    window = int(shared.windows[m])
+    for j in range(shared.generators.shape[0]):
         if (index >> j) & 1:
             for o in range(n):
-                out[o] ^= generators_by_bit[j, window + o]
+                out[o] ^= shared.generators[j, window + o]
     return out

@@ -1,8 +1,7 @@
 """`Codec`: `(q, p, blocks, key) -> bytes -> sample` (Algorithms Fixed-KLMS, Adaptive-KLMS and KLMS-Decoder)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,24 +9,46 @@ import numpy.typing as npt
 from klms.codec import discrete, gaussian
 from klms.codec import message as wire
 from klms.codec.blocks import Blocks
-from klms.codec.candidates import MAX_BITS, generators, windows
-from klms.codec.checks import integer
-from klms.codec.distributions import Discrete, Distribution, Gaussian
-from klms.codec.errors import SideInformationMismatch
-from klms.codec.parallel import over
-from klms.codec.philox import SharedKey
-from klms.codec.quantiles import normal_quantiles
-from klms.codec.selection import GREEDY, SELECTIONS
+from klms.codec.candidates import MAX_BITS, shared_words
+from klms.codec.distributions import Discrete, Distribution, Gaussian, Values, gaussian_pair
+from klms.codec.selection import GREEDY, SELECTIONS, Results, Selection, Selector
+from klms.codec.trellis import SEGMENT, addresses
+from klms.errors import InvalidArgument, SideInformationMismatch
+from klms.numerics.checks import integer
+from klms.numerics.elementary import LN_2
+from klms.numerics.parallel import over
+from klms.numerics.philox import SharedKey
+from klms.numerics.quantiles import normal_quantiles
 
-Selection = Literal["sample", "greedy", "matched"]
-Sample = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+Sample = Values
+UInt16 = npt.NDArray[np.uint16]
 
-_LN_2 = float(np.log(2.0))
+
+@dataclass(frozen=True)
+class Chosen:
+    """The encoder's selection, before it is written as bytes."""
+
+    indices: UInt16
+    """Index of the selected candidate of each block."""
+    mean_kl: float
+    """Mean KL per block, in bits."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A decoded message."""
+
+    vector: Sample
+    """The decoded sample, update or mask."""
+    header: wire.MessageInfo | None = None
+    """Header of a codec message; None for other schemes."""
+    blocks: Blocks | None = None
+    """Block map that the message was coded with."""
 
 
 @dataclass(frozen=True)
 class Codec:
-    """Sends a sample of `q` to whoever holds `p`, at `bits` bits a block.
+    """Sends a sample of `q` to a receiver that holds `p`, with `bits` bits per block.
 
     >>> from klms import Bernoulli, adaptive_blocks
     >>> p, q = Bernoulli(np.full(1000, 0.5)), Bernoulli(np.full(1000, 0.6))
@@ -40,16 +61,20 @@ class Codec:
     """
 
     bits: int = 8
-    """Candidates a block: `K = 2^bits`. Encoding takes time proportional to `K`, decoding does not."""
+    """Bits per block, for `K = 2^bits` candidates. Encoding time is proportional to `K`; decoding time is not."""
     selection: Selection = "sample"
-    """How the encoder chooses among them; see `selection.py`."""
+    """Rule by which the encoder selects a candidate; see `selection.py`."""
     threads: int | None = None
-    """At most so many threads; all cores by default. The bytes do not depend on it."""
+    """Maximum number of threads; by default, one per core. The bytes do not depend on it."""
+    memory: int = 0
+    """Bits of earlier indices that a block's candidates depend on, at most `16 - bits`; see `trellis.py`. Scoring takes
+    time proportional to `2^(bits + memory)`. With 0, the codec is the paper's."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", integer("bits", self.bits, 1, MAX_BITS))
+        object.__setattr__(self, "memory", integer("memory", self.memory, 0, MAX_BITS - self.bits))
         if self.selection not in SELECTIONS:
-            raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}; got {self.selection!r}")
+            raise InvalidArgument(f"selection must be one of {', '.join(SELECTIONS)}; got {self.selection!r}")
         if self.threads is not None:
             object.__setattr__(self, "threads", integer("threads", self.threads, 1, 1024))
 
@@ -65,85 +90,151 @@ class Codec:
         scalars: Sequence[float] = (),
         send_kl: bool = True,
     ) -> bytes:
-        """A message from which the holder of `p` and `key` decodes a sample that is close to one of `q`.
+        """Encode a sample of `q` as a message: `choose`, then `write`."""
+        chosen = self.choose(q, p, blocks, key=key, rng=rng)
+        return self.write(chosen, p, blocks, key=key, send_blocks=send_blocks, scalars=scalars, send_kl=send_kl)
 
-        `rng` is the sender's own randomness: never derive it from the key, which the receiver knows. `send_blocks`
-        puts the block map into the message, for a receiver that does not have it. `scalars` travel along as float32.
-        Without `send_kl` the message says 0 for its KL, which is a function of `q` and not of the sample.
+    def choose(
+        self,
+        q: Distribution,
+        p: Distribution,
+        blocks: Blocks,
+        *,
+        key: SharedKey,
+        rng: np.random.Generator | None = None,
+    ) -> Chosen:
+        """Select the candidate of each block, so that together they are close to a sample of `q`.
+
+        `rng` is the sender's private randomness, which `greedy` does not need. Never derive it from the key, which the
+        receiver knows.
         """
         q.check_same_family(p)
-        if blocks.d != p.d:
-            raise ValueError(f"blocks cover {blocks.d} coordinates, p has {p.d}")
+        _check_blocks(blocks, p)
         rule = SELECTIONS.index(self.selection)
+        segment = SEGMENT if self.memory else 1
+        segments = np.append(blocks.bounds[:-1:segment], blocks.d)
+        draws = len(blocks) + (segments.size - 1 if self.memory else 0)
         if rule == GREEDY:
-            uniforms = np.zeros(len(blocks))
+            uniforms = np.zeros(draws)
         elif not isinstance(rng, np.random.Generator):
-            raise ValueError(f"rng must be a numpy Generator for selection {self.selection!r}: it draws the index")
+            raise InvalidArgument(f"selection {self.selection!r} draws at random: rng must be a numpy Generator")
         else:
-            uniforms = rng.random(len(blocks))
-        indices = np.empty(len(blocks), dtype=np.uint16)
-        kls = np.empty(len(blocks))
-        largest = int(blocks.sizes.max())
-        table = generators(key, largest, self.bits).view(np.int16)
-        shared = (largest, windows(key, len(blocks)), table, key.words(), rule, uniforms, indices, kls)
+            uniforms = rng.random(draws)
+        shared = shared_words(key, blocks, self.bits + self.memory)
+        selector = Selector(rule=rule, uniforms=uniforms, bits=self.bits, memory=self.memory, segment=segment)
+        results = Results(indices=np.empty(len(blocks), dtype=np.uint16), nats=np.empty(len(blocks)))
         if isinstance(q, Discrete) and isinstance(p, Discrete):
-            arguments = (q.probabilities, p.thresholds, *shared)
-            over(blocks.bounds, self.threads, discrete.encode_blocks, *arguments)
+            laws = (blocks.bounds, q.probabilities, p.thresholds)
+            over(segments, self.threads, discrete.encode_blocks, *laws, shared, selector, results)
         elif isinstance(q, Gaussian) and isinstance(p, Gaussian):
-            tables = (gaussian.fine_cells(), gaussian.walsh_terms(), normal_quantiles())
-            parameters = (q.mean, q.std, p.mean, p.std, *tables, *shared)
-            over(blocks.bounds, self.threads, gaussian.encode_blocks, *parameters)
+            pair, tables = gaussian_pair(q, p), gaussian.encoder_tables()
+            work = gaussian.encode_blocks
+            over(segments, self.threads, work, blocks.bounds, pair, tables, shared, selector, results)
         else:
-            raise ValueError(f"q and p must be laws that the codec knows, got {type(q).__name__}")
+            raise InvalidArgument(f"the codec has no kernels for a {type(q).__name__}")
+        return Chosen(results.indices, float(results.nats.mean()) / LN_2)
+
+    def candidates(self, indices: UInt16, p: Distribution, blocks: Blocks, *, key: SharedKey) -> Sample:
+        """Generate the candidates with the given indices, one per block: uint8 for Bernoulli, float32 otherwise."""
+        _check_blocks(blocks, p)
+        self._check_indices(indices, blocks)
+        return self._candidates(indices, self.bits, self.memory, p, blocks, key)
+
+    def write(
+        self,
+        chosen: Chosen,
+        p: Distribution,
+        blocks: Blocks,
+        *,
+        key: SharedKey,
+        send_blocks: bool = False,
+        scalars: Sequence[float] = (),
+        send_kl: bool = True,
+    ) -> bytes:
+        """Write the message from which the holder of `p` and `key` decodes the chosen candidates.
+
+        `send_blocks` includes the block map, for a receiver that does not have it. `scalars` are sent as float32.
+        Without `send_kl` the message states a KL of 0, because the KL depends on `q` beyond the sample.
+        """
+        _check_blocks(blocks, p)
+        self._check_indices(chosen.indices, blocks)
         return wire.write(
             p,
             blocks,
             key,
             bits=self.bits,
-            indices=indices,
-            mean_kl=float(kls.mean()) / _LN_2 if send_kl else 0.0,
+            memory=self.memory,
+            indices=chosen.indices,
+            mean_kl=chosen.mean_kl if send_kl else 0.0,
             scalars=scalars,
             send_blocks=send_blocks,
         )
 
     def decode(self, message: bytes, p: Distribution, *, key: SharedKey, blocks: Blocks | None = None) -> Sample:
-        """The sample: uint8 for Bernoulli, float32 for the others.
+        """Decode the sample of a message: uint8 for Bernoulli, float32 otherwise; see `read`."""
+        return self.read(message, p, key=key, blocks=blocks).vector
 
-        `blocks` is needed when the message carries none, and not looked at when it carries its own. Nothing of
-        `message` is trusted; what does not decode raises a `KLMSError`. The number of bits is the message's, not this
-        codec's.
+    def read(
+        self,
+        message: bytes,
+        p: Distribution,
+        *,
+        key: SharedKey,
+        blocks: Blocks | None = None,
+        check: Callable[[wire.MessageInfo], None] | None = None,
+    ) -> Decoded:
+        """Decode a message, with its header and block map.
+
+        `blocks` is required if the message carries no block map, and ignored if it does. `check` may raise a
+        `KLMSError` for a header that was not agreed, before any work is done. Nothing in `message` is trusted: bytes
+        that do not decode raise a `KLMSError`. The number of bits is the message's, not this codec's.
         """
-        message = wire.as_bytes(message)
-        info = wire.inspect(message)
-        if info.family != p.family or info.d != p.d:
+        parsed = wire.parse(message)
+        header = parsed.header
+        if check is not None:
+            check(header)
+        if header.family != p.family or header.d != p.d:
             raise SideInformationMismatch(
-                f"the message is for {info.d} {info.family} coordinates, p has {p.d} {p.family} ones"
+                f"the message is for {header.d} {header.family} coordinates, but p has {p.d} {p.family} coordinates"
             )
-        if info.carries_blocks:
-            blocks = wire.carried_blocks(message, info)
+        if header.carries_blocks:
+            blocks = parsed.blocks()
         elif blocks is None:
             raise SideInformationMismatch("the message carries no block map and none was given: pass blocks=")
-        elif blocks.d != info.d or len(blocks) != info.blocks:
+        elif blocks.d != header.d or len(blocks) != header.blocks:
             raise SideInformationMismatch(
-                f"the message has {info.blocks} blocks over {info.d} coordinates, "
-                f"the block map {len(blocks)} over {blocks.d}"
+                f"the message has {header.blocks} blocks over {header.d} coordinates, "
+                f"but the block map has {len(blocks)} over {blocks.d}"
             )
-        if wire.agreement_tag(p, blocks, key) != info.tag:
+        if wire.agreement_tag(p, blocks, key) != header.tag:
             raise SideInformationMismatch(
-                "the sender held another p, key (seed, round, client) or block map; decoding would yield noise"
+                "the sender used a different p, key (seed, round, client) or block map; decoding would yield noise"
             )
-        indices = wire.indices(message, info)
-        largest = int(blocks.sizes.max())
-        table = np.ascontiguousarray(generators(key, largest, info.bits).T)
-        shared = (largest, windows(key, len(blocks)), table, key.words())
+        return Decoded(self._candidates(parsed.indices(), header.bits, header.memory, p, blocks, key), header, blocks)
+
+    def _candidates(
+        self, indices: UInt16, bits: int, memory: int, p: Distribution, blocks: Blocks, key: SharedKey
+    ) -> Sample:
+        shared = shared_words(key, blocks, bits + memory)
+        if memory:
+            indices = addresses(indices, bits, memory)
         if isinstance(p, Discrete):
             sample: Sample = np.empty(p.d, dtype=p.values.dtype)
-            discretely = (indices, p.thresholds, *shared, p.values, sample)
-            over(blocks.bounds, self.threads, discrete.decode_blocks, *discretely)
-        elif isinstance(p, Gaussian):
-            sample = np.empty(p.d, dtype=np.float32)
-            normally = (indices, p.mean, p.std, normal_quantiles(), *shared, sample)
-            over(blocks.bounds, self.threads, gaussian.decode_blocks, *normally)
-        else:
-            raise ValueError(f"p must be a law that the codec knows, got {type(p).__name__}")
-        return sample
+            symbols = discrete.Symbols(thresholds=p.thresholds, values=p.values)
+            over(blocks.bounds, self.threads, discrete.decode_blocks, indices, shared, symbols, sample)
+            return sample
+        if isinstance(p, Gaussian):
+            normal = np.empty(p.d, dtype=np.float32)
+            tables = gaussian.DecoderTables(mean=p.mean, std=p.std, quantiles=normal_quantiles())
+            over(blocks.bounds, self.threads, gaussian.decode_blocks, indices, shared, tables, normal)
+            return normal
+        raise InvalidArgument(f"the codec has no kernels for a {type(p).__name__}")
+
+    def _check_indices(self, indices: UInt16, blocks: Blocks) -> None:
+        if indices.dtype != np.uint16 or indices.shape != (len(blocks),) or int(indices.max()) >> self.bits:
+            raise InvalidArgument(f"indices must be {len(blocks)} uint16 numbers below {1 << self.bits}, one per block")
+
+
+def _check_blocks(blocks: Blocks, p: Distribution) -> None:
+    if blocks.d != p.d:
+        raise InvalidArgument(f"blocks cover {blocks.d} coordinates, but p has {p.d}")

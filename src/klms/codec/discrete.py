@@ -1,65 +1,89 @@
-"""Scoring, encoding and decoding blocks of a discrete family.
+"""Encoding and decoding of blocks of a discrete family.
 
 The score of a candidate is a sum of steps: with cumulative thresholds `t_a` and log ratios `l_a`,
 
     log q(y)/p(y) = l_last + sum over a of (l_a - l_{a+1}) [u < t_a]
 
-so a Bernoulli coordinate is one comparison a candidate and a ternary one two. Words and thresholds are shifted by
--32768, which turns unsigned comparison into signed comparison, and steps are 16-bit integers in units of the block:
-sixteen candidates fit a 256-bit register. The running sums move to 32 bits before they can overflow.
+so a Bernoulli coordinate takes one comparison per candidate and a ternary coordinate two. Words and thresholds are
+shifted by -32768, which turns unsigned comparisons into signed ones, and steps are 16-bit integers in a unit chosen
+per block, so that sixteen candidates fit into a 256-bit register. Running sums move to 32 bits before they overflow.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec._jit import inlined, kernel
-from klms.codec.candidates import chosen_words, expand, expand_two
-from klms.codec.distributions import log_ratios
-from klms.codec.philox import U_STREAM, buffer_size, words
-from klms.codec.selection import select
+from klms.codec.candidates import SharedWords, chosen_words, expand, expand_two, signed
+from klms.codec.distributions import Values, log_ratios
+from klms.codec.selection import Results, Selector
+from klms.codec.trellis import new_paths, select_block
+from klms.numerics.jit import inlined, kernel
+from klms.numerics.philox import U_STREAM, buffer_size, words
 
+Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+Int16 = npt.NDArray[np.int16]
+Int64 = npt.NDArray[np.int64]
+UInt16 = npt.NDArray[np.uint16]
 
 _FLUSH_STEPS = 32
-_LARGEST_SUM = 32000.0  # rounding adds at most half a unit a step, 128 steps at the most: still below 32767
+_LARGEST_SUM = 32000.0  # rounding adds at most half a unit per step in at most 256 steps, so sums stay below 32767
+
+
+class Symbols(NamedTuple):
+    """Fixed-point form of a discrete `p`; see `Discrete`."""
+
+    thresholds: UInt16
+    values: Values
+
+
+class _Step(NamedTuple):
+    """One step of the score: candidates whose word is below the threshold collect `height`."""
+
+    words: Int16
+    """Words of the lower half of the candidates."""
+    flip: np.int16
+    """Generator of the last index bit: the upper half of the candidates has the words XOR `flip`."""
+    threshold: np.int16
+    height: np.int16
+
+
+class _Sums(NamedTuple):
+    """Scratch space for the scores of all candidates."""
+
+    expanded: Int16
+    """Two rows of words, for the lower half of the candidates at two coordinates."""
+    partial: Int16
+    """Running sums of steps since the last flush."""
+    total: npt.NDArray[np.int32]
 
 
 @inlined
-def _add_steps(
-    low: npt.NDArray[np.int16],
-    high: npt.NDArray[np.int16],
-    words_0: npt.NDArray[np.int16],
-    flip_0: np.int16,
-    threshold_0: np.int16,
-    step_0: np.int16,
-    words_1: npt.NDArray[np.int16],
-    flip_1: np.int16,
-    threshold_1: np.int16,
-    step_1: np.int16,
-) -> None:
-    """Add two steps to all candidates; the upper half of the candidates uses the words XOR `flip`.
+def _add_steps(low: Int16, high: Int16, one: _Step, two: _Step) -> None:
+    """Add two steps to the lower and the upper half of the candidates.
 
-    Two at a time, and the last doubling in registers: both save memory traffic, which is what this loop is made of.
+    Adding two steps at once and doing the last doubling in registers saves memory traffic, which limits this loop.
     """
+    words_0, flip_0, threshold_0, height_0 = one
+    words_1, flip_1, threshold_1, height_1 = two
     zero = np.int16(0)
     for k in range(low.size):
         word_0 = words_0[k]
         word_1 = words_1[k]
-        a = np.int16(step_0 if word_0 < threshold_0 else zero)
-        b = np.int16(step_1 if word_1 < threshold_1 else zero)
+        a = np.int16(height_0 if word_0 < threshold_0 else zero)
+        b = np.int16(height_1 if word_1 < threshold_1 else zero)
         low[k] = np.int16(low[k] + np.int16(a + b))
-        a = np.int16(step_0 if np.int16(word_0 ^ flip_0) < threshold_0 else zero)
-        b = np.int16(step_1 if np.int16(word_1 ^ flip_1) < threshold_1 else zero)
+        a = np.int16(height_0 if np.int16(word_0 ^ flip_0) < threshold_0 else zero)
+        b = np.int16(height_1 if np.int16(word_1 ^ flip_1) < threshold_1 else zero)
         high[k] = np.int16(high[k] + np.int16(a + b))
 
 
 @kernel
-def _weigh_block(
-    q: Float64, ratio: Float64, per_flush: int, steps: npt.NDArray[np.int16]
-) -> tuple[float, float, float]:
-    """Fill `steps`, coordinate by coordinate.
+def _weigh_block(q: Float64, ratio: Float64, per_flush: int, heights: Int16) -> tuple[float, float, float]:
+    """Fill `heights`, coordinate by coordinate.
 
-    Return, in nats, the unit they are in, the block's KL, and the score of having the last symbol everywhere.
+    Return, in nats, their unit, the block's KL, and the score of a candidate that has the last symbol everywhere.
     """
     symbols, n = q.shape
     kl = 0.0
@@ -78,131 +102,116 @@ def _weigh_block(
     scale = _LARGEST_SUM / most if most > 0.0 else 0.0
     for o in range(n):
         for a in range(symbols - 1):
-            steps[o * (symbols - 1) + a] = np.int16(np.rint((ratio[a, o] - ratio[a + 1, o]) * scale))
+            heights[o * (symbols - 1) + a] = np.int16(np.rint((ratio[a, o] - ratio[a + 1, o]) * scale))
     return most / _LARGEST_SUM, max(kl, 0.0), base
 
 
 @kernel
 def _score_block(
-    start: int,
-    n: int,
-    thresholds: npt.NDArray[np.uint16],
-    steps: npt.NDArray[np.int16],
-    u: npt.NDArray[np.uint16],
-    window: int,
-    generators: npt.NDArray[np.int16],
-    per_flush: int,
-    expanded: npt.NDArray[np.int16],
-    partial: npt.NDArray[np.int16],
-    sums: npt.NDArray[np.int32],
+    u: UInt16, thresholds: UInt16, heights: Int16, generators: Int16, window: int, per_flush: int, sums: _Sums
 ) -> None:
-    """`sums[k]` = the steps that candidate `k` collects over the block, in units."""
-    per_coordinate = thresholds.shape[0]
+    """Set `sums.total[k]` to the sum of the steps that candidate `k` collects over the block."""
+    per_coordinate, n = thresholds.shape
+    partial = sums.partial
+    total = sums.total
     half = partial.size // 2
-    last = generators.shape[1] - 1
+    last = generators.shape[0] - 1
     low = partial[:half]
     high = partial[half:]
-    words_0 = expanded[0]
-    words_1 = expanded[1]
+    words_0 = sums.expanded[0]
+    words_1 = sums.expanded[1]
     zero = np.int16(0)
     partial[:] = 0
-    sums[:] = 0
+    total[:] = 0
     stride = 2 if per_coordinate == 1 else 1
     for o in range(0, n, stride):
-        flip_0 = generators[window + o, last]
+        flip = generators[last, window + o]
         if per_coordinate == 1:
             other = min(o + 1, n - 1)
-            step_1 = steps[o + 1] if o + 1 < n else zero
-            first_0 = np.int16(int(u[o]) - 32768)
-            first_1 = np.int16(int(u[other]) - 32768)
-            threshold_0 = np.int16(int(thresholds[0, start + o]) - 32768)
-            threshold_1 = np.int16(int(thresholds[0, start + other]) - 32768)
-            flip_1 = generators[window + other, last]
-            expand_two(first_0, first_1, generators, window + o, window + other, last, words_0, words_1)
-            _add_steps(low, high, words_0, flip_0, threshold_0, steps[o], words_1, flip_1, threshold_1, step_1)
+            height = heights[o + 1] if o + 1 < n else zero
+            expand_two(signed(u[o]), signed(u[other]), generators, window + o, window + other, last, sums.expanded)
+            one = _Step(words_0, flip, signed(thresholds[0, o]), heights[o])
+            two = _Step(words_1, generators[last, window + other], signed(thresholds[0, other]), height)
+            _add_steps(low, high, one, two)
         else:
-            expand(np.int16(int(u[o]) - 32768), generators, window + o, last, words_0)
+            expand(signed(u[o]), generators, window + o, last, words_0)
             for a in range(0, per_coordinate, 2):
                 other = min(a + 1, per_coordinate - 1)
-                step_0 = steps[o * per_coordinate + a]
-                step_1 = steps[o * per_coordinate + other] if other > a else zero
-                threshold_0 = np.int16(int(thresholds[a, start + o]) - 32768)
-                threshold_1 = np.int16(int(thresholds[other, start + o]) - 32768)
-                _add_steps(low, high, words_0, flip_0, threshold_0, step_0, words_0, flip_0, threshold_1, step_1)
+                height = heights[o * per_coordinate + other] if other > a else zero
+                one = _Step(words_0, flip, signed(thresholds[a, o]), heights[o * per_coordinate + a])
+                two = _Step(words_0, flip, signed(thresholds[other, o]), height)
+                _add_steps(low, high, one, two)
         if (o + stride) % per_flush == 0:
-            for k in range(sums.size):
-                sums[k] += partial[k]
+            for k in range(total.size):
+                total[k] += partial[k]
                 partial[k] = 0
-    for k in range(sums.size):
-        sums[k] += partial[k]
+    for k in range(total.size):
+        total[k] += partial[k]
 
 
 @kernel
 def encode_blocks(
     first: int,
     end: int,
-    bounds: npt.NDArray[np.int64],
-    probabilities: npt.NDArray[np.float32],
-    thresholds: npt.NDArray[np.uint16],
-    largest: int,
-    windows: npt.NDArray[np.uint16],
-    generators: npt.NDArray[np.int16],
-    key: npt.NDArray[np.uint64],
-    rule: int,
-    uniforms: Float64,
-    indices: npt.NDArray[np.uint16],
-    kls: Float64,
+    segments: Int64,
+    bounds: Int64,
+    probabilities: Float32,
+    thresholds: UInt16,
+    shared: SharedWords,
+    selector: Selector,
+    results: Results,
 ) -> None:
-    """Choose `indices[m]` and note `kls[m]` (nats) for the blocks `first <= m < end`."""
+    """Encode the segments `first` to `end - 1`, given the probabilities of `q` and the thresholds of `p`."""
     per_coordinate = thresholds.shape[0]
     symbols = per_coordinate + 1
-    candidates = 1 << generators.shape[1]
+    generators = shared.generators.view(np.int16)
+    candidates = 1 << generators.shape[0]
     per_flush = max(_FLUSH_STEPS // per_coordinate, 1)
-    rows = np.empty(2 * symbols * largest)
-    scratch = np.empty(largest)
-    steps = np.empty(largest * per_coordinate, dtype=np.int16)
-    buffer = np.empty(buffer_size(largest), dtype=np.uint64)
-    expanded = np.zeros((2, max(candidates // 2, 1)), dtype=np.int16)
-    partial = np.empty(candidates, dtype=np.int16)
-    sums = np.empty(candidates, dtype=np.int32)
+    rows = np.empty(2 * symbols * shared.largest)
+    scratch = np.empty(shared.largest)
+    heights = np.empty(shared.largest * per_coordinate, dtype=np.int16)
+    buffer = np.empty(buffer_size(shared.largest), dtype=np.uint64)
+    sums = _Sums(
+        np.zeros((2, max(candidates // 2, 1)), dtype=np.int16),
+        np.empty(candidates, dtype=np.int16),
+        np.empty(candidates, dtype=np.int32),
+    )
     scores = np.empty(candidates)
-    weights = np.empty(candidates)
-    for m in range(first, end):
+    paths = new_paths(selector)
+    for m in range(first * selector.segment, min(end * selector.segment, bounds.size - 1)):
         start = bounds[m]
         n = bounds[m + 1] - start
         q = rows[: symbols * n].reshape(symbols, n)
         ratio = rows[symbols * n : 2 * symbols * n].reshape(symbols, n)
         log_ratios(probabilities, thresholds, start, q, ratio, scratch)
-        unit, kl, base = _weigh_block(q, ratio, per_flush, steps)
-        u = words(buffer, start, n, U_STREAM, key)
-        _score_block(start, n, thresholds, steps, u, int(windows[m]), generators, per_flush, expanded, partial, sums)
+        unit, kl, base = _weigh_block(q, ratio, per_flush, heights)
+        u = words(buffer, start, n, U_STREAM, shared.key)
+        own = thresholds[:, start : start + n]
+        _score_block(u, own, heights, generators, int(shared.windows[m]), per_flush, sums)
         for k in range(candidates):
-            scores[k] = sums[k] * unit
-        indices[m] = select(scores, rule, uniforms[m], kl - base, weights)
-        kls[m] = kl
+            scores[k] = sums.total[k] * unit
+        select_block(m, scores, kl - base, selector, paths, results)
+        results.nats[m] = kl
 
 
 @kernel
 def decode_blocks(
     first: int,
     end: int,
-    bounds: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.uint16],
-    thresholds: npt.NDArray[np.uint16],
-    largest: int,
-    windows: npt.NDArray[np.uint16],
-    generators_by_bit: npt.NDArray[np.uint16],
-    key: npt.NDArray[np.uint64],
-    values: npt.NDArray[np.generic],
-    out: npt.NDArray[np.generic],
+    bounds: Int64,
+    indices: UInt16,
+    shared: SharedWords,
+    symbols: Symbols,
+    out: Values,
 ) -> None:
     """Write the chosen candidates of the blocks `first <= m < end` to `out`."""
+    thresholds, values = symbols
     per_coordinate = thresholds.shape[0]
-    buffer = np.empty(buffer_size(largest), dtype=np.uint64)
+    buffer = np.empty(buffer_size(shared.largest), dtype=np.uint64)
     for m in range(first, end):
         start = bounds[m]
         n = bounds[m + 1] - start
-        u = chosen_words(buffer, start, n, int(windows[m]), int(indices[m]), generators_by_bit, key)
+        u = chosen_words(buffer, m, start, n, int(indices[m]), shared)
         if per_coordinate == 1:
             for o in range(n):
                 out[start + o] = values[0] if u[o] < thresholds[0, start + o] else values[1]

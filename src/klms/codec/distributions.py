@@ -1,10 +1,11 @@
-"""The distributions, in fixed point.
+"""The distributions and their fixed-point forms.
 
-One class serves both roles. As `p` (the side information) it is integers before anything random happens: cumulative
-16-bit thresholds for the discrete families, so that a word `u` is symbol `a` iff `thresholds[a-1] <= u <
-thresholds[a]`. Two hosts that hold the same parameters hold the same thresholds, whatever their float units do. As `q`
-(the client's own) it is probabilities, which only the encoder ever sees. The encoder weighs with the same quantised
-`p` that the decoder samples, so quantisation costs a little KL and no bias.
+One class serves both roles. As `p` (the side information), a discrete distribution is reduced to integers before
+anything random happens: cumulative 16-bit thresholds, where a word `u` stands for symbol `a` iff
+`thresholds[a-1] <= u < thresholds[a]`. Two hosts with the same parameters have the same thresholds, whatever their
+floating-point units do. As `q` (the client's own distribution) it consists of probabilities, which only the encoder
+sees. The encoder's scores use the same quantised `p` that the decoder samples, so quantisation costs a little KL but
+causes no bias.
 
 KL divergences are per coordinate and in bits.
 """
@@ -12,59 +13,61 @@ KL divergences are per coordinate and in bits.
 import hashlib
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec._jit import kernel
-from klms.codec.checks import frozen
-from klms.codec.elementary import LN_2, take_logarithms
+from klms.errors import InvalidArgument
+from klms.numerics.checks import frozen
+from klms.numerics.elementary import LN_2, take_logarithms
+from klms.numerics.jit import kernel
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 UInt16 = npt.NDArray[np.uint16]
+Values = npt.NDArray[np.uint8] | Float32
 
 MAX_ALPHABET = 256
 SMALLEST_PROBABILITY = 2.0**-24
-"""Stands for 0 where a logarithm of `q` is taken: a candidate that `q` excludes loses 24 bits, not the message."""
+"""Replaces 0 in logarithms of `q`: a candidate that `q` excludes loses 24 bits of score and stays comparable."""
 
 _KL_CHUNK = 1024
 
 
 class Distribution(ABC):
-    """What the codec needs of a family. All of them are immutable."""
+    """A distribution over independent coordinates. Instances are immutable."""
 
     family: ClassVar[str]
 
     @property
     @abstractmethod
     def d(self) -> int:
-        """The number of coordinates."""
+        """Number of coordinates."""
 
     @abstractmethod
     def kl(self, p: Self) -> Float64:
-        """KL divergence of this distribution to `p` in bits, coordinate by coordinate; finite and not negative."""
+        """Return `D(self || p)` in bits for each coordinate; finite and non-negative."""
 
     @cached_property
     @abstractmethod
     def digest(self) -> bytes:
-        """SHA-256 of the fixed-point form: equal digests mean equal candidates."""
+        """SHA-256 of the fixed-point form. Equal digests mean equal candidates."""
 
     def check_same_family(self, p: "Distribution") -> None:
-        """Raise a `ValueError` unless `p` can be the side information for this distribution."""
+        """Raise `InvalidArgument` unless `p` can be the side information for this distribution."""
         if type(p) is not type(self):
-            raise ValueError(f"p must be a {type(self).__name__} as q is, got a {type(p).__name__}")
+            raise InvalidArgument(f"p must be a {type(self).__name__} like q, got a {type(p).__name__}")
         if p.d != self.d:
-            raise ValueError(f"p has {p.d} coordinates, q has {self.d}")
+            raise InvalidArgument(f"p has {p.d} coordinates, q has {self.d}")
 
 
 class Discrete(Distribution):
-    """A law over a small alphabet at each coordinate. Symbol `a` stands for `values[a]`."""
+    """A distribution over a small alphabet at each coordinate. Symbol `a` stands for `values[a]`."""
 
     probabilities: Float32
-    """One row a symbol; the last row may be left out, being what the others leave of 1."""
-    values: npt.NDArray[np.uint8] | Float32
+    """One row per symbol. The last row may be missing: it is 1 minus the others."""
+    values: Values
 
     @property
     def d(self) -> int:
@@ -72,7 +75,7 @@ class Discrete(Distribution):
 
     @cached_property
     def thresholds(self) -> UInt16:
-        """Row `a`, column `i`: the first word that is above symbol `a`. Every symbol keeps at least 1/65536."""
+        """Entry `[a, i]` is the first word beyond symbol `a` at coordinate `i`. Every symbol keeps at least 1/65536."""
         out = np.empty((self.values.size - 1, self.d), dtype=np.uint16)
         _cumulate(self.probabilities, out)
         return frozen(out)
@@ -90,7 +93,7 @@ class Discrete(Distribution):
 
 
 class Bernoulli(Discrete):
-    """`P(y_i = 1) = probability[i]`. As `p`: `y = 1` iff `u < clip(rint(65536 probability), 1, 65535)`.
+    """Bits with `P(y_i = 1) = probability[i]`. As `p`, `y = 1` iff `u < clip(rint(65536 probability), 1, 65535)`.
 
     >>> Bernoulli([0.9, 0.5]).kl(Bernoulli([0.5, 0.5])).round(3).tolist()
     [0.531, 0.0]
@@ -102,7 +105,7 @@ class Bernoulli(Discrete):
     def __init__(self, probability: npt.ArrayLike) -> None:
         vector = _vector("probability", probability)
         if vector.min() < 0 or vector.max() > 1:
-            raise ValueError("probability must be in [0, 1]")
+            raise InvalidArgument("probability must be in [0, 1]")
         self.probabilities = frozen(vector.reshape(1, -1))
 
     def __reduce__(self) -> tuple[type["Bernoulli"], tuple[Float32]]:
@@ -110,13 +113,13 @@ class Bernoulli(Discrete):
 
     @property
     def probability(self) -> Float32:
-        """The probability of a one, coordinate by coordinate."""
+        """Probability of a one at each coordinate."""
         row: Float32 = self.probabilities[0]
         return row
 
 
 class Categorical(Discrete):
-    """`P(y_i = values[a]) = probabilities[i, a]`, for 2 to 256 values that all coordinates share.
+    """Symbols with `P(y_i = values[a]) = probabilities[i, a]`, for 2 to 256 values that all coordinates share.
 
     >>> q = Categorical([[0.1, 0.8, 0.1]], values=[-1.0, 0.0, 1.0])
     >>> q.kl(q).item() < 1e-6
@@ -128,16 +131,16 @@ class Categorical(Discrete):
     def __init__(self, probabilities: npt.ArrayLike, values: npt.ArrayLike) -> None:
         table = np.asarray(probabilities)
         if table.ndim != 2 or table.shape[0] == 0:
-            raise ValueError("probabilities must be a table, a row a coordinate and a column a value")
+            raise InvalidArgument("probabilities must be a table with one row per coordinate and one column per value")
         if not 2 <= table.shape[1] <= MAX_ALPHABET:
-            raise ValueError(f"probabilities must have 2 to {MAX_ALPHABET} columns, got {table.shape[1]}")
-        self.values = frozen(_vector("values", values) + np.float32(0))  # -0 becomes +0, as for Gaussian
+            raise InvalidArgument(f"probabilities must have 2 to {MAX_ALPHABET} columns, got {table.shape[1]}")
+        self.values = frozen(_vector("values", values) + np.float32(0))  # adding 0 turns -0 into +0, as for Gaussian
         if self.values.size != table.shape[1]:
-            raise ValueError(f"values must have one entry a column of probabilities, {table.shape[1]}")
+            raise InvalidArgument(f"values must have one entry per column of probabilities ({table.shape[1]})")
         rows = np.empty(table.shape[::-1], dtype=np.float32)
         fault = _normalise(table if table.dtype in (np.float32, np.float64) else table.astype(np.float64), rows)
         if fault:
-            raise ValueError("probabilities must " + ("be in [0, 1]" if fault == 1 else "sum to 1 in every row"))
+            raise InvalidArgument("probabilities must " + ("be in [0, 1]" if fault == 1 else "sum to 1 in every row"))
         self.probabilities = frozen(rows)
 
     def __reduce__(self) -> tuple[type["Categorical"], tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]]:
@@ -146,11 +149,11 @@ class Categorical(Discrete):
     def check_same_family(self, p: Distribution) -> None:
         super().check_same_family(p)
         if isinstance(p, Categorical) and not np.array_equal(p.values, self.values):
-            raise ValueError("p must be over the same values as q")
+            raise InvalidArgument("p must have the same values as q")
 
 
 class Gaussian(Distribution):
-    """Independent normals. As `p`: `y = mean + std * Q[u]`, `Q` the quantile table of `quantiles.py`.
+    """Independent normal distributions. As `p`, `y = mean + std * Q[u]` with the quantile table `Q` of `quantiles.py`.
 
     >>> Gaussian([1.0], [1.0]).kl(Gaussian([0.0], [1.0])).round(4).item()
     0.7213
@@ -164,11 +167,11 @@ class Gaussian(Distribution):
         spread = np.asarray(std, dtype=np.float64)
         self.std: Float32 = frozen(_vector("std", np.full(self.d, spread) if spread.ndim == 0 else spread))
         if self.std.size != self.d:
-            raise ValueError(f"std must be a number or have as many entries as mean, {self.d}; got {self.std.size}")
+            raise InvalidArgument(f"std must be a number or have {self.d} entries like mean, got {self.std.size}")
         if self.std.min() <= 0:
-            raise ValueError("std must be positive, and not too small for a float32")
+            raise InvalidArgument("std must be positive also after rounding to float32")
         if float(np.abs(self.mean).max()) + 5.0 * float(self.std.max()) > float(np.finfo(np.float32).max):
-            raise ValueError("mean and std are so large that samples would overflow a float32")
+            raise InvalidArgument("mean and std are so large that samples would overflow a float32")
 
     def __reduce__(self) -> tuple[type["Gaussian"], tuple[Float32, Float32]]:
         return Gaussian, (self.mean, self.std)
@@ -180,7 +183,7 @@ class Gaussian(Distribution):
     def kl(self, p: Self) -> Float64:
         self.check_same_family(p)
         out = np.empty(self.d)
-        _gaussian_kl(self.mean, self.std, p.mean, p.std, out)
+        _gaussian_kl(gaussian_pair(self, p), out)
         return out
 
     @cached_property
@@ -188,13 +191,27 @@ class Gaussian(Distribution):
         return _sha256(f"{self.family} {self.d} ".encode(), self.mean, self.std)
 
 
+class GaussianPair(NamedTuple):
+    """Parameters of two Gaussian distributions, as the kernels take them."""
+
+    q_mean: Float32
+    q_std: Float32
+    p_mean: Float32
+    p_std: Float32
+
+
+def gaussian_pair(q: Gaussian, p: Gaussian) -> GaussianPair:
+    """Collect the parameters of `q` and `p`."""
+    return GaussianPair(q_mean=q.mean, q_std=q.std, p_mean=p.mean, p_std=p.std)
+
+
 def _vector(name: str, values: npt.ArrayLike) -> Float32:
-    with np.errstate(over="ignore"):  # what overflows is infinite, and told so below
+    with np.errstate(over="ignore"):  # an overflow becomes infinite and is reported below
         array = np.array(values, dtype=np.float32)
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"{name} must be a non-empty vector, got shape {array.shape}")
+        raise InvalidArgument(f"{name} must be a non-empty vector, got shape {array.shape}")
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite")
+        raise InvalidArgument(f"{name} must be finite")
     return array
 
 
@@ -207,7 +224,10 @@ def _sha256(header: bytes, *arrays: npt.NDArray[np.generic]) -> bytes:
 
 @kernel
 def _normalise(table: Float64, rows: Float32) -> int:
-    """`rows` = the table's columns, each coordinate scaled to sum to 1; 1 or 2 if it is not near enough to a law."""
+    """Transpose the table into `rows` and scale each coordinate to sum to 1.
+
+    Return 0, or 1 if an entry is not in [0, 1], or 2 if the entries of a coordinate do not nearly sum to 1.
+    """
     symbols, d = rows.shape
     for i in range(d):
         total = 0.0
@@ -239,7 +259,7 @@ def _cumulate(probabilities: Float32, out: UInt16) -> None:
 def log_ratios(
     probabilities: Float32, thresholds: UInt16, start: int, q: Float64, ratio: Float64, scratch: Float64
 ) -> None:
-    """Row `a` of `q` and of `ratio`: `q_a` and `log(q_a / p_a)` of the coordinates from `start` on."""
+    """Write `q_a` and `log(q_a / p_a)` to row `a` of `q` and `ratio`, for the coordinates from `start` onwards."""
     symbols, n = q.shape
     for a in range(symbols):
         value, logarithm = q[a], ratio[a]
@@ -286,23 +306,21 @@ def _discrete_kl(probabilities: Float32, thresholds: UInt16, out: Float64) -> No
 
 
 @kernel
-def gaussian_nats(
-    q_mean: Float32, q_std: Float32, p_mean: Float32, p_std: Float32, start: int, out: Float64, scratch: Float64
-) -> None:
-    """KL of two normals in nats, for the coordinates from `start` on."""
+def gaussian_nats(pair: GaussianPair, start: int, out: Float64, scratch: Float64) -> None:
+    """Write the KL in nats of the coordinates from `start` onwards to `out`."""
     for o in range(out.size):
-        out[o] = np.float64(q_std[start + o]) / np.float64(p_std[start + o])
+        out[o] = np.float64(pair.q_std[start + o]) / np.float64(pair.p_std[start + o])
     take_logarithms(out, scratch)
     for o in range(out.size):
         i = start + o
-        ratio = np.float64(q_std[i]) / np.float64(p_std[i])
-        shift = (np.float64(q_mean[i]) - np.float64(p_mean[i])) / np.float64(p_std[i])
+        ratio = np.float64(pair.q_std[i]) / np.float64(pair.p_std[i])
+        shift = (np.float64(pair.q_mean[i]) - np.float64(pair.p_mean[i])) / np.float64(pair.p_std[i])
         nats = 0.5 * (ratio * ratio - 1.0 + shift * shift) - out[o]
         out[o] = nats if nats > 0.0 else 0.0
 
 
 @kernel
-def _gaussian_kl(q_mean: Float32, q_std: Float32, p_mean: Float32, p_std: Float32, out: Float64) -> None:
-    gaussian_nats(q_mean, q_std, p_mean, p_std, 0, out, np.empty(out.size))
+def _gaussian_kl(pair: GaussianPair, out: Float64) -> None:
+    gaussian_nats(pair, 0, out, np.empty(out.size))
     for i in range(out.size):
         out[i] /= LN_2

@@ -1,33 +1,55 @@
-"""Which candidate to send, given the scores `L_k = log q(y_k) / p(y_k)` of a block.
+"""Selection of the candidate to send, given the scores `L_k = log q(y_k) / p(y_k)` of a block.
 
-The rule is the encoder's business alone; the decoder takes any index. The paper's rule, `sample`, draws `k` with
-probability `pi(k) = exp(L_k) / sum exp(L_l)` (Algorithm Fixed-KLMS). `greedy` takes the best candidate. `matched`
-draws from `exp(beta L_k)` with `beta` solved such that the expected score is the one that a true sample of `q` has,
-its KL: it undoes the shrinkage of `sample` where there are too few candidates.
+The rule concerns the encoder alone; the decoder accepts any index. The paper's rule, `sample`, draws `k` with
+probability `pi(k) = exp(L_k) / sum exp(L_l)` (Algorithm Fixed-KLMS). `greedy` takes the candidate with the highest
+score. `matched` draws with probability proportional to `exp(beta L_k)`, where `beta` is solved such that the expected
+score equals its mean under `q`: this undoes the shrinkage of `sample` where there are too few candidates.
 """
+
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec._jit import kernel
-from klms.codec.elementary import largest, take_exponentials, total
+from klms.numerics.elementary import largest, take_exponentials, total
+from klms.numerics.jit import inlined, kernel
 
-SELECTIONS = ("sample", "greedy", "matched")
+Selection = Literal["sample", "greedy", "matched"]
+SELECTIONS: tuple[Selection, ...] = get_args(Selection)
 SAMPLE, GREEDY, MATCHED = range(3)
 
 _MAX_BETA = 64.0
 _BETA_STEPS = 40
-_BETA_TOLERANCE = 1e-3  # nats of expected score: far below the noise of one draw
+_BETA_TOLERANCE = 1e-3  # nats of expected score, far below the noise of one draw
 
 Float64 = npt.NDArray[np.float64]
 
 
+class Selector(NamedTuple):
+    """Selection rule, the sender's private randomness, and the shape of the trellis (see `trellis.py`)."""
+
+    rule: int
+    uniforms: Float64
+    """One uniform number per block, then, with memory, one per segment; `greedy` ignores them."""
+    bits: int
+    memory: int
+    segment: int
+    """Blocks that are selected together."""
+
+
+class Results(NamedTuple):
+    """What the encoding kernels write: the selected index of each block, and the block's KL in nats."""
+
+    indices: npt.NDArray[np.uint16]
+    nats: Float64
+
+
 @kernel
 def select(scores: Float64, rule: int, uniform: float, wanted: float, weights: Float64) -> int:
-    """The index to send.
+    """Return the index to send.
 
-    `uniform` is private randomness and `wanted` the expected score under `q`. `scores` are shifted, `weights` is
-    scratch.
+    `uniform` is private randomness and `wanted` the expected score under `q`. The scores are shifted in place;
+    `weights` is scratch space.
     """
     top = largest(scores)
     if rule == GREEDY:
@@ -39,12 +61,12 @@ def select(scores: Float64, rule: int, uniform: float, wanted: float, weights: F
         scores[k] -= top
     beta = matching_beta(scores, wanted - top, weights) if rule == MATCHED else 1.0
     take_exponentials(scores, beta, weights)
-    return _draw(weights, uniform * total(weights))
+    return draw(weights, uniform * total(weights))
 
 
 @kernel
-def _draw(weights: Float64, limit: float) -> int:
-    """The index at which the running sum of the weights passes `limit`."""
+def draw(weights: Float64, limit: float) -> int:
+    """Return the index at which the running sum of the weights exceeds `limit`."""
     running = 0.0
     for k in range(weights.size):
         running += weights[k]
@@ -55,15 +77,13 @@ def _draw(weights: Float64, limit: float) -> int:
 
 @kernel
 def matching_beta(scores: Float64, wanted: float, weights: Float64) -> float:
-    """`beta` with expected score `wanted` under `softmax(beta scores)`, where the largest score is 0.
+    """Solve for the `beta` at which `softmax(beta * scores)` has expected score `wanted`; the largest score must be 0.
 
-    The expectation grows with `beta`, at the rate of the score's variance: Newton's steps, kept inside a bracket.
+    `weights` is scratch space.
     """
-    low = 0.0
-    high = _MAX_BETA
-    beta = 1.0
+    search = BetaSearch(1.0, 0.0, _MAX_BETA)
     for _ in range(_BETA_STEPS):
-        take_exponentials(scores, beta, weights)
+        take_exponentials(scores, search.beta, weights)
         mass = total(weights)
         mean = 0.0
         square = 0.0
@@ -71,13 +91,28 @@ def matching_beta(scores: Float64, wanted: float, weights: Float64) -> float:
             mean += weights[k] * scores[k]
             square += weights[k] * scores[k] * scores[k]
         mean /= mass
-        variance = square / mass - mean * mean
         if abs(mean - wanted) < _BETA_TOLERANCE:
             break
-        if mean < wanted:
-            low = beta
-        else:
-            high = beta
-        step = beta + (wanted - mean) / variance if variance > 0.0 else high
-        beta = step if low < step < high else 0.5 * (low + high)
-    return beta
+        search = improved(search, mean, square / mass - mean * mean, wanted)
+    return search.beta
+
+
+class BetaSearch(NamedTuple):
+    """A search for `beta` by Newton's method, safeguarded by a bracket."""
+
+    beta: float
+    low: float
+    high: float
+
+
+@inlined
+def improved(search: BetaSearch, mean: float, variance: float, wanted: float) -> BetaSearch:
+    """Take a step, given the mean and the variance of the score at `search.beta`: the variance is the derivative."""
+    beta, low, high = search
+    if mean < wanted:
+        low = beta
+    else:
+        high = beta
+    step = beta + (wanted - mean) / variance if variance > 0.0 else high
+    beta = step if low < step < high else 0.5 * (low + high)
+    return BetaSearch(beta, low, high)

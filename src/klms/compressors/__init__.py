@@ -1,1 +1,1 @@
-"""Compressors: an update vector -> bytes -> an update vector; one file a scheme. No torch here."""
+"""Compressors: an update vector -> bytes -> an update vector; one file per scheme, no torch."""

@@ -1,64 +1,79 @@
-"""What every compressor of dense updates offers."""
+"""The one interface of everything that becomes bytes: updates, masks, and samples of the codec."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec import CorruptMessage, SharedKey
+from klms.codec import Decoded, SharedKey
+from klms.errors import CorruptMessage, InvalidArgument, TrainingDiverged
 
 Vector = npt.NDArray[np.float32]
 Side = Mapping[str, npt.NDArray[np.generic]]
 """Side information: what server and clients share besides the model. It goes out with every round."""
 
-
 LARGEST_ENTRY = 1e15  # so that squares, sums and scales stay finite in float32
 
 
-def checked(vector: Vector, d: int) -> Vector:
-    """What every `encode` asks of its vector, before bytes are made that no decoder takes."""
-    if vector.shape != (d,):
-        raise ValueError(f"the update has shape {vector.shape}, the scheme is for {d} parameters")
-    if not np.abs(vector).max(initial=0.0) <= LARGEST_ENTRY:  # false for NaN, too
-        raise ValueError("the update is not finite, or as good as: training diverged; lower the learning rate")
-    return vector
+class Learner(Protocol):
+    """Gathers the side information of the next round from this round's messages, one by one."""
+
+    def add(self, decoded: Decoded) -> None:
+        """Take in one decoded message."""
+        ...
+
+    def finish(self) -> Side:
+        """Return the side information of the next round."""
+        ...
 
 
-def reasonable(vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What a server asks of a decoded vector, before one client's number outweighs all others'."""
-    if not np.abs(vector).max(initial=0.0) <= LARGEST_ENTRY:
-        raise CorruptMessage(f"an entry is above {LARGEST_ENTRY:g}, or not a number")
-    return vector
-
-
-class Compressor(Protocol):
-    """A scheme. It holds settings only; what changes from round to round is in `Side`, handed in and out."""
+class Compressor(ABC):
+    """A scheme at its settings. It holds no state: what changes from round to round is in `Side`."""
 
     def start(self) -> Side:
-        """The side information of the first round."""
-        ...
-
-    def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        """The message of one client. `rng` is its private randomness."""
-        ...
-
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
-        """What the server reads in it. Raises a `KLMSError` on any bytes that are no message of this scheme."""
-        ...
-
-    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
-        """The side information of the next round, from what was received and decoded in this one."""
-        ...
-
-
-class Stateless:
-    """A scheme without side information: nothing to begin with, nothing to learn."""
-
-    def start(self) -> Side:
-        """Nothing."""
+        """Return the side information of the first round."""
         return {}
 
-    def learn(self, side: Side, messages: Sequence[bytes], vectors: Sequence[Vector]) -> Side:
-        """Nothing changes."""
-        return side
+    @abstractmethod
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        """Return one client's message. `rng` is the client's private randomness."""
+
+    @abstractmethod
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        """Read a message; raise a `KLMSError` on any bytes that are not a message of this scheme and round."""
+
+    def learner(self, side: Side) -> Learner:
+        """Return what computes the next round's side information; by default it stays unchanged."""
+        return _Unchanged(side)
+
+
+class _Unchanged:
+    def __init__(self, side: Side) -> None:
+        self._side = side
+
+    def add(self, decoded: Decoded) -> None:
+        pass
+
+    def finish(self) -> Side:
+        return self._side
+
+
+def check_update(update: Vector, d: int) -> Vector:
+    """Return `update` if a decoder would accept it: `d` finite entries of reasonable size."""
+    if update.shape != (d,):
+        raise InvalidArgument(f"the update has shape {update.shape}, but the scheme is for {d} parameters")
+    if not np.abs(update).max(initial=0.0) <= LARGEST_ENTRY:  # false for NaN, too
+        raise TrainingDiverged(
+            f"the update is not finite or has entries above {LARGEST_ENTRY:g}: training diverged; "
+            "lower the learning rate"
+        )
+    return update
+
+
+def check_decoded(decoded: Decoded) -> Decoded:
+    """Return `decoded` unless one of its entries could outweigh all other clients."""
+    if not np.abs(decoded.vector).max(initial=0) <= LARGEST_ENTRY:
+        raise CorruptMessage(f"a decoded entry is above {LARGEST_ENTRY:g} or not a number")
+    return decoded

@@ -1,31 +1,81 @@
-"""The block protocol that all KLMS adaptations share (paper, appendix D): who cuts blocks, and when.
+"""The block protocol that all KLMS schemes share (paper, appendix D): who cuts blocks, and when.
 
-In an UPDATE round every client cuts blocks of its own, codes with them and sends them; the server adopts the
-aggregate for the rounds after. In the other rounds all use those. When the mean block KL of a round leaves
-`[low, high]`, the next round is an UPDATE round. With `fixed` blocks there is none of that.
+In an UPDATE round every client cuts its own blocks, codes with them and sends them; the server adopts the aggregate
+for the following rounds, in which all clients use it. When the mean KL per block leaves `[low, high]`, the next round
+is an UPDATE round. With fixed blocks none of this happens. If every client keeps its own blocks, every round is an
+UPDATE round: that suits clients that differ, and costs few bytes when blocks are cut in groups.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from klms.codec import (
+    MAX_BITS,
+    MAX_BLOCK_SIZE,
+    MAX_GROUP,
+    BlockMerger,
     Blocks,
     Codec,
+    Decoded,
     Distribution,
-    Sample,
+    MessageInfo,
+    Selection,
     SharedKey,
-    SideInformationMismatch,
     UpdateRule,
     adaptive_blocks,
-    aggregate_blocks,
-    carried_blocks,
     fixed_blocks,
-    inspect,
 )
 from klms.compressors.base import Side
+from klms.compressors.scheme import Settings
+from klms.errors import SideInformationMismatch
+
+Aggregate = Literal["location", "count", "own"]
+
+
+class BlockSettings(Settings):
+    """Settings of the codec and its blocks, common to all KLMS schemes."""
+
+    bits: int = Field(8, ge=1, le=MAX_BITS, description="KLMS: bits per block index.")
+    memory: int = Field(
+        0, ge=0, lt=MAX_BITS, description="KLMS: bits of earlier indices that candidates depend on; 0 as in the paper."
+    )
+    target: float = Field(8.0, gt=0, description="KLMS: bits of KL per block.")
+    max_size: int = Field(4096, ge=1, le=MAX_BLOCK_SIZE, description="KLMS: largest adaptive block.")
+    group: int = Field(
+        1, ge=1, le=MAX_GROUP, description="KLMS with memory: adaptive blocks that divide one cut evenly; saves bytes."
+    )
+    fixed: int = Field(0, ge=0, le=MAX_BLOCK_SIZE, description="KLMS: size of fixed blocks; 0 for adaptive blocks.")
+    low: float = Field(0.7, ge=0, description="KLMS: cut new blocks when their mean KL is below low * target.")
+    high: float = Field(1.4, gt=0, description="KLMS: cut new blocks when their mean KL is above high * target.")
+    aggregate: Aggregate = Field(
+        "location", description="KLMS: how the server merges block maps; own: each client sends its own in every round."
+    )
+    selection: Selection = Field("sample", description="KLMS: how a client chooses among the candidates of a block.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low must be below high, got {self.low} and {self.high}")
+        if self.bits + self.memory > MAX_BITS:
+            raise ValueError(f"bits and memory must be at most {MAX_BITS} in all, got {self.bits} and {self.memory}")
+        return self
+
+    def coder(self, d: int, threads: int | None) -> "BlockCoder":
+        """Return the codec with its block policy for `d` parameters."""
+        return BlockCoder(
+            d=d,
+            codec=Codec(bits=self.bits, memory=self.memory, selection=self.selection, threads=threads),
+            target=self.target,
+            max_size=self.max_size,
+            group=self.group if self.memory else 1,
+            rule=UpdateRule(self.low * self.target, self.high * self.target),
+            fixed=self.fixed,
+            aggregate=self.aggregate,
+        )
 
 
 @dataclass(frozen=True)
@@ -35,18 +85,18 @@ class BlockCoder:
     d: int
     codec: Codec
     target: float
-    """Bits of KL in a block; `codec.bits` is what it costs."""
+    """Bits of KL per block; `codec.bits` is what a block costs."""
     max_size: int
     rule: UpdateRule
+    group: int = 1
     fixed: int = 0
-    """If not 0: blocks of this size, always."""
-    aggregate: Literal["location", "count"] = "location"
-    """How the server merges the clients' block maps; see `aggregate_blocks`."""
+    """Size of all blocks if not 0."""
+    aggregate: Aggregate = "location"
     tells_kl: bool = True
-    """Whether messages say their KL. The UPDATE rule needs it; privacy forbids it."""
+    """Whether messages report their KL. The UPDATE rule needs it; privacy forbids it."""
 
     def start(self) -> Side:
-        """Round 1 is an UPDATE round, unless blocks are fixed."""
+        """Return the block map of round 1, which is an UPDATE round unless blocks are fixed."""
         bounds = fixed_blocks(self.d, self.fixed or self.max_size).bounds
         return {"block_bounds": bounds, "block_update": np.array(not self.fixed)}
 
@@ -60,34 +110,63 @@ class BlockCoder:
         rng: np.random.Generator,
         scalars: Sequence[float] = (),
     ) -> bytes:
-        """A client's message."""
+        """Return a client's message."""
         update = bool(side["block_update"])
-        blocks = adaptive_blocks(q.kl(p), self.target, self.max_size) if update else _blocks(side)
+        blocks = adaptive_blocks(q.kl(p), self.target, self.max_size, self.group) if update else _blocks(side)
         return self.codec.encode(
             q, p, blocks, key=key, rng=rng, send_blocks=update, scalars=scalars, send_kl=self.tells_kl
         )
 
-    def decode(self, message: bytes, p: Distribution, side: Side, *, key: SharedKey, scalars: int = 0) -> Sample:
-        """The sample in it. Whether it carries blocks, its bits and its number of scalars are the round's to say."""
-        info = inspect(message)
-        if info.carries_blocks != bool(side["block_update"]):
-            raise SideInformationMismatch("the message carries blocks in a round that has some, or none where it must")
-        if info.bits != self.codec.bits or len(info.scalars) != scalars:
-            raise SideInformationMismatch(
-                f"the message has {info.bits} bits a block and {len(info.scalars)} scalars, "
-                f"{self.codec.bits} and {scalars} were agreed"
-            )
-        return self.codec.decode(message, p, key=key, blocks=None if side["block_update"] else _blocks(side))
+    def decode(self, message: bytes, p: Distribution, side: Side, *, key: SharedKey, scalars: int = 0) -> Decoded:
+        """Read a message; the round decides whether it carries blocks, how many bits and how many scalars it has."""
+        update = bool(side["block_update"])
 
-    def learn(self, side: Side, messages: Sequence[bytes]) -> Side:
-        """The block map and the UPDATE flag of the next round."""
-        if self.fixed or not messages:
-            return side
-        if side["block_update"]:
-            merged = aggregate_blocks([carried_blocks(message) for message in messages], self.aggregate)
-            return {**side, "block_bounds": merged.bounds, "block_update": np.array(False)}
-        triggered = self.rule.triggered(inspect(message).mean_kl for message in messages)
-        return {**side, "block_update": np.array(triggered)}
+        def check(header: MessageInfo) -> None:
+            if header.carries_blocks != update:
+                raise SideInformationMismatch(
+                    "the message carries a block map in a round in which all clients share one"
+                    if header.carries_blocks
+                    else "the message carries no block map in an UPDATE round"
+                )
+            found = (header.bits, header.memory, len(header.scalars))
+            agreed = (self.codec.bits, self.codec.memory, scalars)
+            if found != agreed:
+                raise SideInformationMismatch(
+                    f"the message has {found} bits per block, bits of memory and scalars; {agreed} were agreed"
+                )
+
+        return self.codec.read(message, p, key=key, blocks=None if update else _blocks(side), check=check)
+
+    def learner(self, side: Side) -> "BlockLearner":
+        """Return what computes the next round's block map and UPDATE flag."""
+        return BlockLearner(self, side)
+
+
+class BlockLearner:
+    """Merges the clients' block maps in an UPDATE round, and averages their reported KL in the others."""
+
+    def __init__(self, coder: BlockCoder, side: Side) -> None:
+        self._coder = coder
+        self._side = side
+        self._merger = None if coder.fixed or coder.aggregate == "own" else BlockMerger(coder.d, coder.aggregate)
+        self._kls: list[float] = []
+
+    def add(self, decoded: Decoded) -> None:
+        """Take in one decoded message."""
+        assert decoded.header is not None
+        assert decoded.blocks is not None
+        self._kls.append(decoded.header.mean_kl)
+        if self._merger is not None and self._side["block_update"]:
+            self._merger.add(decoded.blocks)
+
+    def finish(self) -> Side:
+        """Return the side information of the next round."""
+        if self._merger is None or not self._kls:
+            return self._side
+        if self._side["block_update"]:
+            merged = self._merger.merged()
+            return {**self._side, "block_bounds": merged.bounds, "block_update": np.array(False)}
+        return {**self._side, "block_update": np.array(self._coder.rule.triggered(self._kls))}
 
 
 def _blocks(side: Side) -> Blocks:

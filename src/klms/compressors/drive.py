@@ -1,7 +1,7 @@
-"""DRIVE (Vargaftik et al., 2021): rotate, send the signs and one scale a piece.
+"""DRIVE (Vargaftik et al., 2021): rotate, then send the signs and one scale per piece.
 
-The scale `|v|^2 / |Rv|_1` makes the estimate unbiased over rotations; `|Rv|_1 / n` makes one vector's error least.
-The message: the scales (f32 each), a bit for every rotated coordinate.
+The scale `|v|^2 / |Rv|_1` makes the estimate unbiased over rotations; `|Rv|_1 / n` minimises the error of one vector.
+The message: the scales (f32 each), one bit per rotated coordinate.
 """
 
 from dataclasses import dataclass
@@ -9,16 +9,19 @@ from functools import cached_property
 
 import numpy as np
 
-from klms.codec import SharedKey
-from klms.compressors.base import Side, Stateless, Vector, checked
+from klms.codec import Decoded, SharedKey
+from klms.compressors.base import Compressor, Side, Vector, check_update
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.rotation import Rotation
+from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.sections import read_scales, read_signs, write_scales, write_signs
+
+_NUMBER = 10
 
 
 @dataclass(frozen=True)
-class Drive(Stateless):
-    """One bit a parameter."""
+class Drive(Compressor):
+    """One bit per parameter."""
 
     d: int
     unbiased: bool = True
@@ -26,21 +29,32 @@ class Drive(Stateless):
 
     @cached_property
     def rotation(self) -> Rotation:
-        """Of the vector."""
+        """Rotation applied to the update before its signs are taken."""
         return Rotation(self.d, self.threads)
 
-    def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        vector = checked(vector, self.d)
-        rotated = self.rotation.apply(vector, key)
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        update = check_update(update, self.d)
+        rotated = self.rotation.apply(update, key)
         sums = self.rotation.sums(np.abs(rotated))
         if self.unbiased:
             squares = self.rotation.sums(rotated * rotated)
             scales = np.divide(squares, sums, out=np.zeros_like(sums), where=sums > 0)
         else:
             scales = sums / self.rotation.sizes
-        return wrap("drive", self.d, write_scales(scales) + write_signs(rotated >= 0))
+        return wrap(_NUMBER, self.d, write_scales(scales) + write_signs(rotated >= 0))
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
-        scales, rest = read_scales(unwrap(message, "drive", self.d), self.rotation.sizes.size)
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        scales, rest = read_scales(unwrap(message, _NUMBER, self.d), self.rotation.sizes.size)
         signs = read_signs(rest, self.rotation.padded)
-        return self.rotation.undo(signs * np.repeat(scales, self.rotation.sizes), key)
+        return Decoded(self.rotation.undo(self.rotation.scaled(signs, scales), key))
+
+
+SCHEME = Scheme(
+    name="drive",
+    title="Signs after a random rotation, unbiased scale",
+    reference="Vargaftik et al., NeurIPS 2021",
+    family="drive",
+    settings=Settings,
+    make=lambda layout, settings, threads: Drive(layout.d, threads=threads),
+    wire_number=_NUMBER,
+)

@@ -1,41 +1,65 @@
-"""EDEN (Vargaftik et al., 2022): rotate, quantise with the best levels for a normal law, at any bit budget.
+"""EDEN (Vargaftik et al., 2022): rotate, then quantise with the best levels for a normal law, at any bit budget.
 
-The scale `|v|^2 / <Rv, Q>` of each piece makes the estimate unbiased over rotations whatever the levels are. A budget
+The scale `|v|^2 / <Rv, Q>` of each piece makes the estimate unbiased over rotations, whatever the levels are. A budget
 of `b` bits gives `floor(b) + 1` bits to the fraction `b - floor(b)` of the rotated coordinates and `floor(b)` to the
-rest; below one bit the rest is not sent at all. Which ones is drawn from the shared key.
+rest; below one bit the rest is not sent at all. Which coordinates these are is drawn from the shared key.
 
-The message: the budget and the scales (f32 each), then the indices, those of more bits first.
+The message: the budget and the scales (f32 each), then the indices, those with more bits first.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from klms.codec import CorruptMessage, SharedKey, SideInformationMismatch
-from klms.codec._jit import kernel
-from klms.codec.message import pack_bits, unpack_bits
-from klms.codec.parallel import over
-from klms.codec.philox import G_STREAM, buffer_size, words
-from klms.compressors.base import Side, Stateless, Vector, checked
+from klms.codec import Decoded, SharedKey
+from klms.compressors.base import Compressor, Side, Vector, check_update
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.normal_levels import normal_levels
 from klms.compressors.rotation import Rotation, piece_holding
+from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.sections import read_scales, write_scales
+from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
+from klms.numerics.bit_packing import pack_bits, unpack_bits
+from klms.numerics.jit import kernel
+from klms.numerics.parallel import over
+from klms.numerics.philox import SUBSET_STREAM, buffer_size, words
 
 MAX_RATE = 8.0
-_SENT_OF_A_PIECE = 16  # coordinates at least: a scale that rests on fewer may be anything
+_NUMBER = 11
+_SENT_OF_A_PIECE = 16  # coordinates at least: a scale that rests on fewer is unreliable
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 
+class EdenSettings(Settings):
+    """Settings of EDEN."""
+
+    rate: float = Field(1.0, gt=0, le=MAX_RATE, description="EDEN: bits per parameter; may be a fraction.")
+
+
+class Part(NamedTuple):
+    """The coordinates of every piece that are coded with the same number of bits."""
+
+    strides: Int64
+    """The order of each piece's coordinates: the `i`-th is `a i + c`, modulo the piece's size, with odd `a`."""
+    starts: Int64
+    """First place of the part in that order, for each piece."""
+    counts: Int64
+    ends: Int64
+    """Where the indices of each piece end in the message."""
+    levels: Float32
+
+
 @dataclass(frozen=True)
-class Eden(Stateless):
-    """`rate` bits a parameter: 0 to 8, fractions too."""
+class Eden(Compressor):
+    """`rate` bits per parameter: above 0, at most 8, fractions included."""
 
     d: int
     rate: float = 1.0
@@ -43,76 +67,69 @@ class Eden(Stateless):
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= MAX_RATE:
-            raise ValueError(f"rate must be above 0 and at most {MAX_RATE:g} bits a parameter, got {self.rate}")
+            raise InvalidArgument(f"rate must be above 0 and at most {MAX_RATE:g} bits per parameter, got {self.rate}")
 
     @cached_property
     def rotation(self) -> Rotation:
-        """Of the vector."""
+        """Rotation applied to the update before it is quantised."""
         return Rotation(self.d, self.threads, piece_holding(_SENT_OF_A_PIECE / min(self.rate, 1)))
 
-    @cached_property
-    def shares(self) -> tuple[tuple[int, Int64], ...]:
-        """Bits, and how many coordinates of each piece have them; those of no bits are left out."""
-        low = math.floor(self.rate)
-        sizes = self.rotation.sizes
-        more = np.ceil((self.rate - low) * sizes).astype(np.int64)
-        return tuple((bits, count) for bits, count in ((low + 1, more), (low, sizes - more)) if bits and count.any())
-
-    def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        vector = checked(vector, self.d)
-        rotated = self.rotation.apply(vector, key)
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        update = check_update(update, self.d)
+        rotated = self.rotation.apply(update, key)
         norms = np.sqrt(self.rotation.sums(rotated * rotated))
         factors = np.divide(np.sqrt(self.rotation.sizes), norms, out=np.zeros_like(norms), where=norms > 0)
-        strides = self._strides(key)
         products = np.zeros(norms.size)
         packed = b""
-        for bits, starts, counts, ends in self._parts():
-            levels = normal_levels(bits)
-            indices = np.empty(int(ends[-1]), dtype=np.uint16)
-            arguments = (rotated, factors, strides, starts, counts, ends, levels, indices, products)
-            over(self.rotation.bounds, self.threads, _quantise, *arguments)
+        for bits, part in self._parts(key):
+            indices = np.empty(int(part.ends[-1]), dtype=np.uint16)
+            over(self.rotation.bounds, self.threads, _quantise, rotated, factors, part, indices, products)
             packed += pack_bits(indices, bits).tobytes()
         scales = np.divide(norms * norms, products, out=np.zeros_like(norms), where=products > 0)
         head = write_scales(np.array([self.rate])) + write_scales(scales)
-        return wrap("eden", self.d, head + packed)
+        return wrap(_NUMBER, self.d, head + packed)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
-        payload = unwrap(message, "eden", self.d)
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        payload = unwrap(message, _NUMBER, self.d)
         numbers, rest = read_scales(payload, 1 + self.rotation.sizes.size)
         if numbers[0] != np.float32(self.rate):
-            raise SideInformationMismatch(f"the message has {numbers[0]:g} bits a parameter, {self.rate:g} were agreed")
-        scales = numbers[1:]
-        parts = list(self._parts())
-        lengths = [(int(ends[-1]) * bits + 7) // 8 for bits, _, _, ends in parts]
+            raise SideInformationMismatch(
+                f"the message has {numbers[0]:g} bits per parameter; {self.rate:g} were agreed"
+            )
+        parts = list(self._parts(key))
+        lengths = [(int(part.ends[-1]) * bits + 7) // 8 for bits, part in parts]
         if len(rest) != sum(lengths):
-            raise CorruptMessage(f"{len(rest)} bytes of indices, {sum(lengths)} are needed")
+            raise CorruptMessage(f"{len(rest)} bytes of indices, but {sum(lengths)} are needed")
         rotated = np.zeros(self.rotation.padded, dtype=np.float32)
-        strides = self._strides(key)
         place = 0
-        for (bits, starts, counts, ends), length in zip(parts, lengths, strict=True):
+        for (bits, part), length in zip(parts, lengths, strict=True):
             section = np.frombuffer(rest, dtype=np.uint8)[place : place + length]
             place += length
-            used = int(ends[-1]) * bits % 8
+            used = int(part.ends[-1]) * bits % 8
             if used and section[-1] >> used:
                 raise CorruptMessage("the bits after the last index are not zero")
-            indices = unpack_bits(section, int(ends[-1]), bits)
-            arguments = (indices, scales, strides, starts, counts, ends, normal_levels(bits), rotated)
-            over(self.rotation.bounds, self.threads, _restore, *arguments)
-        return self.rotation.undo(rotated, key)
+            indices = unpack_bits(section, int(part.ends[-1]), bits)
+            over(self.rotation.bounds, self.threads, _restore, indices, numbers[1:], part, rotated)
+        return Decoded(self.rotation.undo(rotated, key))
 
-    def _parts(self) -> Iterator[tuple[int, Int64, Int64, Int64]]:
-        """For each width: bits, first place and count in every piece's order, and where the indices end."""
-        first = np.zeros(self.rotation.sizes.size, dtype=np.int64)
-        for bits, counts in self.shares:
-            yield bits, first, counts, np.cumsum(counts)
-            first = first + counts
+    def _parts(self, key: SharedKey) -> Iterator[tuple[int, Part]]:
+        """Yield the bits per coordinate and which coordinates have them; those of no bits are left out."""
+        low = math.floor(self.rate)
+        sizes = self.rotation.sizes
+        strides = self._strides(key)
+        more = np.ceil((self.rate - low) * sizes).astype(np.int64)
+        first = np.zeros(sizes.size, dtype=np.int64)
+        for bits, counts in ((low + 1, more), (low, sizes - more)):
+            if bits and counts.any():
+                yield bits, Part(strides, first, counts, np.cumsum(counts), normal_levels(bits))
+                first = first + counts
 
     def _strides(self, key: SharedKey) -> Int64:
-        """The order of each piece's coordinates: the `i`-th is `a i + c`, modulo the piece's size, with odd `a`."""
         if self.rate == math.floor(self.rate):
             return np.tile(np.array([1, 0]), (self.rotation.sizes.size, 1))
         count = 4 * self.rotation.sizes.size
-        drawn = words(np.empty(buffer_size(count), dtype=np.uint64), 0, count, G_STREAM, key.words()).astype(np.int64)
+        buffer = np.empty(buffer_size(count), dtype=np.uint64)
+        drawn = words(buffer, 0, count, SUBSET_STREAM, key.words()).astype(np.int64)
         strides = (drawn[::2] | drawn[1::2] << 16).reshape(-1, 2)
         strides[:, 0] |= 1
         return strides
@@ -125,25 +142,22 @@ def _quantise(
     bounds: Int64,
     rotated: Float32,
     factors: npt.NDArray[np.float64],
-    strides: Int64,
-    starts: Int64,
-    counts: Int64,
-    ends: Int64,
-    levels: Float32,
+    part: Part,
     indices: npt.NDArray[np.uint16],
     products: npt.NDArray[np.float64],
 ) -> None:
-    """The nearest level of every coordinate, and the inner product of the piece with what it is replaced by."""
+    """Find the nearest level of every coordinate, and add up the inner product of each piece with its levels."""
+    levels = part.levels
     half = levels.size // 2
     thresholds = (levels[1:] + levels[:-1]) / np.float32(2)
     for n in range(first, end):
         piece = rotated[bounds[n] : bounds[n + 1]]
         mask = piece.size - 1
-        out = indices[ends[n] - counts[n] : ends[n]]
+        out = indices[part.ends[n] - part.counts[n] : part.ends[n]]
         factor = np.float32(factors[n])
         product = 0.0
-        for i in range(counts[n]):
-            value = piece[(strides[n, 0] * (starts[n] + i) + strides[n, 1]) & mask]
+        for i in range(part.counts[n]):
+            value = piece[(part.strides[n, 0] * (part.starts[n] + i) + part.strides[n, 1]) & mask]
             z = value * factor
             index = 0
             step = half
@@ -163,16 +177,25 @@ def _restore(
     bounds: Int64,
     indices: npt.NDArray[np.uint16],
     scales: Float32,
-    strides: Int64,
-    starts: Int64,
-    counts: Int64,
-    ends: Int64,
-    levels: Float32,
+    part: Part,
     rotated: Float32,
 ) -> None:
     for n in range(first, end):
         piece = rotated[bounds[n] : bounds[n + 1]]
         mask = piece.size - 1
-        source = indices[ends[n] - counts[n] : ends[n]]
-        for i in range(counts[n]):
-            piece[(strides[n, 0] * (starts[n] + i) + strides[n, 1]) & mask] = levels[source[i]] * scales[n]
+        source = indices[part.ends[n] - part.counts[n] : part.ends[n]]
+        for i in range(part.counts[n]):
+            place = (part.strides[n, 0] * (part.starts[n] + i) + part.strides[n, 1]) & mask
+            piece[place] = part.levels[source[i]] * scales[n]
+
+
+SCHEME = Scheme(
+    name="eden",
+    title="Levels for a normal law after a random rotation, any rate",
+    reference="Vargaftik et al., ICML 2022",
+    family="eden",
+    settings=EdenSettings,
+    make=lambda layout, settings, threads: Eden(layout.d, settings.rate, threads),
+    wire_number=_NUMBER,
+    operating_points=tuple({"rate": rate} for rate in (0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4)),
+)

@@ -7,8 +7,8 @@ runs of zeros and for the levels.
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec import CorruptMessage
-from klms.codec._jit import inlined, kernel
+from klms.errors import CorruptMessage
+from klms.numerics.jit import inlined, kernel
 
 UInt8 = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ def _put(out: UInt8, position: int, value: int, bits: int) -> int:
 
 @kernel
 def write(runs: Int64, minus: npt.NDArray[np.bool_], levels: Int64, with_levels: bool) -> UInt8:
-    """For each non-zero entry: the zeros before it plus 1 (delta), its sign, its level (gamma, if there are many)."""
+    """Write each non-zero entry: the zeros before it plus 1 (delta), its sign, and, with levels, its level (gamma)."""
     out = np.zeros(16 * runs.size + 8, dtype=np.uint8)
     position = 0
     for n in range(runs.size):
@@ -50,19 +50,19 @@ def write(runs: Int64, minus: npt.NDArray[np.bool_], levels: Int64, with_levels:
 
 @kernel
 def _get(data: UInt8, position: int, bits: int) -> int:
-    """`bits` bits from `position` on as a number; -1 past the end."""
+    """Return the `bits` bits from `position` on as a number; -1 past the end."""
     if position + bits > 8 * data.size:
         return -1
     value = 0
     for _ in range(bits):
-        value = (value << 1) | ((data[position >> 3] >> (7 - (position & 7))) & 1)
+        value = (value << 1) | ((int(data[position >> 3]) >> (7 - (position & 7))) & 1)
         position += 1
     return value
 
 
 @kernel
 def _get_gamma(data: UInt8, position: int) -> tuple[int, int]:
-    """A gamma code and the position after it; -1 for what is none, and for numbers of more than 40 bits."""
+    """Return a gamma code and the position after it; -1 for anything else and for numbers of more than 40 bits."""
     zeros = 0
     while zeros < 41 and _get(data, position + zeros, 1) == 0:
         zeros += 1
@@ -98,7 +98,7 @@ def _read(data: UInt8, count: int, d: int, max_level: int, places: Int64, values
 
 
 def read(data: UInt8, count: int, d: int, max_level: int) -> tuple[Int64, Int64]:
-    """Where the `count` non-zero entries are and their signed levels. `data` is not trusted."""
+    """Return the positions of the `count` non-zero entries and their signed levels; `data` is untrusted."""
     if count > min(d, 4 * data.size):  # the shortest entry takes two bits
         raise CorruptMessage(f"{count} entries cannot be in {data.size} bytes")
     places = np.empty(count, dtype=np.int64)

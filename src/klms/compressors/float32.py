@@ -1,29 +1,45 @@
-"""No compression: 32 bits a parameter. The baseline of all baselines (FedAvg)."""
+"""No compression: 32 bits per parameter. The baseline of all baselines (FedAvg)."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from klms.codec import CorruptMessage, SharedKey
-from klms.compressors.base import Side, Stateless, Vector, checked
+from klms.codec import Decoded, SharedKey
+from klms.compressors.base import Compressor, Side, Vector, check_update
 from klms.compressors.envelope import unwrap, wrap
+from klms.compressors.scheme import Scheme, Settings
+from klms.errors import CorruptMessage
+
+_NUMBER = 1
 
 
 @dataclass(frozen=True)
-class Float32(Stateless):
-    """The vector as it is."""
+class Float32(Compressor):
+    """The update itself."""
 
     d: int
 
-    def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        vector = checked(vector, self.d)
-        return wrap("float32", self.d, vector.astype("<f4", copy=False).tobytes())
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        update = check_update(update, self.d)
+        return wrap(_NUMBER, self.d, update.astype("<f4", copy=False).tobytes())
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
-        payload = unwrap(message, "float32", self.d)
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        payload = unwrap(message, _NUMBER, self.d)
         if len(payload) != 4 * self.d:
-            raise CorruptMessage(f"{len(payload)} bytes for {self.d} float32 numbers")
+            raise CorruptMessage(f"{len(payload)} bytes cannot hold {self.d} float32 numbers")
         vector = np.frombuffer(payload, dtype="<f4").astype(np.float32)
         if not np.isfinite(vector).all():
-            raise CorruptMessage("the vector is not finite")
-        return vector
+            raise CorruptMessage("the update is not finite")
+        return Decoded(vector)
+
+
+SCHEME = Scheme(
+    name="float32",
+    title="Federated averaging, float32 differences",
+    reference="McMahan et al., AISTATS 2017",
+    family="float32",
+    settings=Settings,
+    make=lambda layout, settings, threads: Float32(layout.d),
+    wire_number=_NUMBER,
+    operating_points=(),
+)

@@ -1,4 +1,4 @@
-"""How a model's parameters lie in one vector: which part is which layer."""
+"""Layout of a model's parameters in one vector: which part belongs to which tensor."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of the parameter tensors, in the order in which they are laid end to end.
+    """Names and shapes of the parameter tensors, in the order in which they are concatenated.
 
     >>> layout = Layout(("weight", "bias"), ((3, 2), (3,)))
     >>> layout.d, [(part.start, part.stop) for part in layout.parts]
@@ -22,22 +22,22 @@ class Layout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The number of entries of each tensor."""
+        """Number of entries of each tensor."""
         return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
     @property
     def d(self) -> int:
-        """The number of parameters."""
+        """Number of parameters."""
         return sum(self.sizes)
 
     @cached_property
     def parts(self) -> tuple[slice, ...]:
-        """Where each tensor lies."""
+        """Slice of the vector that holds each tensor."""
         ends = np.cumsum(self.sizes).tolist()
         return tuple(slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True))
 
     def buckets(self, size: int) -> npt.NDArray[np.int64]:
-        """Boundaries that cut every tensor into pieces of at most `size` (0: the tensors themselves)."""
+        """Return boundaries that cut every tensor into pieces of at most `size`; 0 keeps tensors whole."""
         bounds = [0]
         for part in self.parts:
             bounds += [*range(part.start + size, part.stop, size)] if size else []
@@ -45,12 +45,12 @@ class Layout:
         return np.array(bounds, dtype=np.int64)
 
     def split(self, vector: npt.NDArray[np.float32]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-        """The tensors of a vector, by name."""
+        """Yield the tensors of a vector by name."""
         for name, shape, part in zip(self.names, self.shapes, self.parts, strict=True):
             yield name, vector[part].reshape(shape)
 
 
 def root_mean_squares(vector: npt.NDArray[np.float32], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """The root mean square of every piece."""
+    """Return the root mean square of every piece."""
     squares = np.add.reduceat(vector.astype(np.float64) ** 2, bounds[:-1])
     return np.sqrt(squares / np.diff(bounds))

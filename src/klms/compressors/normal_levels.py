@@ -6,14 +6,14 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec.quantiles import LEVELS, normal_quantiles
+from klms.numerics.quantiles import LEVELS, normal_quantiles
 
 _STEPS = 600
 
 
 @cache
 def normal_levels(bits: int) -> npt.NDArray[np.float32]:
-    """`2^bits` levels, in order.
+    """Return `2^bits` levels in increasing order.
 
     >>> normal_levels(2).round(4).tolist() == np.array([-1.5104, -0.4528, 0.4528, 1.5104], dtype=np.float32).tolist()
     True

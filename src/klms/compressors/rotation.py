@@ -1,11 +1,11 @@
 """A random rotation that is cheap to apply and to undo: random signs, a Walsh-Hadamard transform, and both again.
 
 After it, the coordinates of any vector look like draws of one normal distribution, which is what DRIVE and EDEN are
-made for. A transform wants a power of two: the vector is cut into pieces, as large as they can be up to 2^20, so that
-little is padded (fewer than `smallest` places at the very end), and each piece is turned by itself. The signs come
-from the shared key. (Once would do for vectors without outliers. With them a single transform leaves DRIVE and EDEN a
-bias of some percent in the largest entries of short vectors; twice, none that 4,000 draws show, but for a last piece
-with only two or three entries in it.)
+made for. A transform needs a power of two: the vector is cut into pieces, as large as possible up to 2^20, so that
+little is padded (fewer than `smallest` entries at the very end), and each piece is rotated by itself. The signs come
+from streams of the shared key that nothing else uses. (One transform would do for vectors without outliers. With them
+it leaves DRIVE and EDEN a bias of some percent in the largest entries of short vectors; two leave none that 4,000 draws
+show, except for a last piece with only two or three entries in it.)
 """
 
 import math
@@ -16,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import SharedKey
-from klms.codec._jit import kernel
-from klms.codec.parallel import over
-from klms.codec.philox import U_STREAM, WINDOW_STREAM, buffer_size, words
+from klms.numerics.jit import kernel
+from klms.numerics.parallel import over
+from klms.numerics.philox import ROTATION_STREAMS, buffer_size, words
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
+
+_FIRST_SIGNS, _SECOND_SIGNS = ROTATION_STREAMS
 
 LARGEST = 1 << 20
 SMALLEST = 1 << 8
@@ -29,13 +31,13 @@ _IN_CACHE = 1 << 12
 
 
 def piece_holding(coordinates: float) -> int:
-    """The smallest piece to use that has so many coordinates."""
+    """Return the smallest piece size that holds this many coordinates."""
     return min(LARGEST, max(SMALLEST, 1 << math.ceil(math.log2(coordinates))))
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Of vectors of `d` entries into vectors of `padded` entries, the same for all who hold the key.
+    """Rotates vectors of `d` entries into vectors of `padded` entries, the same for all who hold the key.
 
     >>> rotation = Rotation(1000)
     >>> np.diff(rotation.bounds).tolist()  # 512 + 256 + 232 and 24 of padding
@@ -49,12 +51,12 @@ class Rotation:
     d: int
     threads: int | None = None
     smallest: int = SMALLEST
-    """The shortest piece, a power of two: a rotation of two or three entries is hardly one, and what a scheme sends of
-    a piece must be enough to measure it by."""
+    """Size of the shortest piece, a power of two. Two or three entries can hardly be rotated, and what a scheme sends
+    of a piece must be enough to estimate its scale."""
 
     @cached_property
     def bounds(self) -> Int64:
-        """Where the pieces begin and end; the last may reach beyond `d`."""
+        """Boundaries of the pieces; the last may reach beyond `d`."""
         sizes, left, size = [], self.d, LARGEST
         while left > 0:
             while size > self.smallest and size > left:
@@ -65,38 +67,45 @@ class Rotation:
 
     @property
     def padded(self) -> int:
-        """The length of a rotated vector."""
+        """Length of a rotated vector."""
         return int(self.bounds[-1])
 
     @property
     def sizes(self) -> Int64:
-        """Of the pieces."""
+        """Number of coordinates of each piece."""
         return np.diff(self.bounds)
 
     def apply(self, vector: Float32, key: SharedKey) -> Float32:
-        """Rotate."""
+        """Return the rotated vector."""
         out = np.zeros(self.padded, dtype=np.float32)
         out[: self.d] = vector
         over(self.bounds, self.threads, _forward, out, key.words())
         return out
 
     def undo(self, rotated: Float32, key: SharedKey) -> Float32:
-        """Rotate back; `rotated` is overwritten."""
+        """Return the vector whose rotation `rotated` is; `rotated` is overwritten."""
         over(self.bounds, self.threads, _backward, rotated, key.words())
         return rotated[: self.d]
 
     def sums(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-        """The sum over each piece of a padded vector."""
+        """Return the sum over each piece of a rotated vector."""
         return np.add.reduceat(values, self.bounds[:-1], dtype=np.float64)
+
+    def scaled(self, rotated: Float32, factors: Float32) -> Float32:
+        """Return a rotated vector with each piece multiplied by its factor."""
+        out = np.empty_like(rotated)
+        for start, end, factor in zip(self.bounds[:-1], self.bounds[1:], factors, strict=True):
+            np.multiply(rotated[start:end], factor, out=out[start:end])
+        return out
 
 
 @kernel
 def _forward(first: int, end: int, bounds: Int64, x: Float32, key: npt.NDArray[np.uint64]) -> None:
     for n in range(first, end):
         piece = x[bounds[n] : bounds[n + 1]]
-        _flip(piece, bounds[n], U_STREAM, key)
+        _flip(piece, bounds[n], _FIRST_SIGNS, key)
         _transform(piece)
-        _flip(piece, bounds[n], WINDOW_STREAM, key)
+        _flip(piece, bounds[n], _SECOND_SIGNS, key)
         _transform(piece)
         piece *= np.float32(1 / piece.size)
 
@@ -106,15 +115,15 @@ def _backward(first: int, end: int, bounds: Int64, x: Float32, key: npt.NDArray[
     for n in range(first, end):
         piece = x[bounds[n] : bounds[n + 1]]
         _transform(piece)
-        _flip(piece, bounds[n], WINDOW_STREAM, key)
+        _flip(piece, bounds[n], _SECOND_SIGNS, key)
         _transform(piece)
-        _flip(piece, bounds[n], U_STREAM, key)
+        _flip(piece, bounds[n], _FIRST_SIGNS, key)
         piece *= np.float32(1 / piece.size)
 
 
 @kernel
 def _flip(piece: Float32, place: int, stream: int, key: npt.NDArray[np.uint64]) -> None:
-    """Coordinate `i` of the padded vector changes its sign if bit `i mod 16` of shared word `i div 16` is set."""
+    """Flip the sign of coordinate `i` of the padded vector if bit `i mod 16` of shared word `i div 16` is set."""
     count = (piece.size + 15) // 16
     # Pieces begin at multiples of 256, so none shares a word with another.
     drawn = words(np.empty(buffer_size(count), dtype=np.uint64), place // 16, count, stream, key)
@@ -128,7 +137,7 @@ def _flip(piece: Float32, place: int, stream: int, key: npt.NDArray[np.uint64]) 
 
 @kernel
 def _transform(x: Float32) -> None:
-    """Walsh-Hadamard, unscaled: parts that fit the innermost cache first, then what joins them."""
+    """Transform in place, unscaled: parts that fit the innermost cache first, then the levels that join them."""
     part = min(_IN_CACHE, x.size)
     for start in range(0, x.size, part):
         inner = x[start : start + part]
@@ -138,7 +147,7 @@ def _transform(x: Float32) -> None:
 
 @kernel
 def _eights(x: Float32) -> int:
-    """The first three levels, without loops so short that they would not pay; returns how long a part now is."""
+    """Do the first three levels without loops, which would be too short to pay; return the length of a part."""
     if x.size < 8:
         return 1
     for g in range(0, x.size, 8):
@@ -153,7 +162,7 @@ def _eights(x: Float32) -> int:
 
 @kernel
 def _join(x: Float32, half: int) -> None:
-    """The levels from parts of `half` on, two at a time: half the trips through memory."""
+    """Do the levels above parts of size `half`, two at a time: half the memory traffic."""
     while 2 * half < x.size:
         for g in range(0, x.size, 4 * half):
             p, q = x[g : g + half], x[g + half : g + 2 * half]

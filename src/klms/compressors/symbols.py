@@ -7,14 +7,14 @@ import constriction
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec import CorruptMessage
 from klms.compressors.layout import Layout
+from klms.errors import CorruptMessage
 
 UInt8 = npt.NDArray[np.uint8]
 
 
 def write_symbols(layout: Layout, symbols: UInt8, alphabet: int) -> bytes:
-    """The section that holds `symbols`, each below `alphabet`."""
+    """Return the section that holds `symbols`, each below `alphabet`."""
     counts = np.stack([np.bincount(symbols[part], minlength=alphabet) for part in layout.parts])
     encoder = constriction.stream.queue.RangeEncoder()
     for part, row in zip(layout.parts, counts, strict=True):
@@ -25,7 +25,7 @@ def write_symbols(layout: Layout, symbols: UInt8, alphabet: int) -> bytes:
 
 
 def read_symbols(layout: Layout, section: bytes, alphabet: int) -> UInt8:
-    """Undo `write_symbols`; `section` is not trusted."""
+    """Undo `write_symbols`; `section` is untrusted."""
     start = 4 * (alphabet - 1) * len(layout.parts)
     if len(section) < start or len(section) % 4:
         raise CorruptMessage("the symbols are cut off")

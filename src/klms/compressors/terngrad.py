@@ -1,45 +1,70 @@
 """TernGrad (Wen et al., 2017): `s sign(v) Bern(|v| / s)` with `s = max |v|` of the layer, range-coded.
 
-Entries beyond `clip` root mean squares of their layer are clipped first: without that, one outlier silences all others
-of a layer. (Its authors take the standard deviation, which is the same for updates without a mean, and 0 for a layer of
-one entry.) The message: `s` of every layer (f32 each), the symbols.
+Entries beyond `clip` root mean squares of their layer are clipped first: without that, one outlier silences all other
+entries of a layer. (Its authors take the standard deviation, which is the same for updates without a mean, and 0 for a
+layer of one entry.) The message: `s` of every layer (f32 each), the symbols.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field
 
-from klms.codec import SharedKey
-from klms.compressors.base import Side, Stateless, Vector, checked
+from klms.codec import Decoded, SharedKey
+from klms.compressors.base import Compressor, Side, Vector, check_update
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
+from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.sections import read_scales, write_scales
 from klms.compressors.symbols import read_symbols, write_symbols
 
+_NUMBER = 5
+
+
+class TernGradSettings(Settings):
+    """Settings of TernGrad."""
+
+    tern_clip: float = Field(
+        2.5, ge=0, description="TernGrad: clip at this many root mean squares of the layer; 0 for no clipping."
+    )
+
 
 @dataclass(frozen=True)
-class TernGrad(Stateless):
-    """`clip` 0 clips nothing."""
+class TernGrad(Compressor):
+    """Ternary entries; a `clip` of 0 clips nothing."""
 
     layout: Layout
     clip: float = 2.5
 
-    def encode(self, vector: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        vector = checked(vector, self.layout.d)
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        update = check_update(update, self.layout.d)
         scales = np.zeros(len(self.layout.parts), dtype=np.float32)
-        symbols = np.empty(vector.size, dtype=np.uint8)
+        symbols = np.empty(update.size, dtype=np.uint8)
         for n, part in enumerate(self.layout.parts):
-            piece = vector[part]
+            piece = update[part]
             if self.clip:
                 most = self.clip * np.sqrt(np.mean(np.square(piece, dtype=np.float64))).astype(np.float32)
                 piece = np.clip(piece, -most, most)
             scales[n] = np.abs(piece).max()
             sent = rng.random(piece.size, dtype=np.float32) * scales[n] < np.abs(piece)
             symbols[part] = np.where(sent, np.where(piece < 0, 2, 1), 0)
-        return wrap("terngrad", self.layout.d, write_scales(scales) + write_symbols(self.layout, symbols, 3))
+        return wrap(_NUMBER, self.layout.d, write_scales(scales) + write_symbols(self.layout, symbols, 3))
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Vector:
-        scales, section = read_scales(unwrap(message, "terngrad", self.layout.d), len(self.layout.parts))
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        scales, section = read_scales(unwrap(message, _NUMBER, self.layout.d), len(self.layout.parts))
         symbols = read_symbols(self.layout, section, 3)
         values = np.array([0, 1, -1], dtype=np.float32)[symbols]
-        return values * np.repeat(scales, self.layout.sizes)
+        return Decoded(values * np.repeat(scales, self.layout.sizes))
+
+
+SCHEME = Scheme(
+    name="terngrad",
+    title="Ternary entries of the layer's largest, range-coded",
+    reference="Wen et al., NeurIPS 2017",
+    family="terngrad",
+    settings=TernGradSettings,
+    make=lambda layout, settings, threads: TernGrad(layout, settings.tern_clip),
+    wire_number=_NUMBER,
+    unbiased=lambda settings: settings.tern_clip == 0,
+    operating_points=({"tern_clip": 0}, {"tern_clip": 2.5}),
+)

@@ -1,4 +1,4 @@
-"""Data sets, where they come from, and how they are split over clients. numpy only.
+"""Data sets, the sources they come from, and the ways to split them among clients.
 
 >>> import klms.data
 >>> [info.name for info in klms.data.names()][:2]
@@ -7,16 +7,15 @@
 """
 
 from klms.data.dataset import Dataset
-from klms.data.errors import DataError, UnsafePickle
 from klms.data.load import Info, Progress, get, load, names
 from klms.data.splits import dirichlet, iid, natural, paper_noniid
+from klms.errors import DataError
 
 __all__ = [
     "DataError",
     "Dataset",
     "Info",
     "Progress",
-    "UnsafePickle",
     "dirichlet",
     "get",
     "iid",

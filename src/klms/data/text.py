@@ -1,4 +1,4 @@
-"""Text by author: a corpus of words, and the next-word examples that are cut from it."""
+"""Text by author: a corpus of words, and the next-word examples that are made from it."""
 
 import re
 from collections.abc import Iterable
@@ -8,15 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.data.dataset import Dataset
-from klms.data.errors import DataError
+from klms.errors import DataError
+from klms.numerics.checks import integer
 
 PADDING, UNKNOWN = 0, 1
+MAX_VOCABULARY, MAX_LENGTH = 1 << 31, 1 << 16
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 
 
 @dataclass(frozen=True)
 class Document:
-    """What one author said in one go; `held_out` says whether it is for testing, `None` that nobody decided yet."""
+    """Consecutive words of one author, held out for testing or not; `None` leaves that decision to `collect`."""
 
     author: str
     words: list[str]
@@ -27,8 +29,8 @@ class Document:
 class Corpus:
     """Documents as indices into `words`, which are in alphabetical order.
 
-    It is what the cache keeps: examples of any vocabulary and length can be cut from it. Document `i` is
-    `tokens[bounds[i]:bounds[i + 1]]`, by author `owners[i]`, for testing if `held_out[i]`.
+    The cache stores a corpus, because examples of any vocabulary and length can be made from it. Document `i` is
+    `tokens[bounds[i]:bounds[i + 1]]`, its author is `owners[i]`, and it is for testing if `held_out[i]`.
     """
 
     name: str
@@ -49,10 +51,10 @@ def words_of(text: str) -> list[str]:
 
 
 def collect(name: str, documents: Iterable[Document]) -> Corpus:
-    """A corpus of the documents that have a word to predict, that is two words or more.
+    """A corpus of the documents of two words or more, which have at least one word to predict.
 
-    Where the source does not say what is for testing, it is the last tenth of each author's documents, rounded down, so
-    that every author has something to train on.
+    Where the source does not say which documents are for testing, the last tenth of each author's documents is held
+    out, rounded down so that every author keeps something to train on.
     """
     index: dict[str, int] = {}
     authors: dict[str, int] = {}
@@ -89,30 +91,32 @@ def _last_tenth(owner: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 def check_corpus(corpus: Corpus) -> None:
     """Raise `DataError` unless the arrays fit each other and there is something to train and to test on."""
     n = corpus.owners.size
+    types = [array.dtype for array in (corpus.tokens, corpus.bounds, corpus.owners, corpus.held_out)]
     whole = (
-        corpus.bounds.shape == (n + 1,)
+        types == [np.int32, np.int64, np.int64, np.bool_]
+        and corpus.bounds.shape == (n + 1,)
         and corpus.held_out.shape == (n,)
         and corpus.tokens.ndim == corpus.owners.ndim == 1
         and (corpus.bounds[0], corpus.bounds[-1]) == (0, corpus.tokens.size)
         and bool((np.diff(corpus.bounds) >= 2).all())
     )
     if not whole:
-        raise DataError(f"{corpus.name}: the parts of the text do not fit together")
+        raise DataError(f"{corpus.name}: the arrays of the text do not fit each other")
     if not 0 < np.count_nonzero(corpus.held_out) < n:
-        raise DataError(f"{corpus.name}: {n} documents with {np.count_nonzero(corpus.held_out)} for testing: too few")
+        raise DataError(
+            f"{corpus.name}: {n} documents, {np.count_nonzero(corpus.held_out)} of them for testing, are too few"
+        )
     if corpus.tokens.min() < 0 or corpus.tokens.max() >= len(corpus.words) or corpus.owners.min() < 0:
-        raise DataError(f"{corpus.name}: a word or an author has no such index")
+        raise DataError(f"{corpus.name}: the index of a word or of an author is out of range")
 
 
 def examples(corpus: Corpus, vocabulary: int, length: int) -> Dataset:
-    """Next-word examples of `length` words over the `vocabulary` ids; ids 2 on are the most frequent training words.
+    """Next-word examples of `length` words; token ids from 2 up are the most frequent words of the training documents.
 
-    A document is cut every `length` words, and each of its words but the first is predicted once.
+    A document is cut every `length` words, and each of its words except the first is predicted once.
     """
-    if vocabulary < 3:
-        raise ValueError(f"vocabulary must be at least 3 (padding, unknown and a word), got {vocabulary}")
-    if length < 1:
-        raise ValueError(f"length must be at least 1, got {length}")
+    vocabulary = integer("vocabulary", vocabulary, 3, MAX_VOCABULARY)
+    length = integer("length", length, 1, MAX_LENGTH)
     training = np.repeat(~corpus.held_out, np.diff(corpus.bounds))
     counts = np.bincount(corpus.tokens[training], minlength=len(corpus.words))
     ranked = np.argsort(-counts, kind="stable")[: vocabulary - 2]

@@ -1,61 +1,141 @@
 """A method with its clients' data: what a run works on, in every process that takes part in it."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from klms import data as datasets
 from klms.data import Dataset, splits
-from klms.learning.network import Network
-from klms.learning.training import Examples
+from klms.errors import InvalidArgument, MissingExtra
+from klms.learning.examples import Examples, examples_from
 from klms.methods.base import Method
 from klms.methods.config import RunConfig
-from klms.methods.registry import create
+from klms.methods.entry import Setup
+from klms.methods.table import METHODS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from klms.learning.network import Loss, Network
 
 Indices = npt.NDArray[np.int64]
+OWN = "own"
+"""Name of a model and of data that were passed in, in a run's configuration."""
+
+
+class ClientData(Protocol):
+    """The clients' examples by client number, in any form that `examples_from` reads."""
+
+    def __getitem__(self, client: int, /) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Made of a configuration alone, so that every process makes the same."""
+    """A method, its clients' data and its test data."""
 
     method: Method
-    dataset: Dataset
-    parts: list[Indices]
-    test: Examples
+    clients: ClientData
+    test: Examples | None
+    description: dict[str, object]
+    """Layers and their sizes, and the examples per class of every client, as far as they are known."""
+    recipe: "Callable[..., Federation]"
+    """Makes the same federation in another process, given `threads`."""
 
     @classmethod
     def create(cls, config: RunConfig, threads: int = 1) -> "Federation":
-        """Load, split, build. The codec takes `threads`; torch gets one, since on small models two are slower."""
-        torch.set_num_threads(1)
+        """Build a run on a data set and a model by name. The codec takes `threads` threads."""
+        if OWN in (config.data, config.model):
+            raise InvalidArgument("this run has a model and data of your own: resume it with klms.federate(folder=...)")
+        network_type = _network_type()
         dataset = datasets.load(config.data, folder=config.data_dir, vocabulary=config.vocabulary, length=config.length)
         shape = tuple(dataset.train_x.shape[1:])
-        network = Network.create(config.model, shape, dataset.classes, config.width, config.device)
+        network = network_type.create(config.model, shape, dataset.classes, config.width, config.device)
         tested = slice(0, config.test_images or None)
         test = Examples(dataset.test_x[tested], dataset.test_y[tested])
-        return cls(create(config, network, threads), dataset, split(config, dataset), test)
+        clients = Parts(dataset, split(config, dataset))
+        classes = dataset.classes if dataset.train_y.ndim == 1 else 1
+        return cls._of(config, network, clients, test, classes, threads, partial(cls.create, config))
 
-    def description(self) -> dict[str, object]:
-        """The layers and their sizes, and how many examples of each class every client has (texts: how many)."""
-        layout, labels = self.method.layout, self.dataset.train_y
-        classes = self.dataset.classes if labels.ndim == 1 else 1
-        counts = [
-            np.bincount(labels[part], minlength=classes).tolist() if labels.ndim == 1 else [len(part)]
-            for part in self.parts
-        ]
-        layers = [{"name": n, "size": size} for n, size in zip(layout.names, layout.sizes, strict=True)]
-        return {"layers": layers, "split": counts, "classes": classes}
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        model: "nn.Module",
+        clients: ClientData,
+        test: Any = None,
+        *,
+        loss: "Loss | None" = None,
+        threads: int = 1,
+    ) -> "Federation":
+        """Build a run on a model and data of the user's own."""
+        network = _network_type().of(model, loss=loss, device=config.device)
+        tested = None if test is None else examples_from(test)
+        if isinstance(clients, Sequence):
+            clients = [examples_from(data) for data in clients]
+        recipe = partial(cls.of, config, model, clients, tested, loss=loss)
+        labels = np.concatenate([data.y for data in clients]) if isinstance(clients, list) else np.zeros(0)
+        countable = labels.dtype.kind in "iu" and labels.ndim == 1 and labels.size > 0 and labels.min() >= 0
+        classes = int(labels.max()) + 1 if countable else 1
+        return cls._of(config, network, clients, tested, classes, threads, recipe)
+
+    @classmethod
+    def _of(
+        cls,
+        config: RunConfig,
+        network: "Network",
+        clients: ClientData,
+        test: Examples | None,
+        classes: int,
+        threads: int,
+        recipe: "Callable[..., Federation]",
+    ) -> "Federation":
+        from klms.learning.learner import Learner, use_one_thread
+
+        use_one_thread()
+        method = METHODS[config.method].make(Setup(config, Learner(network), threads))
+        layout = method.layout
+        layers = [{"name": name, "size": size} for name, size in zip(layout.names, layout.sizes, strict=True)]
+        counts = _examples_per_class(clients, classes) if isinstance(clients, list | Parts) else []
+        return cls(method, clients, test, {"layers": layers, "split": counts, "classes": classes}, recipe)
 
     def examples(self, client: int) -> Examples:
-        """A client's data."""
-        part = self.parts[client]
-        return Examples(self.dataset.train_x[part], self.dataset.train_y[part])
+        """Return a client's data."""
+        return examples_from(self.clients[client])
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A data set, split over clients."""
+
+    dataset: Dataset
+    indices: list[Indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, client: int) -> Examples:
+        return Examples(self.dataset.train_x[self.indices[client]], self.dataset.train_y[self.indices[client]])
+
+
+def _network_type() -> "type[Network]":
+    try:
+        from klms.learning.network import Network
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"training needs {error.name}: pip install 'klms[learn]'") from error
+    return Network
+
+
+def _examples_per_class(clients: "list[Examples] | Parts", classes: int) -> list[list[int]]:
+    labels = [clients[client].y for client in range(len(clients))]
+    return [np.bincount(y, minlength=classes).tolist() if classes > 1 else [len(y)] for y in labels]
 
 
 def split(config: RunConfig, dataset: Dataset) -> list[Indices]:
-    """Which training examples each client has."""
+    """Return which training examples each client has."""
     rng = np.random.default_rng([config.seed, 0xDA7A])
     n = len(dataset.train_y)
     used = np.sort(rng.permutation(n)[: config.images]) if 0 < config.images < n else np.arange(n)
@@ -64,10 +144,10 @@ def split(config: RunConfig, dataset: Dataset) -> list[Indices]:
         parts = splits.iid(used.size, config.clients, config.seed)
     elif config.split == "natural":
         if dataset.train_owner is None:
-            raise ValueError(f"{config.data} has no authors to split by; choose split iid, noniid or dirichlet")
+            raise InvalidArgument(f"{config.data} has no authors to split by; choose split iid, noniid or dirichlet")
         parts = splits.natural(dataset.train_owner[used], config.clients, config.seed)
     elif labels.ndim > 1:
-        raise ValueError(f"{config.data} is text and has no classes to split by; choose split iid or natural")
+        raise InvalidArgument(f"{config.data} is text and has no classes to split by; choose split iid or natural")
     elif config.split == "noniid":
         parts = splits.paper_noniid(labels, config.clients, config.c_max, config.seed)
     else:
@@ -76,7 +156,7 @@ def split(config: RunConfig, dataset: Dataset) -> list[Indices]:
 
 
 def participants(config: RunConfig, round_: int) -> list[int]:
-    """The clients of a round, from `(seed, round)` alone."""
+    """Return the clients of a round, a function of `(seed, round)` alone."""
     if config.participants == config.clients:
         return list(range(config.clients))
     rng = np.random.default_rng([config.seed, 0x9A27, round_])

@@ -1,4 +1,4 @@
-"""The local engine: rounds in this process, clients in parallel processes if wanted. Same bytes either way."""
+"""The local engine: rounds in this process, clients in parallel processes if wanted. The bytes are the same."""
 
 import multiprocessing
 import os
@@ -11,58 +11,55 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any
 
-from klms.codec import KLMSError
 from klms.engine.federation import Federation
 from klms.engine.rounds import Memory, RoundResult, rounds
-from klms.methods.base import State, Upload
+from klms.errors import KLMSError
+from klms.methods.base import Upload
 from klms.methods.config import RunConfig
+from klms.methods.state import State
 
 
 @dataclass(frozen=True)
 class LocalClients:
-    """Clients of this machine. All answer, and what they send is sound, or something is broken."""
+    """Clients of this machine: all answer, and what they send can be decoded, or something is broken."""
 
-    run_all: Callable[[bytes, Sequence[tuple[int, Memory]]], list[Upload]]
+    run: Callable[[bytes, Sequence[tuple[int, Memory]]], Iterator[Upload]]
 
-    def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> list[Upload]:
-        """In order."""
-        return self.run_all(broadcast, wanted)
+    def refuse(self, client: int, error: KLMSError) -> None:
+        """Raise the error: a local client that sends rubbish is a bug."""
+        raise error
 
-    def refuse(self, upload: Upload, why: KLMSError) -> None:
-        """Never."""
-        raise why
-
-    def enough(self, received: int) -> bool:
-        """All came."""
+    def enough(self, count: int) -> bool:
+        """Return True, since all clients answered."""
         return True
 
-    def facts(self) -> dict[str, object]:
-        """None."""
+    def report(self) -> dict[str, object]:
+        """Return nothing to add to the ledger."""
         return {}
 
 
 def run(federation: Federation, config: RunConfig, state: State, workers: int) -> Iterator[RoundResult]:
-    """Every round after those that `state` has behind it."""
-    with clients_in(federation, config, workers) as clients:
+    """Run every round after those that `state` has completed."""
+    with clients_in(federation, workers) as clients:
         yield from rounds(federation, config, state, clients)
 
 
 @contextmanager
-def clients_in(federation: Federation, config: RunConfig, workers: int) -> Iterator[LocalClients]:
-    """How clients are run: here, or in `workers` processes that live as long as the run."""
+def clients_in(federation: Federation, workers: int) -> Iterator[LocalClients]:
+    """Run clients in this process, or in `workers` processes that live as long as the run."""
     if workers <= 1:
-        yield LocalClients(lambda broadcast, wanted: [update(federation, broadcast, *client) for client in wanted])
+        yield LocalClients(lambda broadcast, wanted: (update(federation, broadcast, *client) for client in wanted))
         return
     with ExitStack() as stack:
         spawn = multiprocessing.get_context("spawn")
-        start = (config.model_dump_json(), workers)
+        start = (federation.recipe, workers)
         pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker, initargs=start)
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-        yield LocalClients(lambda broadcast, wanted: list(pool.map(_update, [broadcast] * len(wanted), wanted)))
+        yield LocalClients(lambda broadcast, wanted: pool.map(_update, [broadcast] * len(wanted), wanted))
 
 
 def update(federation: Federation, broadcast: bytes, client: int, memory: Memory = None) -> Upload:
-    """One client's part of a round, from the bytes that it received and what it remembers."""
+    """Do one client's part of a round, from the bytes that it received and what it remembers."""
     state = State.from_bytes(broadcast)
     if memory is not None:
         state = replace(state, memories={client: memory})
@@ -74,18 +71,17 @@ _worker: dict[str, Any] = {}  # a worker process serves one run: its federation
 
 
 def end_with_parent() -> None:
-    """A worker whose parent was killed must not go on alone: it would run on what the next start runs too."""
+    """End this worker when its parent is killed; otherwise it would work on what the next start works on too."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         watch = threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True)
         watch.start()
 
 
-def _start_worker(config: str, workers: int) -> None:
+def _start_worker(recipe: Callable[..., Federation], workers: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     end_with_parent()
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    _worker["federation"] = Federation.create(RunConfig.model_validate_json(config), threads)
+    _worker["federation"] = recipe(threads=max(1, (os.cpu_count() or 1) // workers))
 
 
 def _update(broadcast: bytes, client: tuple[int, Memory]) -> Upload:

@@ -1,4 +1,4 @@
-"""One round, whoever runs the clients: send the state out, collect the messages, read them, aggregate, evaluate."""
+"""One round, whoever runs the clients: send the state, decode and add up the messages as they come, evaluate."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +8,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec import KLMSError
-from klms.compressors.base import reasonable
+from klms.compressors.base import check_decoded
 from klms.engine.federation import Federation, participants
-from klms.methods.base import Outcome, Received, State, Stopwatch, Upload
+from klms.engine.ledger import LedgerRecord
+from klms.errors import KLMSError
+from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
 from klms.methods.config import RunConfig
+from klms.methods.state import State
 
 Memory = npt.NDArray[np.generic] | None
 
@@ -20,44 +22,43 @@ Memory = npt.NDArray[np.generic] | None
 class Clients(Protocol):
     """Those who train."""
 
-    def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> list[Upload]:
-        """The uploads of the clients that are wanted, as many as come."""
+    def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+        """Yield the uploads of the wanted clients in their order, as many as come."""
         ...
 
-    def refuse(self, upload: Upload, why: KLMSError) -> None:
-        """An upload could not be read. Raise if that must not happen."""
+    def refuse(self, client: int, error: KLMSError) -> None:
+        """Take note of an upload that could not be decoded; raise if that must not happen."""
         ...
 
-    def enough(self, received: int) -> bool:
-        """Whether so many uploads make a round."""
+    def enough(self, count: int) -> bool:
+        """Return whether this many decoded uploads make a round."""
         ...
 
-    def facts(self) -> Mapping[str, object]:
-        """What the ledger should know of the round besides."""
+    def report(self) -> Mapping[str, object]:
+        """Return further fields of the round's ledger record."""
         ...
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """A round, done."""
+    """The state after a round, and its record."""
 
     state: State
-    record: dict[str, object]
-    """Its line in the ledger."""
+    record: LedgerRecord
 
 
 def rounds(federation: Federation, config: RunConfig, state: State, clients: Clients) -> Iterator[RoundResult]:
-    """Every round after those that `state` has behind it."""
+    """Run every round after those that `state` has completed."""
     while state.round < config.rounds:
         yield (result := one_round(federation, config, state, clients))
         state = result.state
 
 
 def one_round(federation: Federation, config: RunConfig, state: State, clients: Clients) -> RoundResult:
-    """The round after those that `state` has behind it.
+    """Run the round after those that `state` has completed.
 
-    With too few uploads the model stays as it is, and the round is over all the same: its number, and with it the keys
-    of its messages, is never used again.
+    With too few uploads the model stays unchanged, and the round is over all the same: its number, and with it the
+    keys of its messages, is never used again.
     """
     clock = Stopwatch()
     method = federation.method
@@ -65,64 +66,77 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
     with clock("total"):
         broadcast = state.to_bytes(private=False)
         wanted = [(client, state.memories.get(client)) for client in participants(config, number)]
-        with clock("clients"):
-            sent = clients.run(broadcast, wanted)
-        with clock("decode"):
-            uploads, vectors = _read(federation, state, sent, clients)
+        intake = _Intake(method, state)
+        for upload in _timed(clients.run(broadcast, wanted), clock):
+            try:
+                with clock("decode"):
+                    intake.add(upload)
+            except KLMSError as error:
+                clients.refuse(upload.client, error)
         with clock("aggregate"):
-            if clients.enough(len(uploads)):
-                outcome = method.aggregate(state, uploads, vectors)
+            if clients.enough(len(intake.clients)):
+                outcome = method.aggregate(state, intake.received)
             else:
                 outcome = Outcome(state.after(state.shared), {"bits_per_parameter": 0.0, "passed_over": 1.0})
-        state = outcome.state.remembering(uploads)
+        state = outcome.state.remembering(intake.memories)
         metrics: dict[str, float] = {}
-        if number % config.evaluate_every == 0 or number == config.rounds:
+        if federation.test is not None and (number % config.evaluate_every == 0 or number == config.rounds):
             with clock("evaluate"):
                 metrics, state = method.evaluate(state, federation.test)
-    seconds = clock.seconds
-    for phase in ("train", "encode"):
-        seconds[phase] = sum(upload.seconds[phase] for upload in uploads)
+    seconds = {**clock.seconds, **intake.seconds}
     record = {
         "round": number,
-        "clients": [upload.client for upload in uploads],
-        "digest": _digest(uploads),
-        "uplink_bytes": sum(len(upload.message) for upload in uploads),
+        "clients": intake.clients,
+        "digest": intake.digest.hexdigest(),
+        "uplink_bytes": intake.message_bytes,
         "downlink_bytes": len(broadcast) * len(wanted),
-        **outcome.facts,
-        **_means(uploads),
-        **clients.facts(),
+        **outcome.metrics,
+        **intake.measurements(),
+        **clients.report(),
         **metrics,
         "seconds": {phase: round(value, 4) for phase, value in sorted(seconds.items())},
     }
-    return RoundResult(state, record)
+    return RoundResult(state, LedgerRecord.model_validate(record))
 
 
-def _read(
-    federation: Federation, state: State, sent: Sequence[Upload], clients: Clients
-) -> tuple[list[Upload], list[Received]]:
-    """The uploads that can be read, and what is in them."""
-    decode = federation.method.decoder(state)
-    uploads, vectors = [], []
-    for upload in sent:
-        try:
-            vectors.append(reasonable(decode(upload)))
-        except KLMSError as error:
-            clients.refuse(upload, error)
-        else:
-            uploads.append(upload)
-    return uploads, vectors
+class _Intake:
+    """What a round's uploads add up to. Messages are dropped once they are decoded and added."""
+
+    def __init__(self, method: Method, state: State) -> None:
+        self._method = method
+        self._state = state
+        self.received: Received = method.receive(state)
+        self.clients: list[int] = []
+        self.digest = hashlib.blake2b(digest_size=8)
+        self.message_bytes = 0
+        self.seconds = {"train": 0.0, "encode": 0.0}
+        self.memories: dict[int, npt.NDArray[np.generic]] = {}
+        self._measured: dict[str, list[Sequence[float]]] = {}
+
+    def add(self, upload: Upload) -> None:
+        """Decode an upload and add it up; raise a `KLMSError` if it cannot be decoded."""
+        decoded = check_decoded(self._method.decode(self._state, upload.client, upload.message))
+        self.received.add(decoded, len(upload.message))
+        self.clients.append(upload.client)
+        self.digest.update(upload.message)
+        self.message_bytes += len(upload.message)
+        for phase in self.seconds:
+            self.seconds[phase] += upload.seconds[phase]
+        if upload.memory is not None:
+            self.memories[upload.client] = upload.memory
+        for name, values in upload.measurements.items():
+            self._measured.setdefault(name, []).append(values)
+
+    def measurements(self) -> dict[str, list[float]]:
+        """Return what clients measured, averaged over those that did."""
+        return {name: np.mean(values, axis=0).tolist() for name, values in self._measured.items()}
 
 
-def _digest(uploads: Sequence[Upload]) -> str:
-    """Of all messages of a round, in order: two engines, or a run and its repetition, show here that they agree."""
-    state = hashlib.blake2b(digest_size=8)
-    for upload in uploads:
-        state.update(upload.message)
-    return state.hexdigest()
-
-
-def _means(uploads: Sequence[Upload]) -> dict[str, list[float]]:
-    """What clients told the ledger, averaged."""
-    names = dict.fromkeys(name for upload in uploads for name in upload.facts)
-    told = {name: [upload.facts[name] for upload in uploads if name in upload.facts] for name in names}
-    return {name: np.mean(values, axis=0).tolist() for name, values in told.items()}
+def _timed(uploads: Iterator[Upload], clock: Stopwatch) -> Iterator[Upload]:
+    """Yield the uploads, and count the time spent waiting for each as the clients'."""
+    while True:
+        with clock("clients"):
+            upload = next(uploads, None)
+        if upload is None:
+            return
+        yield upload

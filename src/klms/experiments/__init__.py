@@ -1,1 +1,1 @@
-"""Runs and experiments: settings by name, the run folder, the ledger of bytes."""
+"""The paper's tables and figures: grids of runs, their results, and the documents made from them."""

@@ -1,7 +1,7 @@
-"""The paper's ablation of block policies (figure 3): bits of the indices against KL, round by round.
+"""The paper's comparison of block policies (figure 3): index bits against KL, round by round.
 
-FedPM-KLMS with adaptive blocks, and with fixed blocks of the size that fits the first round. Adaptive blocks follow the
-KL as it falls; fixed ones go on paying for the first round's.
+FedPM-KLMS runs with adaptive blocks, and with fixed blocks of the size that suits the first round. Adaptive blocks grow
+as the KL falls, whereas fixed blocks keep costing what the first round needed.
 """
 
 from typing import Any
@@ -10,9 +10,9 @@ TOLERANCE = 0.3
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """A table of every few rounds, and over the run."""
+    """Return a table of every few rounds, and a sentence about each run as a whole."""
     ((_, rows),) = results["data"].items()
-    lines = ["| blocks | round | KL, bits per parameter | index bits per parameter | bits : KL | update round |"]
+    lines = ["| blocks | round | KL, bits per parameter | index bits per parameter | index bits / KL | update round |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     notes = []
     for policy, row in rows.items():
@@ -26,8 +26,8 @@ def markdown(results: dict[str, Any]) -> str:
         ratios = [index / kl for index, kl in zip(indices, kls, strict=True)]
         inside = sum(abs(ratio - 1) <= TOLERANCE for ratio in ratios)
         notes.append(
-            f"- {policy}: bits of the indices within 30 % of the KL in {inside} of {len(kls)} rounds "
-            f"(ratios {min(ratios):.2f} to {max(ratios):.2f}); all bytes, block maps of "
-            f"{sum(map(bool, updates))} update rounds included, come to {sum(bits) / sum(kls):.2f} times the KL."
+            f"- {policy}: the index bits are within {TOLERANCE:.0%} of the KL in {inside} of {len(kls)} rounds "
+            f"(ratios from {min(ratios):.2f} to {max(ratios):.2f}); all bytes, including the block maps of "
+            f"{sum(map(bool, updates))} update rounds, cost {sum(bits) / sum(kls):.2f} times the KL."
         )
     return "\n".join([*lines, "", *notes])

@@ -1,10 +1,11 @@
-"""The paper's experiments by name: short files under `named/` that show their grids, read here.
+"""The paper's experiments by name, read from the files in `named/`, which describe their grids of runs.
 
-A file has `rows` (a name and the settings that make it; `method` is the name unless given), `settings` for all rows,
-and for each profile the data sets, settings of its own, by row (`by_row`) and by data set (`by_data`). What is said
-later wins: the method's profile, the experiment, the experiment's profile, its data set, the row, its row, the seed.
-`times_target` in a row multiplies the KL target that the profile gives the method. `one_seed` names the rows that one
-seed is enough for; `series` the ledger fields that results keep round by round.
+A file has `rows` (a name and the settings that make the row; the name is the method unless `method` says otherwise),
+`settings` for all rows, and for each profile the data sets and further settings: for all rows (`settings`), for one
+data set (`by_data`) and for one row (`by_row`). The values are taken in this order, and the last wins: the profile of
+the method, `settings` of the experiment, then of its profile, `by_data`, the row, `by_row`, and the seed.
+`times_target` in a row multiplies the KL target that the row would have otherwise. `one_seed` lists the rows that run
+with one seed only, and `series` the fields of the ledger that the results keep for every round.
 """
 
 import tomllib
@@ -14,50 +15,59 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from klms.experiments.settings import SettingsError, check_name, resolve
+from klms.errors import InvalidArgument
 from klms.experiments.toy import TOYS
 from klms.methods.config import RunConfig
+from klms.runs.settings import check_name, resolve
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of an experiment."""
+    """One run of an experiment: a row on a data set with a seed."""
 
     row: str
     data: str
     seed: int
     config: RunConfig
 
-    def reading(self, folder: Path) -> "Cell":
-        """The same, on data in its official format in `folder/NAME`, or in `folder` itself."""
+    def with_data_from(self, folder: Path) -> "Cell":
+        """Return the same cell, reading its data set in an official format from `folder/NAME` or from `folder`."""
         own = folder / self.data
         return replace(self, config=self.config.model_copy(update={"data_dir": own if own.is_dir() else folder}))
 
-    def shortened(self, rounds: int) -> "Cell":
-        """The same, for a look: it ends after so many rounds."""
+    def with_at_most(self, rounds: int) -> "Cell":
+        """Return the same cell, ending after at most `rounds` rounds."""
         return replace(self, config=self.config.model_copy(update={"rounds": min(rounds, self.config.rounds)}))
 
     def folder(self, runs: Path) -> Path:
-        """Where it lies under the experiment's folder."""
+        """Return the folder of the run, below that of the experiment."""
         name = self.row.replace(", ", "-").replace(" ", "-")
         return runs / self.data / f"{name}-{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.row}, {self.data}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A grid of runs."""
+    """A grid of runs: rows, data sets and seeds."""
 
     name: str
     content: dict[str, Any]
 
     @property
     def title(self) -> str:
-        """What it shows."""
+        """What the experiment shows."""
         return str(self.content["title"])
 
     @property
+    def paper(self) -> str:
+        """Where the paper shows it."""
+        return str(self.content["paper"])
+
+    @property
     def series(self) -> list[str]:
-        """Ledger fields that its results keep."""
+        """Fields of the ledger that the results keep for every round."""
         return list(self.content.get("series", []))
 
     @property
@@ -66,11 +76,11 @@ class Experiment:
         return dict(self.content["rows"])
 
     def method(self, row: str) -> str:
-        """Which method a row runs."""
+        """Return the method of a row."""
         return str(self.rows[row].get("method", row))
 
     def cells(self, profile: str, *, data: Sequence[str] = (), only: Sequence[str] = (), seeds: int = 3) -> list[Cell]:
-        """The runs, seed by seed, so that the first seed of everything is there first."""
+        """Return the runs seed by seed, so that every row has its first seed early."""
         shape = self._profile(profile)
         known = {self.method(row) for row in self.rows} | set(self.rows)
         for name in only:
@@ -86,7 +96,7 @@ class Experiment:
         return cells
 
     def config(self, profile: str, row: str, data: str, seed: int) -> RunConfig:
-        """The configuration of one run."""
+        """Return the configuration of one run."""
         shape = self._profile(profile)
         own = {name: value for name, value in self.rows[row].items() if name not in ("method", "times_target")}
         given: dict[str, Any] = {
@@ -100,11 +110,10 @@ class Experiment:
         }
         config = resolve(self.method(row), profile=profile, given=given)
         factor = self.rows[row].get("times_target", 1.0)
-        return (
-            config
-            if factor == 1.0
-            else resolve(self.method(row), profile=profile, given=given | {"target": round(config.target * factor, 6)})
-        )
+        if factor == 1.0:
+            return config
+        target = round(config.model_dump()["target"] * factor, 6)
+        return resolve(self.method(row), profile=profile, given=given | {"target": target})
 
     def _profile(self, profile: str) -> dict[str, Any]:
         check_name("profile", profile, self.content["profiles"])
@@ -112,18 +121,15 @@ class Experiment:
 
 
 def names() -> list[str]:
-    """Every experiment, toys included."""
-    return sorted([path.name.removesuffix(".toml") for path in _folder() if path.name.endswith(".toml")] + [*TOYS])
+    """Return the names of all experiments, including those of the toy model."""
+    files = resources.files("klms.experiments").joinpath("named").iterdir()
+    return sorted([*TOYS, *(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))])
 
 
 def load(name: str) -> Experiment:
-    """The named experiment."""
+    """Load the experiment with this name; those of the toy model have no grid to load."""
     check_name("experiment", name, names())
     if name in TOYS:
-        raise SettingsError(f"{name} is not made of runs")
-    (file,) = (path for path in _folder() if path.name == f"{name}.toml")
+        raise InvalidArgument(f"{name} is a simulation without training: it has no runs")
+    file = resources.files("klms.experiments").joinpath("named", f"{name}.toml")
     return Experiment(name, tomllib.loads(file.read_text()))
-
-
-def _folder() -> list[Any]:
-    return list(resources.files("klms.experiments").joinpath("named").iterdir())

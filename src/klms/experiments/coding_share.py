@@ -1,50 +1,44 @@
-"""How much of a round encoding and decoding take at the paper's size: LeNet, 6,000 images a client, 8 bits a block."""
+"""The share of coding in a round of the paper's size: LeNet, 6,000 images per client, 8 bits per block."""
 
 from pathlib import Path
+from typing import Any
 
-from klms.experiments import run as running
-from klms.experiments.run import Progress
-from klms.experiments.run_folder import RunFolder
-from klms.experiments.settings import resolve
+from klms.engine.ledger import LedgerRecord
+from klms.engine.ledger import coding_share as share_of
+from klms.experiments.grid import comparable
+from klms.runs import execution
+from klms.runs.execution import Progress
+from klms.runs.run_folder import RunFolder
+from klms.runs.settings import resolve
 
 SETTINGS: dict[str, dict[str, object]] = {
     "fedpm-klms": {},
     "qsgd-klms": {},
     "signsgd-klms": {},
-    "sgld-klms": {"batch": 6000},  # one pass over a client's data, as the paper's one local epoch is
+    "sgld-klms": {"batch": 6000},  # one pass over the data of a client, like the paper's single local epoch
 }
 
 
-def run(runs: Path, workers: int, progress: Progress | None) -> dict[str, object]:
-    """One round of each."""
+def run(runs: Path, workers: int, progress: Progress | None) -> dict[str, Any]:
+    """Run one round of each method, and return its configuration and seconds per phase."""
+    results = {}
     for method, given in SETTINGS.items():
-        path = runs / "share" / method
+        folder = RunFolder(runs / "share" / method)
         config = resolve(method, profile="paper", given={"model": "lenet", "rounds": 1} | given)
-        running.start_or_resume(config, path, workers=workers, progress=progress)
-    return collect(runs)
+        execution.start_or_resume(config, folder.path, workers=workers, progress=progress)
+        results[method] = {"config": comparable(folder.config()), "seconds": next(folder.records()).seconds}
+    return results
 
 
-def collect(runs: Path) -> dict[str, object]:
-    """Seconds by phase of every run."""
-    return {
-        method: {
-            "config": RunFolder(runs / "share" / method).config().model_dump(mode="json", exclude={"data_dir"}),
-            "seconds": next(RunFolder(runs / "share" / method).records())["seconds"],
-        }
-        for method in SETTINGS
-    }
-
-
-def markdown(results: dict[str, dict[str, dict[str, float]]]) -> str:
-    """A row a method."""
+def markdown(results: dict[str, Any]) -> str:
+    """Return a table with one row per method."""
     lines = [
-        "| method | training, s | encoding, s | decoding, s | coding, share of work |",
+        "| method | training, s | encoding, s | decoding, s | share of coding |",
         "| --- | --- | --- | --- | --- |",
     ]
     for method, entry in results.items():
-        seconds = entry["seconds"]
-        work = sum(seconds[phase] for phase in ("train", "encode", "decode", "aggregate"))
-        share = (seconds["encode"] + seconds["decode"]) / work
+        record = LedgerRecord(round=1, uplink_bytes=0, bits_per_parameter=0, seconds=entry["seconds"])
+        seconds, share = record.seconds, share_of([record])
         lines.append(
             f"| {method} | {seconds['train']:.1f} | {seconds['encode']:.2f} | {seconds['decode']:.2f} | {share:.1%} |"
         )

@@ -1,40 +1,41 @@
-"""`klms demo`: FedAvg, FedPM and FedPM-KLMS on real MNIST at equal rounds."""
+"""`klms demo`: FedAvg, FedPM and FedPM-KLMS on real MNIST with the same number of rounds."""
 
 from pathlib import Path
 
-from klms.experiments import run as running
-from klms.experiments.run import Progress, Summary
-from klms.experiments.run_folder import CONFIG, RunFolder
-from klms.experiments.settings import resolve
+from klms.errors import MissingExtra
+from klms.runs import execution
+from klms.runs.execution import Progress, Summary
+from klms.runs.run_folder import RunFolder
+from klms.runs.settings import resolve
 
 METHODS = ("fedavg", "fedpm", "fedpm-klms")
 
 
 def run(out: Path, *, rounds: int, workers: int, progress: Progress | None) -> list[Summary]:
-    """The three runs, in folders of their own; what is there already is gone on with, or taken as it is."""
+    """Train the three methods in folders of their own; complete runs are kept and interrupted ones are resumed."""
     summaries = []
     for method in METHODS:
         config = resolve(method, profile="small", given={"rounds": rounds, "evaluate_every": 2})
-        folder = out / f"{method}-{rounds}"
-        summaries.append(running.start_or_resume(config, folder, workers=workers, progress=progress))
+        folder = _folder(out, method, rounds)
+        summaries.append(execution.start_or_resume(config, folder, workers=workers, progress=progress))
     return summaries
 
 
-def draw(out: Path) -> Path | None:
-    """Accuracy against megabytes sent, as a PNG; None without matplotlib."""
+def draw(out: Path, rounds: int) -> Path:
+    """Draw the accuracy of the three runs against the megabytes that their clients sent."""
     try:
         from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        return None
+    except ImportError as error:
+        raise MissingExtra("the picture needs matplotlib: pip install 'klms[plots]'") from error
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    for folder in sorted(path.parent for path in out.glob(f"*/{CONFIG}")):
+    for method in METHODS:
         sent, points = 0, []
-        for record in RunFolder(folder).records():
-            sent += int(str(record["uplink_bytes"]))
-            if "accuracy" in record:
-                points.append((sent / 1e6, float(str(record["accuracy"]))))
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=folder.name.rpartition("-")[0])
+        for record in RunFolder(_folder(out, method, rounds)).records():
+            sent += record.uplink_bytes
+            if record.accuracy is not None:
+                points.append((sent / 1e6, record.accuracy))
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=method)
     axes.set_xscale("log")
     axes.set_xlabel("megabytes sent by all clients")
     axes.set_ylabel("test accuracy")
@@ -43,3 +44,7 @@ def draw(out: Path) -> Path | None:
     picture = out / "demo.png"
     figure.savefig(picture, dpi=150)
     return picture
+
+
+def _folder(out: Path, method: str, rounds: int) -> Path:
+    return out / f"{method}-{rounds}"

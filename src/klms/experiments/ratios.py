@@ -1,4 +1,4 @@
-"""The paper's claims, measured: each method with KLMS against the same without, over seeds."""
+"""The paper's claims as measured: each method with KLMS compared with the same method without, over all seeds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,34 +7,34 @@ from klms.experiments.tables import mean_and_deviation
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A claim: `ours` is at most `gap` behind `vanilla` in accuracy, at `times` fewer bits."""
+class Claim:
+    """With KLMS, a method loses at most `gap` of its accuracy and sends at least `factor` times fewer bits."""
 
-    vanilla: str
-    ours: str
+    without: str
+    with_klms: str
     gap: float
-    times: float
+    factor: float
 
 
-PAIRS = (
-    Pair("fedpm", "fedpm-klms", 0.005, 25.0),
-    Pair("signsgd", "signsgd-klms", 0.0, 20.0),
-    Pair("qsgd", "qsgd-klms", 0.005, 3.0),
-    Pair("qlsd", "sgld-klms", 0.0, 5.0),
+CLAIMS = (
+    Claim("fedpm", "fedpm-klms", 0.005, 25.0),
+    Claim("signsgd", "signsgd-klms", 0.0, 20.0),
+    Claim("qsgd", "qsgd-klms", 0.005, 3.0),
+    Claim("qlsd", "sgld-klms", 0.0, 5.0),
 )
 
 
 def markdown(rows: dict[str, Any]) -> str:
-    """A line a claim; `rows` are those of one data set."""
-    lines = ["| pair | accuracy, ours minus vanilla | allowed | times fewer bits | wanted | |"]
+    """Return a table with one row per claim, from the rows of one data set."""
+    lines = ["| with KLMS, without | difference in accuracy | at least | times fewer bits | at least | |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
-    for pair in PAIRS:
+    for claim in CLAIMS:
         accuracy, bits = (
-            [mean_and_deviation(rows[name], what)[0] for name in (pair.vanilla, pair.ours)]
+            [mean_and_deviation(rows[name], what)[0] for name in (claim.without, claim.with_klms)]
             for what in ("accuracy", "bits_per_parameter")
         )
-        gap, times = accuracy[1] - accuracy[0], bits[0] / bits[1]
-        verdict = "reached" if gap >= -pair.gap and times >= pair.times else "not reached"
-        cells = (f"{gap:+.4f}", f"{-pair.gap:+.3f}", f"{times:.1f}", f"{pair.times:.0f}", verdict)
-        lines.append(f"| {pair.ours} : {pair.vanilla} | {' | '.join(cells)} |")
+        gap, factor = accuracy[1] - accuracy[0], bits[0] / bits[1]
+        verdict = "reached" if gap >= -claim.gap and factor >= claim.factor else "not reached"
+        cells = (f"{gap:+.4f}", f"{-claim.gap:+.3f}", f"{factor:.1f}", f"{claim.factor:.0f}", verdict)
+        lines.append(f"| {claim.with_klms}, {claim.without} | {' | '.join(cells)} |")
     return "\n".join(lines)

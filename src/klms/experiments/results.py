@@ -1,6 +1,6 @@
-"""Results as committed: JSON under `results/`, and documents made of it and of nothing else.
+"""The committed results: JSON files in `results/`, and the documents that are made from them alone.
 
-`docs/results.md` is a template with a place for every results file; the README holds one table between two marks.
+`docs/results.md` is a template with a placeholder for every results file; the README has one table between two marks.
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from klms.benchmarks import mean
+from klms.errors import InvalidArgument
 from klms.experiments import block_policies, coding_share, ratios, tables, toy
 from klms.experiments.toy import TOYS
 
@@ -27,18 +28,16 @@ _SPECIAL: dict[str, Show] = {
     "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, toy.markdown),
 }
-
-
 _MEASURED = ("mean", "coding-share", "flower-quickstart", "flower-overhead")
 
 
 def file_name(name: str) -> str:
-    """Of a results file; experiments of runs are those of the small profile."""
+    """Return the name of a results file; experiments that train are committed with the profile `small`."""
     return f"{name}.json" if name in (*TOYS, *_MEASURED) else f"{name}-small.json"
 
 
 def document(folder: Path) -> str:
-    """`docs/results.md`."""
+    """Return the text of `docs/results.md`."""
     template = resources.files("klms.experiments").joinpath("results.template.md").read_text()
 
     def fill(match: re.Match[str]) -> str:
@@ -53,22 +52,22 @@ def document(folder: Path) -> str:
 
 
 def readme(folder: Path, text: str) -> str:
-    """The README with its table made anew."""
+    """Return the README with a new table."""
     rows = _mnist(folder)
-    lines = ["| method | accuracy | bits per parameter | times below 32 bits |", "| --- | --- | --- | --- |"]
-    for pair in ratios.PAIRS:
-        for name in (pair.vanilla, pair.ours):
+    lines = ["| method | accuracy | bits per parameter | x smaller than float32 |", "| --- | --- | --- | --- |"]
+    for claim in ratios.CLAIMS:
+        for name in (claim.without, claim.with_klms):
             bits, _ = tables.mean_and_deviation(rows[name], "bits_per_parameter")
             accuracy, spread = tables.mean_and_deviation(rows[name], "accuracy")
             lines.append(f"| {name} | {accuracy:.3f} ± {spread:.3f} | {bits:.4f} | {32 / bits:,.0f} |")
     if not _README.search(text):
-        raise ValueError("the README has lost its <!-- results --> marks")
+        raise InvalidArgument("the README has no <!-- results --> and <!-- /results --> marks for its table")
     table = "\n".join(lines)
     return _README.sub(lambda match: f"{match.group(1)}{table}\n{match.group(2)}", text)
 
 
 def write_json(folder: Path, name: str, results: object) -> Path:
-    """A results file."""
+    """Write a results file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(name)
     path.write_text(json.dumps(results, indent=1) + "\n")
@@ -76,7 +75,7 @@ def write_json(folder: Path, name: str, results: object) -> Path:
 
 
 def draw(folder: Path, figures: Path) -> None:
-    """The pictures that the documents show."""
+    """Draw the pictures that the documents show."""
     figures.mkdir(parents=True, exist_ok=True)
     for name in TOYS:
         toy.draw(_read(folder, name), figures / f"{name}.png")

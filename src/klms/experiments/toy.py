@@ -1,9 +1,10 @@
 """The paper's toy model (appendix F.1): N clients send samples of N(mu_n, 1) at their KL to N(0, 1), to be averaged.
 
-`mu = 0.8`; the gap is `|mean of the samples - mu|`. With `r` nats of overhead a sample costs `(KL + r) / ln 2` bits,
-rounded up to whole ones, as an index has. Samples go through the real codec: a client's message holds one sample for
-each of the paper's 100 runs, each in a block of its own. Where N clients are fewer than the 1,000 that there are, every
-group of N is one more run: the effect of heterogeneity on one client is too small for 100 to show.
+`mu = 0.8`, and the gap is `|mean of the samples - mu|`. With an overhead of `r` nats, a sample costs `(KL + r) / ln 2`
+bits, rounded up because an index has a whole number of bits. The samples go through the real codec: the message of a
+client holds one sample for each of the paper's 100 repetitions, each in a block of its own. There are 1,000 clients.
+For smaller N, every group of N clients is one more repetition, because the effect of heterogeneity on a single client
+is too small for 100 repetitions to show.
 """
 
 import math
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from klms.codec import Codec, Gaussian, SharedKey, fixed_blocks
 
 MU = 0.8
-RUNS = 100
+REPETITIONS = 100
 CLIENTS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
 OVERHEADS = (0.0, 2.0, 4.0, 6.0)
 SPREADS = (0.05, 0.1, 0.25, 0.4)
@@ -27,18 +28,18 @@ Gaps = dict[str, list[float]]
 
 
 def index_bits(overhead: float) -> int:
-    """Bits of a sample with `overhead` nats above its KL."""
+    """Return the index bits of a sample that may cost `overhead` nats more than its KL."""
     return max(1, math.ceil((MU**2 / 2 + overhead) / math.log(2)))
 
 
 def samples(overhead: float, spread: float, seed: int) -> npt.NDArray[np.float64]:
-    """What the server decodes: a row a client, a column a run."""
+    """Return what the server decodes, with one row per client and one column per repetition."""
     rng = np.random.default_rng([seed, 0x701])
-    p, blocks = Gaussian(np.zeros(RUNS), 1.0), fixed_blocks(RUNS, 1)
+    p, blocks = Gaussian(np.zeros(REPETITIONS), 1.0), fixed_blocks(REPETITIONS, 1)
     codec = Codec(bits=index_bits(overhead), threads=1)
-    decoded = np.empty((max(CLIENTS), RUNS))
+    decoded = np.empty((max(CLIENTS), REPETITIONS))
     for client in range(max(CLIENTS)):
-        q = Gaussian(MU + rng.uniform(-spread, spread, RUNS), 1.0)
+        q = Gaussian(MU + rng.uniform(-spread, spread, REPETITIONS), 1.0)
         key = SharedKey(seed=seed, round=1, client=client)
         message = codec.encode(q, p, blocks, key=key, rng=rng)
         decoded[client] = codec.decode(message, p, key=key, blocks=blocks)
@@ -46,9 +47,11 @@ def samples(overhead: float, spread: float, seed: int) -> npt.NDArray[np.float64
 
 
 def gaps(overhead: float, spread: float, seed: int) -> Gaps:
-    """The gap's mean and deviation over the runs, for every number of clients."""
+    """Return the mean and the deviation of the gap over repetitions, for every number of clients."""
     decoded = samples(overhead, spread, seed)
-    found = [np.abs(decoded[: len(decoded) // n * n].reshape(-1, n, RUNS).mean(axis=1) - MU).ravel() for n in CLIENTS]
+    found = [
+        np.abs(decoded[: len(decoded) // n * n].reshape(-1, n, REPETITIONS).mean(axis=1) - MU).ravel() for n in CLIENTS
+    ]
     return {
         "mean": [round(float(gap.mean()), 6) for gap in found],
         "deviation": [round(float(gap.std(ddof=1)), 6) for gap in found],
@@ -57,7 +60,7 @@ def gaps(overhead: float, spread: float, seed: int) -> Gaps:
 
 @dataclass(frozen=True)
 class Toy:
-    """One of the two figures."""
+    """One of the two figures: its curves differ in the overhead `r`, or in the spread `eta` of the clients' means."""
 
     name: str
     title: str
@@ -65,7 +68,7 @@ class Toy:
     values: tuple[float, ...]
 
     def run(self, seed: int = 0) -> dict[str, object]:
-        """Its curves."""
+        """Compute the curves."""
         curves = {}
         for value in self.values:
             overhead, spread = (value, 0.0) if self.symbol == "r" else (OVERHEAD_OF_SPREADS, value)
@@ -73,7 +76,7 @@ class Toy:
         return {
             "experiment": self.name,
             "mu": MU,
-            "runs": RUNS,
+            "runs": REPETITIONS,
             "seed": seed,
             "symbol": self.symbol,
             "clients": list(CLIENTS),
@@ -84,14 +87,14 @@ class Toy:
 TOYS = {
     toy.name: toy
     for toy in (
-        Toy("toy-overhead", "Estimating a mean from N clients' samples: the overhead r", "r", OVERHEADS),
-        Toy("toy-heterogeneity", "Estimating a mean from N clients' samples: clients that differ", "eta", SPREADS),
+        Toy("toy-overhead", "Estimating a mean from the samples of N clients, by overhead r", "r", OVERHEADS),
+        Toy("toy-heterogeneity", "Estimating a mean from the samples of N clients that differ", "eta", SPREADS),
     )
 }
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The gap at a few numbers of clients."""
+    """Return a table of the gap at a few numbers of clients."""
     places = [results["clients"].index(n) for n in (1, 10, 100, 1000)]
     lines = [f"| {results['symbol']} | bits | " + " | ".join(f"N = {results['clients'][n]}" for n in places) + " |"]
     lines.append("| --- " * (2 + len(places)) + "|")
@@ -102,7 +105,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """The paper's figure: deviation of the gap on the left, its mean on the right, against the number of clients."""
+    """Draw the paper's figure: deviation (left) and mean (right) of the gap against the number of clients."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.8), layout="constrained")

@@ -1,17 +1,19 @@
-"""klms in Flower: two lines that compress any app's updates, and the methods of klms as apps.
+"""klms in Flower: two lines that compress the updates of any app, and the methods of klms as apps.
 
     app = ClientApp(mods=[klms.flower.compress()])                         # the client
     strategy = klms.flower.Compressed(FedAvg(), bits_per_parameter=1)      # the server
 
-`docs/flower.md` goes from a stock quickstart to both. Needs the extra: `pip install 'klms[flower]'`.
+`docs/flower.md` shows how a stock quickstart becomes both. Needs the extra: `pip install 'klms[flower]'`.
 """
 
 from typing import TYPE_CHECKING
 
+from klms.errors import MissingExtra
+
 try:
     import flwr  # noqa: F401
 except ImportError as error:
-    raise ImportError("klms.flower needs Flower: pip install 'klms[flower]'") from error
+    raise MissingExtra("klms.flower needs Flower: pip install 'klms[flower]'") from error
 
 from klms.flower.mod import compress
 from klms.flower.strategy import Compressed
@@ -24,7 +26,7 @@ __all__ = ["Compressed", "client_app", "compress", "server_app"]
 
 
 def __getattr__(name: str) -> object:
-    """The apps need torch, the two lines do not."""
+    """Import the apps when they are used: they need torch, the two lines do not."""
     if name == "client_app":
         from klms.flower.client import client_app
 

@@ -1,10 +1,12 @@
-"""The frame of what a client sends through Flower: whose it is, of which round, and made against what.
+"""Frame around what a client sends through Flower: whose payload it is, of which round, and what it was made against.
 
-0  magic "KF"   2  version   3  kind   4  round (u32)   8  client (u32)   12  fingerprint (8 bytes)   20  body   CRC32
+0  magic "KF"   3  kind          8  client (u32)             20  length of the head (u32)                28  head
+2  version      4  round (u32)   12  fingerprint (8 bytes)   24  CRC32 of bytes 0 to 23 and the head      then message
 
-A message of the codec knows by its own tag whether it is for this round; those of other schemes do not, and a server on
-a network gets what was meant for an earlier round, or for another client. The fingerprint is of everything that the
-client encoded against: the model, the side information, the scheme.
+The message of the scheme fills the rest of the payload. It has a checksum of its own, so that every byte is covered by
+exactly one. Only messages of the codec know which round they belong to; on a network, those of other schemes may arrive
+in a later round or under another client's name. The fingerprint covers everything that the client encoded against: the
+model, the side information and the scheme.
 """
 
 import hashlib
@@ -13,82 +15,69 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from klms.codec import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
+from klms.errors import CorruptMessage, SideInformationMismatch, UnsupportedMessage
 
 MAGIC = b"KF"
-VERSION = 1
+VERSION = 2
 ARRAYS, METHOD = 1, 2
-"""The kinds of bodies: arrays of a model, or the message of a method."""
+"""Kinds of payloads: arrays of a model, or the message of a method."""
 
-_HEADER = struct.Struct("<2sBBII8s")
+_HEADER = struct.Struct("<2sBBII8sI")
 _CRC = struct.Struct("<I")
 OVERHEAD = _HEADER.size + _CRC.size
 
 
 class WrongRound(SideInformationMismatch):
-    """A sound message, of another round."""
+    """The payload is sound but belongs to another round."""
 
 
 @dataclass(frozen=True)
-class Ticket:
-    """What the server expects of one client in one round."""
+class MessageFrame:
+    """Identity of a payload: the server expects one per client and round, and every payload carries its own."""
 
     kind: int
     round: int
     client: int
     fingerprint: bytes
 
-    def frame(self, body: bytes) -> bytes:
-        """The payload."""
-        head = _HEADER.pack(MAGIC, VERSION, self.kind, self.round, self.client, self.fingerprint)
-        return head + body + _CRC.pack(zlib.crc32(body, zlib.crc32(head)))
+    def write(self, message: bytes, head: bytes = b"") -> bytes:
+        """Return the payload."""
+        header = _HEADER.pack(MAGIC, VERSION, self.kind, self.round, self.client, self.fingerprint, len(head))
+        return b"".join([header, _CRC.pack(zlib.crc32(head, zlib.crc32(header))), head, message])
 
-    def open(self, payload: bytes) -> bytes:
-        """The body of a payload that is what was expected. Nothing of it is trusted beyond its checksum."""
-        if len(payload) < OVERHEAD:
-            raise CorruptMessage(f"{len(payload)} bytes are too few for a payload")
-        magic, version, kind, round_, client, fingerprint = _HEADER.unpack_from(payload)
-        if magic != MAGIC:
-            raise CorruptMessage("this is not a payload of klms: it does not begin with 'KF'")
-        if version != VERSION:
-            raise UnsupportedMessage(f"version {version}; this release reads version {VERSION}")
-        if zlib.crc32(memoryview(payload)[: -_CRC.size]) != _CRC.unpack_from(payload, len(payload) - _CRC.size)[0]:
-            raise CorruptMessage("the checksum does not match: the bytes were changed or cut on their way")
-        if round_ != self.round:
-            raise WrongRound(f"the payload is of round {round_}, this is round {self.round}")
-        if (kind, client) != (self.kind, self.client):
-            raise SideInformationMismatch("the payload is another client's, or of another kind")
-        if fingerprint != self.fingerprint:
+    def check(self, received: "MessageFrame") -> None:
+        """Raise an error if a payload was not made for this client, this round and this model."""
+        if received.round != self.round:
+            raise WrongRound(f"the payload is of round {received.round}, this is round {self.round}")
+        if (received.kind, received.client) != (self.kind, self.client):
+            raise SideInformationMismatch(
+                f"the payload is of client {received.client} and kind {received.kind}; "
+                f"client {self.client} and kind {self.kind} were expected"
+            )
+        if received.fingerprint != self.fingerprint:
             raise SideInformationMismatch("the client encoded against another model or other side information")
-        return payload[_HEADER.size : -_CRC.size]
 
 
-def claimed_client(payload: bytes) -> int | None:
-    """Whose a payload says it is, unchecked: to find the ticket that it must be opened with."""
-    return int(_HEADER.unpack_from(payload)[4]) if len(payload) >= OVERHEAD else None
+def read_frame(payload: bytes) -> tuple[MessageFrame, bytes, bytes]:
+    """Return the frame, the head and the message of a payload. The message is unchecked, as is who sent it."""
+    if len(payload) < OVERHEAD:
+        raise CorruptMessage(f"{len(payload)} bytes are too few for a payload")
+    magic, version, kind, round_, client, fingerprint_, length = _HEADER.unpack_from(payload)
+    if magic != MAGIC:
+        raise CorruptMessage("this is not a payload of klms: it does not begin with 'KF'")
+    if version != VERSION:
+        raise UnsupportedMessage(f"frame version {version}; this release reads version {VERSION}")
+    end = OVERHEAD + length
+    head = payload[OVERHEAD:end]
+    checksum = zlib.crc32(head, zlib.crc32(payload[: _HEADER.size]))
+    if len(head) != length or checksum != _CRC.unpack_from(payload, _HEADER.size)[0]:
+        raise CorruptMessage("the checksum of the frame does not match: the bytes were changed or cut in transit")
+    return MessageFrame(kind, round_, client, fingerprint_), head, payload[end:]
 
 
 def fingerprint(parts: Iterable[bytes | memoryview]) -> bytes:
-    """Eight bytes that differ when any part does."""
+    """Return eight bytes that differ when any part differs."""
     state = hashlib.blake2b(digest_size=8)
     for part in parts:
         state.update(part)
     return state.digest()
-
-
-def cause(error: KLMSError) -> str:
-    """The word under which a bad payload is counted."""
-    if isinstance(error, WrongRound):
-        return "stale"
-    return "mismatch" if isinstance(error, SideInformationMismatch) else "corrupt"
-
-
-CAUSES = ("error", "missing", "corrupt", "stale", "mismatch")
-"""Why a client that was asked did not count: it raised; it did not answer; and the three of `cause`."""
-
-_NO_ANSWER = (3, 4, 5)  # of Flower's codes: the message or its reply expired, or the node is gone
-
-
-def failure(code: int) -> str:
-    """The word for a reply that is an error: of the client's app, or of Flower, which waited in vain."""
-    return "missing" if code in _NO_ANSWER else "error"

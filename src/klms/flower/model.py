@@ -1,12 +1,11 @@
 """A model as Flower sends it, a dictionary of arrays, and the bytes of an update of it.
 
-Compressed, all together as one vector: the difference of every array of floating point. As they are pass integers,
+The differences of all floating-point arrays are compressed together, as one vector. Sent unchanged are integers,
 booleans, and arrays of at most one dimension and `SMALL` entries: biases, the parameters and running statistics of
-normalisation layers, counters. These are a small part of a model, and some do not bear noise: a variance must not
-become negative.
+normalisation layers, and counters. They are a small part of a model, and some do not tolerate noise: a variance must
+not become negative.
 
-The body of a payload: the dtype of every array (a byte each), the arrays that pass as they are, end to end, and the
-message of the scheme.
+The head of a payload holds the dtype of every array (one byte each) and the arrays that are sent unchanged, end to end.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,13 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec import CorruptMessage
 from klms.compressors.base import Vector
 from klms.compressors.layout import Layout
+from klms.errors import CorruptMessage, InvalidArgument
 
 SMALL = 4096
 
 Array = npt.NDArray[Any]
+DTypes = list[np.dtype[Any]]
 DTYPES = {
     number: np.dtype(name)
     for number, name in enumerate(
@@ -35,95 +35,99 @@ _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class Model:
-    """What the server sent: what an update is the difference to. The order of its arrays is that of the vector."""
+    """The arrays that the server sent, to which an update is the difference. Their order is that of the vector."""
 
     arrays: Mapping[str, Array]
     small: int = SMALL
-    kept: frozenset[str] = frozenset()
-    """More that pass as they are: integers, which a strategy's average has made numbers with a point."""
+    sent_unchanged: frozenset[str] = frozenset()
+    """Further arrays that are not compressed: integers that a strategy's average turned into floating-point numbers."""
 
     @cached_property
     def layout(self) -> Layout:
-        """Of the arrays that are compressed."""
+        """Layout of the arrays that are compressed."""
         names = [name for name, array in self.arrays.items() if self._is_compressed(name, array)]
         return Layout(tuple(names), tuple(self.arrays[name].shape for name in names))
 
     @property
     def size(self) -> int:
-        """Entries of all arrays: what bits per parameter are counted by."""
+        """Number of entries of all arrays, by which bits per parameter are counted."""
         return sum(array.size for array in self.arrays.values())
 
     @property
     def head_bytes(self) -> int:
-        """What comes before the message of the scheme, if clients send no float64.
+        """Length of the head if clients send no float64.
 
-        Strategies that compute with float64 send that; clients answer in the precision that they train in.
+        Strategies that compute in float64 send float64; clients answer in the precision that they train in.
         """
-        kept = (array for name, array in self.arrays.items() if name not in self._compressed)
-        sizes = (array.size * (min(4, array.itemsize) if array.dtype.kind == "f" else array.itemsize) for array in kept)
-        return len(self.arrays) + sum(sizes)
+        unchanged = [array for name, array in self.arrays.items() if name not in self._compressed]
+        widths = [min(4, array.itemsize) if array.dtype.kind == "f" else array.itemsize for array in unchanged]
+        return len(self.arrays) + sum(array.size * width for array, width in zip(unchanged, widths, strict=True))
 
     def parts(self) -> Iterator[bytes | memoryview]:
-        """All of it, for a fingerprint."""
+        """Yield the whole model, for a fingerprint."""
         for name, array in self.arrays.items():
             yield f"{name}|{array.dtype.str}|{array.shape}|".encode()
             yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
-    def difference(self, trained: Mapping[str, Array]) -> Vector:
-        """What training changed, of the compressed arrays. The others are checked, too: all must be there."""
+    def check(self, trained: Mapping[str, Array]) -> None:
+        """Raise an error unless these are the model's arrays, with types that klms can send."""
         if trained.keys() != self.arrays.keys():
             odd = sorted(trained.keys() ^ self.arrays.keys())
-            raise ValueError(f"the reply must have the arrays that were received; these differ: {', '.join(odd[:5])}")
+            raise InvalidArgument(
+                f"the reply must have the arrays that were received; these differ: {', '.join(odd[:5])}"
+            )
         for name, array in trained.items():
             if array.shape != self.arrays[name].shape:
-                raise ValueError(f"{name} was received as {self.arrays[name].shape}, and is {array.shape} in the reply")
+                raise InvalidArgument(f"{name} was received as {self.arrays[name].shape}; the reply has {array.shape}")
             if array.dtype not in _NUMBERS:
-                raise ValueError(f"{name} has dtype {array.dtype}, which klms does not send")
+                raise InvalidArgument(f"{name} has dtype {array.dtype}, which klms does not send")
             if name in self._compressed and array.dtype.kind != "f":
-                raise ValueError(f"{name} was received as numbers with a point and is {array.dtype} in the reply")
+                raise InvalidArgument(f"{name} was received as floating-point numbers; the reply has {array.dtype}")
+
+    def difference(self, trained: Mapping[str, Array]) -> Vector:
+        """Return what training changed in the compressed arrays. `trained` has passed `check`."""
         pieces = [
             (trained[name] - self.arrays[name]).astype(np.float32, copy=False).reshape(-1) for name in self.layout.names
         ]
         return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.float32)
 
-    def write(self, trained: Mapping[str, Array], message: bytes) -> bytes:
-        """The body. `trained` has passed `difference`."""
+    def write_head(self, trained: Mapping[str, Array]) -> bytes:
+        """Return the head of the payload. `trained` has passed `check`."""
         dtypes = bytes(_NUMBERS[trained[name].dtype] for name in self.arrays)
-        kept = [np.ascontiguousarray(trained[name]).tobytes() for name in self.arrays if name not in self._compressed]
-        return b"".join([dtypes, *kept, message])
+        unchanged = [np.ascontiguousarray(trained[n]).tobytes() for n in self.arrays if n not in self._compressed]
+        return b"".join([dtypes, *unchanged])
 
-    def read(self, body: bytes) -> tuple[list[np.dtype[np.generic]], dict[str, Array], bytes]:
-        """The dtypes, the arrays that passed as they are, and the message."""
-        dtypes: list[np.dtype[np.generic]] = []
-        for number in body[: len(self.arrays)]:
-            if number not in DTYPES:
-                raise CorruptMessage(f"{number} is not the number of a dtype")
-            dtypes.append(DTYPES[number])
-        at, kept = len(self.arrays), {}
-        if len(dtypes) < len(self.arrays):
-            raise CorruptMessage("the body ends among the dtypes")
+    def read_head(self, head: bytes) -> tuple[DTypes, dict[str, Array]]:
+        """Return the dtypes of all arrays, and the arrays that were sent unchanged."""
+        at, unchanged = len(self.arrays), {}
+        if not set(head[:at]) <= DTYPES.keys() or len(head) < at:
+            raise CorruptMessage(f"the head does not begin with the dtypes of {at} arrays")
+        dtypes = [DTYPES[number] for number in head[:at]]
         for (name, like), dtype in zip(self.arrays.items(), dtypes, strict=True):
             if name in self._compressed:
                 if dtype.kind != "f":
                     raise CorruptMessage(f"{name} cannot be {dtype}")
                 continue
-            end = at + dtype.itemsize * like.size
-            if end > len(body):
-                raise CorruptMessage(f"the body ends in {name}")
-            kept[name] = np.frombuffer(body[at:end], dtype=dtype).reshape(like.shape)
-            if dtype.kind == "f" and not np.isfinite(kept[name]).all():
-                raise CorruptMessage(f"{name} is not finite")
-            at = end
-        return dtypes, kept, body[at:]
+            start, at = at, at + dtype.itemsize * like.size
+            if at > len(head):
+                raise CorruptMessage(f"the head ends in {name}")
+            unchanged[name] = np.frombuffer(head[start:at], dtype=dtype).reshape(like.shape)
+        if at != len(head):
+            raise CorruptMessage(f"the head has {len(head) - at} bytes after the arrays")
+        check_finite(unchanged)
+        return dtypes, unchanged
 
-    def apply(self, vector: Vector, dtypes: list[np.dtype[np.generic]], kept: Mapping[str, Array]) -> dict[str, Array]:
-        """The client's arrays, as nearly as the scheme tells them."""
-        changes = dict(self.layout.split(vector))
-        with np.errstate(over="ignore"):  # the caller looks
-            return {
-                name: kept[name] if name in kept else (array + changes[name]).astype(dtype, copy=False)
+    def apply(self, update: Vector, dtypes: DTypes, unchanged: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the client's arrays, as precisely as the scheme tells them."""
+        changes = dict(self.layout.split(update))
+        with np.errstate(over="ignore"):
+            compressed = {
+                name: (array + changes[name]).astype(dtype, copy=False)
                 for (name, array), dtype in zip(self.arrays.items(), dtypes, strict=True)
+                if name in changes
             }
+        check_finite(compressed)
+        return {name: compressed[name] if name in compressed else unchanged[name] for name in self.arrays}
 
     @cached_property
     def _compressed(self) -> frozenset[str]:
@@ -131,4 +135,11 @@ class Model:
 
     def _is_compressed(self, name: str, array: Array) -> bool:
         large = array.size > 0 and (array.ndim > 1 or array.size > self.small)
-        return array.dtype.kind == "f" and large and name not in self.kept
+        return array.dtype.kind == "f" and large and name not in self.sent_unchanged
+
+
+def check_finite(arrays: Mapping[str, Array]) -> None:
+    """Raise an error if an entry is infinite or not a number: it would spoil every average."""
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise CorruptMessage(f"{name} is not finite")

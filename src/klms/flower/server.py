@@ -1,194 +1,223 @@
-"""Our methods' ServerApp: the rounds of the local engine, with clients that Flower reaches.
+"""ServerApp of our methods: the rounds of the local engine, with clients that Flower reaches.
 
-State, ledger and checkpoint are those of `klms run`, in a run folder. A server that is started again finds it and goes
-on with the next absolute round, so no key is used twice.
+State, ledger and checkpoint are those of `klms run`, in a run folder. A server that is started again resumes the run
+there with the next absolute round, so that no key is used twice.
 """
 
 import logging
+import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from klms.codec import CorruptMessage, KLMSError
-from klms.engine.federation import Federation
+from klms.engine.federation import OWN, Federation
+from klms.engine.ledger import LedgerRecord
 from klms.engine.rounds import Memory, RoundResult, rounds
-from klms.experiments import run
-from klms.flower.client import CLIENT, METRICS, ROUND, SECONDS, STATE
-from klms.flower.frame import CAUSES, METHOD, OVERHEAD, Ticket, cause, failure, fingerprint
-from klms.flower.order import PAYLOAD, RECORD
+from klms.errors import CorruptMessage, InvalidArgument, KLMSError
+from klms.flower.client import CLIENT, METRICS, ROUND, SECONDS, STATE, build
+from klms.flower.frame import METHOD, MessageFrame, fingerprint, read_frame
+from klms.flower.outcomes import CAUSES, cause_of, cause_of_failure
+from klms.flower.request import PAYLOAD, RECORD
 from klms.flower.settings import ServerSettings, run_config, server_settings
-from klms.methods.base import State, Upload
+from klms.methods.base import Upload
 from klms.methods.config import RunConfig
+from klms.methods.state import State
+from klms.runs.execution import serve
+
+if TYPE_CHECKING:
+    from torch import nn
 
 log = logging.getLogger("flwr")
 KL_BY_LAYER = "kl_by_layer"
-_LONGEST = 1e7  # seconds
-_MOST_BITS = 1e6
-_ANSWERS_WITHIN = 60.0  # seconds: who a node is, it knows at once
+_MAX_SECONDS = 1e7
+_MAX_BITS = 1e6
+_QUERY_TIMEOUT = 60.0  # seconds: a node knows its client number at once
 
 
-def server_app(config: RunConfig | None = None, settings: ServerSettings | None = None) -> ServerApp:
-    """The app. What is not given comes from the config that `flwr run` hands out."""
+def server_app(
+    config: RunConfig | None = None,
+    settings: ServerSettings | None = None,
+    *,
+    model: "Callable[[], nn.Module] | None" = None,
+    test: Callable[[], Any] | None = None,
+    loss: Callable[..., Any] | None = None,
+) -> ServerApp:
+    """Return the ServerApp of a method; settings that are not given come from the config that `flwr run` passes.
+
+    `model` returns a network and `test` the examples to evaluate it on, in any form that `klms.federate` takes; without
+    them, the model and the data are those that the config names. Give the clients the same `model` and `loss`.
+    """
+    if (model is None) != (test is None):
+        raise InvalidArgument("a server needs both model= and test=, or neither")
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        """All rounds that are left."""
         chosen = config or run_config(context.run_config)
         own = settings or server_settings(context.run_config)
+        federation = None
+        if model is not None and test is not None:
+            chosen = chosen.model_copy(update={"model": OWN, "data": OWN})
+            threads = os.cpu_count() or 1
+            federation = Federation.of(chosen, build(model, chosen), {}, test(), loss=loss, threads=threads)
         clients = FlowerClients(grid, own)
 
         def engine(federation: Federation, config: RunConfig, state: State) -> Iterator[RoundResult]:
             if state.round:
-                log.info("klms: going on after round %d", state.round)
+                log.info("klms: resuming after round %d", state.round)
             clients.round, clients.layers = state.round, len(federation.method.layout.names)
             return rounds(federation, config, state, clients)
 
-        summary = run.serve(chosen, own.folder, engine, progress=_show)
+        summary = serve(chosen, own.folder, engine, federation=federation, progress=_show)
         log.info("klms: %s, %d rounds, %s", summary.method, summary.rounds, summary.metrics)
 
     return app
 
 
-def _show(config: RunConfig, record: Mapping[str, object]) -> None:
-    shown = {
-        name: record[name] for name in ("accuracy", "bits_per_parameter", "payload_bytes", "replies") if name in record
-    }
-    log.info("klms: round %s of %d: %s", record["round"], config.rounds, shown)
+def _show(config: RunConfig, record: LedgerRecord) -> None:
+    shown = record.model_dump(
+        include={"accuracy", "loss", "bits_per_parameter", "payload_bytes", "replies"}, exclude_none=True
+    )
+    log.info("klms: round %d of %d: %s", record.round, config.rounds, shown)
 
 
 @dataclass
 class FlowerClients:
-    """The clients of a run, on Flower's nodes. Whatever they send costs at most their own turn."""
+    """The clients of a run, on Flower's nodes. Whatever a client sends costs at most its own turn."""
 
     grid: Grid
     settings: ServerSettings
     layers: int = 0
-    """Of the model."""
+    """Number of layers of the model."""
     round: int = 0
-    """Rounds done."""
+    """Number of rounds completed."""
     nodes: dict[int, int] = field(default_factory=dict)
-    """Client to node; those that are gone, too."""
-    met: set[int] = field(default_factory=set)
-    """Nodes that have said which client they are."""
-    waited: set[int] = field(default_factory=set)
+    """Node of each client, including nodes that are gone."""
+    identified: set[int] = field(default_factory=set)
+    """Nodes whose client is known."""
+    waited_for: set[int] = field(default_factory=set)
     """Clients that had their time to join."""
-    counts: Counter[str] = field(default_factory=Counter)
-    payload_bytes: int = 0
+    causes: Counter[str] = field(default_factory=Counter)
+    """Replies of this round that do not count, by cause."""
+    payload_bytes: dict[int, int] = field(default_factory=dict)
+    """Bytes of the payload of every client that counts in this round."""
     downlink_bytes: int = 0
 
-    def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> list[Upload]:
-        """Ask, wait, and sort out what is no reply to this."""
+    def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+        """Ask the clients, wait for them, and yield what they sent, one by one and in the order of their numbers."""
         self.round += 1
-        self.counts = Counter(dict.fromkeys(("ok", *CAUSES), 0))
-        self.payload_bytes = 0
+        self.causes = Counter(dict.fromkeys(CAUSES, 0))
+        self.payload_bytes = {}
         clients = [client for client, _ in wanted]
-        online = self._meet(clients)
-        record = RecordDict(
+        online = self._online(clients)
+        content = RecordDict(
             {
                 RECORD: ArrayRecord({STATE: Array(np.frombuffer(broadcast, dtype=np.uint8))}),
                 ROUND: ConfigRecord({"round": self.round}),
             }
         )
         asked = {self.nodes[client]: client for client in clients if self.nodes.get(client) in online}
-        messages = [Message(record, dst_node_id=node, message_type=MessageType.TRAIN) for node in asked]
+        messages = [Message(content, dst_node_id=node, message_type=MessageType.TRAIN) for node in asked]
         self.downlink_bytes = len(broadcast) * len(messages)
-        replies = list(self.grid.send_and_receive(messages, timeout=self.settings.round_timeout))
-        self.counts["missing"] += len(clients) - len(replies)
+        replies = {
+            asked[reply.metadata.src_node_id]: reply
+            for reply in self.grid.send_and_receive(messages, timeout=self.settings.round_timeout)
+            if reply.metadata.src_node_id in asked
+        }
+        self.causes["missing"] += len(clients) - len(replies)
         agreed = fingerprint([broadcast])
-        uploads = {}
-        for reply in replies:
-            client = asked.get(reply.metadata.src_node_id, -1)
+        for client in clients:
+            if client not in replies:
+                continue
+            reply = replies.pop(client)
             if reply.has_error():
-                self.counts[failure(reply.error.code)] += 1
+                self.causes[cause_of_failure(reply.error.code)] += 1
                 log.warning("klms: client %d failed: %s", client, reply.error.reason)
                 continue
             try:
-                uploads[client] = self._open(reply, Ticket(METHOD, self.round, client, agreed))
+                upload = self._open(reply, MessageFrame(METHOD, self.round, client, agreed))
             except KLMSError as error:
-                self._count(client, error)
-        self.counts["ok"] = len(uploads)
-        return [uploads[client] for client in clients if client in uploads]
+                self.refuse(client, error)
+            else:
+                yield upload
 
-    def refuse(self, upload: Upload, why: KLMSError) -> None:
-        """Count it as what it is, and its bytes no longer."""
-        self.counts["ok"] -= 1
-        self.payload_bytes -= len(upload.message) + OVERHEAD
-        self._count(upload.client, why)
+    def refuse(self, client: int, error: KLMSError) -> None:
+        """Count a reply by its cause; its bytes do not count."""
+        self.payload_bytes.pop(client, None)
+        self.causes[cause_of(error)] += 1
+        log.warning("klms: the reply of client %d does not count: %s", client, error)
 
-    def enough(self, received: int) -> bool:
-        """As the settings say."""
-        return received >= self.settings.min_replies
+    def enough(self, count: int) -> bool:
+        """Return whether so many replies make a round."""
+        return count >= self.settings.min_replies
 
-    def facts(self) -> dict[str, object]:
-        """Replies by what became of them, and bytes with their frames."""
+    def report(self) -> dict[str, object]:
+        """Return the numbers of replies by outcome, and the bytes of the payloads."""
         return {
-            "replies": dict(self.counts),
-            "payload_bytes": self.payload_bytes,
+            "replies": {"ok": len(self.payload_bytes), **self.causes},
+            "payload_bytes": sum(self.payload_bytes.values()),
             "downlink_bytes": self.downlink_bytes,
         }
 
-    def _count(self, client: int, why: KLMSError) -> None:
-        self.counts[cause(why)] += 1
-        log.warning("klms: what client %d sent does not count: %s", client, why)
-
-    def _open(self, reply: Message, ticket: Ticket) -> Upload:
+    def _open(self, reply: Message, expected: MessageFrame) -> Upload:
         record = reply.content.config_records.get(RECORD)
         payload = None if record is None else record.get(PAYLOAD)
         if not isinstance(payload, bytes):
-            raise CorruptMessage("there is no payload of klms in it")
-        message = ticket.open(payload)
-        self.payload_bytes += len(payload)
-        return Upload(ticket.client, message, _seconds(reply), facts=self._told(reply))
+            raise CorruptMessage("it holds no payload of klms")
+        frame, head, message = read_frame(payload)
+        expected.check(frame)
+        if head:
+            raise CorruptMessage(f"the head has {len(head)} bytes; a method has no head")
+        self.payload_bytes[expected.client] = len(payload)
+        return Upload(expected.client, message, _seconds(reply), measurements=self._measurements(reply))
 
-    def _told(self, reply: Message) -> dict[str, list[float]]:
-        """The fact that a client may tell the ledger; what cannot be one is not taken."""
+    def _measurements(self, reply: Message) -> dict[str, list[float]]:
+        """Return what a client measured for the ledger, if it can be true."""
         values = _metrics(reply).get(KL_BY_LAYER)
-        fits = isinstance(values, list) and len(values) == self.layers and all(0 <= v < _MOST_BITS for v in values)
-        return {KL_BY_LAYER: [float(value) for value in values]} if fits and isinstance(values, list) else {}
+        if not isinstance(values, list) or len(values) != self.layers or not all(0 <= v < _MAX_BITS for v in values):
+            return {}
+        return {KL_BY_LAYER: [float(value) for value in values]}
 
-    def _meet(self, wanted: Sequence[int]) -> set[int]:
-        """The nodes that are online, once clients that were never seen had time to join: once, not every round."""
-        awaited = set(wanted) - self.waited
-        self.waited |= awaited
+    def _online(self, wanted: Sequence[int]) -> set[int]:
+        """Return the nodes that are online; clients that were never seen get time to join, once."""
+        awaited = set(wanted) - self.waited_for
+        self.waited_for |= awaited
         deadline = time.monotonic() + self.settings.join_timeout
         asked: set[int] = set()  # a node that does not answer now is asked again in the next round
         while True:
             online = set(self.grid.get_node_ids())
             absent = [client for client in wanted if self.nodes.get(client) not in online]
-            if absent and (new := online - self.met - asked):
+            if absent and (new := online - self.identified - asked):
                 asked |= new
-                self._ask_who(sorted(new), online)
+                self._identify(sorted(new), online)
             elif all(client in self.nodes for client in awaited) or time.monotonic() > deadline:
                 return online
             else:
                 time.sleep(0.5)
 
-    def _ask_who(self, nodes: list[int], online: set[int]) -> None:
-        questions = [
+    def _identify(self, nodes: list[int], online: set[int]) -> None:
+        """Ask nodes for their client numbers."""
+        queries = [
             Message(RecordDict({RECORD: ConfigRecord({"round": self.round})}), node, MessageType.QUERY)
             for node in nodes
         ]
-        for reply in self.grid.send_and_receive(questions, timeout=_ANSWERS_WITHIN):
+        for reply in self.grid.send_and_receive(queries, timeout=_QUERY_TIMEOUT):
             node = reply.metadata.src_node_id
-            if reply.has_error():
-                log.warning("klms: node %d does not say which client it is: %s", node, reply.error.reason)
-                continue
-            client = _metrics(reply).get(CLIENT)
+            client = None if reply.has_error() else _metrics(reply).get(CLIENT)
             if not isinstance(client, int):
-                log.warning("klms: node %d does not say which client it is", node)
+                reason = reply.error.reason if reply.has_error() else "no number in its answer"
+                log.warning("klms: node %d does not say which client it is: %s", node, reason)
             elif self.nodes.get(client, node) in online - {node}:
-                log.warning(
-                    "klms: node %d says that it is client %d, which node %d is", node, client, self.nodes[client]
-                )
+                log.warning("klms: node %d claims to be client %d, which is node %d", node, client, self.nodes[client])
             else:
                 self.nodes[client] = node
-                self.met.add(node)
+                self.identified.add(node)
 
 
 def _metrics(reply: Message) -> Mapping[str, object]:
@@ -196,9 +225,9 @@ def _metrics(reply: Message) -> Mapping[str, object]:
 
 
 def _seconds(reply: Message) -> dict[str, float]:
-    """What the client says that it took; it is for the ledger alone, and no number of it may spoil that."""
-    told = {phase: _metrics(reply).get(SECONDS + phase) for phase in ("train", "encode")}
+    """Return the seconds that a client reports, for the ledger only; values that cannot be true become 0."""
+    reported = {phase: _metrics(reply).get(SECONDS + phase) for phase in ("train", "encode")}
     return {
-        phase: float(value) if isinstance(value, (int, float)) and 0 <= value < _LONGEST else 0.0
-        for phase, value in told.items()
+        phase: float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
+        for phase, value in reported.items()
     }

@@ -1,60 +1,50 @@
-"""The settings of our apps: those of a run, and the server's own, all in `[tool.flwr.app.config]`."""
+"""Settings of our apps: those of a run and those of the server, together in `[tool.flwr.app.config]`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 
-from klms.experiments.settings import SettingsError, resolve
+from pydantic import ConfigDict, Field
+
+from klms.compressors.scheme import Settings
+from klms.errors import InvalidArgument
 from klms.methods.config import RunConfig
+from klms.runs.settings import resolve
 
 
-@dataclass(frozen=True)
-class ServerSettings:
-    """What a run on one machine does not need."""
+class ServerSettings(Settings):
+    """Settings of the server that a run on one machine does not need."""
 
-    run_folder: str = "runs/flower"
-    """Where the ledger and the checkpoint are; a server that finds a run there goes on with it."""
-    min_replies: int = 1
-    """With fewer sound replies a round is passed over."""
-    round_timeout: float = 600.0
-    """Seconds until a client that has not answered counts as missing."""
-    join_timeout: float = 120.0
-    """Seconds to wait for a client that was never seen."""
+    model_config = ConfigDict(strict=True)
+
+    run_folder: str = Field("runs/flower", description="Folder of ledger and checkpoint; a run found there is resumed.")
+    min_replies: int = Field(1, ge=1, description="A round with fewer sound replies is skipped.")
+    round_timeout: float = Field(600.0, gt=0, description="Seconds until a client without answer counts as missing.")
+    join_timeout: float = Field(120.0, gt=0, description="Seconds to wait for a client that was never seen.")
 
     @property
     def folder(self) -> Path:
-        """As a path."""
+        """The run folder as a path."""
         return Path(self.run_folder).expanduser()
 
 
-_OWN = {field.name: type(field.default) for field in fields(ServerSettings)}
-
-
 def run_config(given: Mapping[str, object]) -> RunConfig:
-    """The run, of what `flwr run` hands to an app; names may have hyphens."""
-    values = {name: value for name, value in _plain(given).items() if name not in _OWN}
-    if values.get("data_dir") == "":  # Flower's settings cannot be left out
+    """Return the settings of the run among those that `flwr run` passes to an app; names may have hyphens."""
+    values = {
+        name: value for name, value in _with_underscores(given).items() if name not in ServerSettings.model_fields
+    }
+    if values.get("data_dir") == "":  # Flower has no way to leave a setting out
         del values["data_dir"]
     method = values.pop("method", None)
     if not isinstance(method, str):
-        raise SettingsError('the app\'s config names no method; say for instance method = "fedpm-klms"')
+        raise InvalidArgument('the app\'s config names no method; add one, such as method = "fedpm-klms"')
     return resolve(method, given=values)
 
 
 def server_settings(given: Mapping[str, object]) -> ServerSettings:
-    """The server's own."""
-    values: dict[str, object] = {}
-    for name, value in _plain(given).items():
-        if name not in _OWN:
-            continue
-        kind = _OWN[name]
-        if kind is float and isinstance(value, int):
-            value = float(value)
-        if not isinstance(value, kind) or isinstance(value, bool) or (not isinstance(value, str) and value <= 0):  # type: ignore[operator]
-            raise SettingsError(f"{name.replace('_', '-')} must be a {kind.__name__} above 0, not {value!r}")
-        values[name] = value
-    return ServerSettings(**values)  # type: ignore[arg-type]
+    """Return the settings of the server among those that `flwr run` passes to an app."""
+    values = _with_underscores(given)
+    return ServerSettings.checked({name: values[name] for name in ServerSettings.model_fields if name in values})
 
 
-def _plain(given: Mapping[str, object]) -> dict[str, object]:
+def _with_underscores(given: Mapping[str, object]) -> dict[str, object]:
     return {name.replace("-", "_"): value for name, value in given.items()}

@@ -1,32 +1,29 @@
-"""`klms flower new`: a folder with our apps and a run's settings, for `flwr run`."""
+"""`klms flower new`: a folder with our apps and the settings of a run, for `flwr run`."""
 
 import json
 import shutil
-from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 
-from klms.experiments.settings import SettingsError, to_toml
+from klms.errors import InvalidArgument
 from klms.flower.settings import ServerSettings
 from klms.methods.config import RunConfig
+from klms.runs.settings import to_toml
 
-_HEADING = "[tool.flwr.app.config]\n"
 
-
-def create(folder: Path, config: RunConfig, server: ServerSettings) -> Path:
-    """Copy the template. A folder that is there already is left alone."""
+def create(folder: Path, config: RunConfig, server: ServerSettings, *, own: bool = False) -> Path:
+    """Write the app into an empty folder; with `own`, with a model and data functions for the user to edit."""
     if folder.exists() and any(folder.iterdir()):
-        raise SettingsError(f"{folder} is there and not empty: choose another")
-    with resources.as_file(resources.files("klms.flower").joinpath("template")) as template:
-        shutil.copytree(template, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    project = folder / "pyproject.toml"
-    head, heading, _ = project.read_text().partition(_HEADING)
-    project.write_text(head + heading + settings(config, server))
+        raise InvalidArgument(f"{folder} exists and is not empty: choose another folder")
+    for name in ("template", "template_own") if own else ("template",):
+        with resources.as_file(resources.files("klms.flower").joinpath(name)) as template:
+            shutil.copytree(template, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "pyproject.toml").open("a") as file:
+        file.write("\n[tool.flwr.app.config]\n" + settings(config, server))
     return folder
 
 
 def settings(config: RunConfig, server: ServerSettings) -> str:
-    """All of them, since Flower lets a run change only those that are there."""
-    own = "".join(f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in asdict(server).items())
-    where = "" if config.data_dir is not None else 'data_dir = ""\n'
-    return own + to_toml(config) + where
+    """Return all settings as TOML, since Flower lets a run change only those that are there."""
+    own = "".join(f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in server)
+    return own + to_toml(config) + ("" if config.data_dir is not None else 'data_dir = ""\n')

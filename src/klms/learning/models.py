@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from klms.errors import InvalidArgument
+
 MODELS = ("lenet", "conv4", "conv6", "resnet18", "lstm")
 
 
@@ -23,7 +25,7 @@ def build(name: str, shape: Sequence[int], classes: int, width: float = 1.0) -> 
         return ResNet18(shape, classes, width)
     if name == "lstm":
         return NextWord(classes, embedding=round(96 * width), hidden=round(192 * width))
-    raise ValueError(f"model must be one of {', '.join(MODELS)}; got {name!r}")
+    raise InvalidArgument(f"model must be one of {', '.join(MODELS)}; got {name!r}")
 
 
 class LeNet(nn.Module):

@@ -1,6 +1,8 @@
-"""A model as a function of one vector of parameters, with data on its device."""
+"""A model as a function of one vector of parameters."""
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,80 +10,141 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _NormBase
 
 from klms.compressors.layout import Layout
+from klms.data.text import PADDING
+from klms.errors import InvalidArgument
 from klms.learning.models import build
 
 Vector = npt.NDArray[np.float32]
+Loss = Callable[[Tensor, Tensor], Tensor]
+Draw = Callable[[tuple[int, ...], float], npt.NDArray[np.float64]]
+"""Draws a tensor of a shape with a standard deviation."""
+
+
+def next_word_loss(scores: Tensor, y: Tensor) -> Tensor:
+    """Return the mean cross-entropy over all words except padding."""
+    return functional.cross_entropy(scores, y, ignore_index=PADDING)
+
+
+def built_with_seed(model: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Build a module whose random initial parameters depend on the seed alone; torch's generator stays unchanged."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return model()
 
 
 def pick_device(wanted: str) -> torch.device:
-    """`auto` takes a GPU if there is one."""
+    """Return the device; `auto` takes a GPU if there is one."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         return torch.empty(0, device=wanted).device
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device must be auto, cpu, cuda or mps and be there; {wanted!r} is not") from error
+        raise InvalidArgument(f"device {wanted!r} is not available: choose auto, cpu, cuda or mps") from error
 
 
 @dataclass(frozen=True)
 class Network:
-    """The architecture; parameters come in as a vector with every call."""
+    """An architecture and its loss; parameters come in as a vector with every call."""
 
-    model: nn.Module
+    module: nn.Module
     layout: Layout
     device: torch.device
+    loss: Loss = functional.cross_entropy
+    padding: int | None = None
+    """Label that counts for nothing, in texts."""
+    own_parameters: Vector | None = None
+    """Initial parameters that came with the module; None for the built-in models, which are initialised by seed."""
 
     @classmethod
     def create(cls, name: str, shape: tuple[int, ...], classes: int, width: float, device: str = "cpu") -> "Network":
-        """The named model. Its own initial parameters are dropped: `kaiming` or `signed_constants` make them."""
-        model = build(name, shape, classes, width)
-        named = list(model.named_parameters())
-        layout = Layout(tuple(n for n, _ in named), tuple(tuple(p.shape) for _, p in named))
+        """Build a model by its name."""
+        network = cls._wrap(build(name, shape, classes, width), device)
+        if name != "lstm":
+            return network
+        return cls(network.module, network.layout, network.device, next_word_loss, PADDING)
+
+    @classmethod
+    def of(cls, module: nn.Module, *, loss: Loss | None = None, device: str = "cpu") -> "Network":
+        """Wrap a module of the user's own; the module itself is copied and stays unchanged.
+
+        Training starts from its parameters; those that do not require gradients stay constant. Normalisation layers
+        lose their running statistics, so that a model is its parameters and nothing else has to be sent.
+        """
+        own = copy.deepcopy(module)
+        for part in own.modules():
+            if isinstance(part, _NormBase) and part.track_running_stats:
+                part.track_running_stats = False
+                part.running_mean = part.running_var = part.num_batches_tracked = None
+        pieces = [p.detach().cpu().float().reshape(-1) for p in own.parameters() if p.requires_grad]
+        if not pieces:
+            raise InvalidArgument("the model has no parameters that require gradients: there is nothing to train")
+        network = cls._wrap(own, device)
+        start = torch.cat(pieces).numpy()
+        return cls(network.module, network.layout, network.device, loss or functional.cross_entropy, None, start)
+
+    @classmethod
+    def _wrap(cls, module: nn.Module, device: str) -> "Network":
+        named = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
+        layout = Layout(tuple(name for name, _ in named), tuple(shape for _, shape in named))
         where = pick_device(device)
-        return cls(model.requires_grad_(False).to(where), layout, where)
+        return cls(module.requires_grad_(False).to(where), layout, where)
 
     def __call__(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """Scores, differentiable in the parameters."""
+        """Return the model's output, differentiable in the parameters."""
         pieces = torch.split(parameters, list(self.layout.sizes))
         tensors = {
             name: piece.view(shape)
             for name, shape, piece in zip(self.layout.names, self.layout.shapes, pieces, strict=True)
         }
-        scores: Tensor = functional_call(self.model, tensors, (x,))
-        return scores
+        output: Tensor = functional_call(self.module, tensors, (x,))
+        return output
 
     def tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
-        """On the model's device; images become floats in [-1, 1]."""
+        """Copy an array to the model's device; images become floats in [-1, 1]."""
         tensor = torch.from_numpy(np.array(array)).to(self.device)
         return tensor.float().div_(127.5).sub_(1) if array.dtype == np.uint8 else tensor
 
-    def kaiming(self, seed: int) -> Vector:
-        """Normal weights of variance `2 / fan_in`, norms' weights 1, biases 0."""
+    def module_with(self, parameters: Vector) -> nn.Module:
+        """Return a copy of the module that holds these parameters, in evaluation mode."""
+        module = copy.deepcopy(self.module).eval()
+        tensors = {name: torch.from_numpy(piece.copy()) for name, piece in self.layout.split(parameters)}
+        module.load_state_dict(tensors, strict=False)
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name in tensors)
+        return module
+
+    def initial(self, seed: int) -> Vector:
+        """Return the module's own parameters, or normal weights of variance `2 / fan_in` and biases of 0."""
+        if self.own_parameters is not None:
+            return self.own_parameters.copy()
         rng = np.random.default_rng([seed, 0x1417])
         return self._initial(lambda shape, std: rng.normal(0, std, shape), bias=False)
 
     def signed_constants(self, seed: int, gain: float = 1.0) -> Vector:
-        """FedPM's frozen weights: `+-gain sqrt(2 / fan_in)`, signs at random, biases included; norms' weights are 1.
+        """Return FedPM's frozen weights: `+-gain sqrt(2 / fan_in)` with random signs, biases included; norms are 1.
 
-        A mask of density one half halves the variance of what a layer puts out. A gain of `sqrt(2)` makes up for that,
+        A mask of density one half halves the variance of a layer's output. A gain of `sqrt(2)` makes up for that,
         which deep models without norms need: their signal dies out otherwise.
         """
         rng = np.random.default_rng([seed, 0x5167])
         return self._initial(lambda shape, std: np.where(rng.random(shape) < 0.5, -std, std) * gain, bias=True)
 
-    def _initial(self, draw: object, *, bias: bool) -> Vector:
+    def _initial(self, draw: Draw, *, bias: bool) -> Vector:
+        embeddings = {name for name, part in self.module.named_modules() if isinstance(part, nn.Embedding)}
         pieces = []
         fan_in = 1
         for name, shape in zip(self.layout.names, self.layout.shapes, strict=True):
             if len(shape) > 1:
-                # An embedding's rows are looked up, not summed: its values are the next layer's inputs, of variance 1.
-                fan_in = 2 if "embedding" in name else math.prod(shape[1:])
-                piece = draw(shape, math.sqrt(2 / fan_in))  # type: ignore[operator]
+                # Rows of an embedding are looked up, not summed: its values are the next layer's inputs, of variance 1.
+                fan_in = 2 if name.rpartition(".")[0] in embeddings else math.prod(shape[1:])
+                piece = draw(shape, math.sqrt(2 / fan_in))
             elif name.endswith("weight"):
                 piece = np.ones(shape)
             else:
-                piece = draw(shape, math.sqrt(2 / fan_in)) if bias else np.zeros(shape)  # type: ignore[operator]
-            pieces.append(np.asarray(piece, dtype=np.float32).ravel())
+                piece = draw(shape, math.sqrt(2 / fan_in)) if bias else np.zeros(shape)
+            pieces.append(piece.astype(np.float32).ravel())
         return np.concatenate(pieces)

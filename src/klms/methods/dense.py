@@ -1,33 +1,44 @@
-"""Methods that train the parameters themselves: local training, a compressed difference, a step of the server.
+"""Methods that train the parameters themselves: local training, a compressed difference, a server step.
 
-`v = w_client - w_global` is what a client sends, through any compressor; the server does
-`w += server_lr * mean(v_hat)` (the minus that the paper prints is a slip). With error feedback a client adds to `v`
-what the compressor lost the last time, and remembers what it loses this time.
+`v = w_client - w_global` is what a client sends, through any scheme; the server does `w += server_lr * mean(v_hat)`
+(the minus that the paper prints is a slip). With error feedback a client adds to `v` what the compressor lost the last
+time, and remembers what it loses this time.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from pydantic import Field
 
-from klms.compressors.base import Compressor, Vector
-from klms.learning import evaluation
-from klms.learning.training import Examples, Schedule, train
-from klms.methods.base import Decoder, Method, Outcome, Received, State, Stopwatch, Upload
-from klms.methods.facts import message_facts
+from klms.compressors.base import Vector
+from klms.compressors.scheme import Scheme, Settings
+from klms.learning.examples import Examples
+from klms.learning.schedule import Schedule
+from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
+from klms.methods.entry import MethodEntry, Setup
+from klms.methods.state import State
+
+
+class DenseSettings(Settings):
+    """Settings of methods that send differences."""
+
+    server_lr: float = Field(1.0, gt=0, description="Server learning rate.")
+    error_feedback: bool = Field(
+        False, description="Clients add what compression lost to their next update; schemes that need it always do."
+    )
 
 
 @dataclass(frozen=True)
 class Dense(Method):
-    """FedAvg, and what differs from it in the compressor alone."""
+    """FedAvg, and what differs from it only in the compressor."""
 
-    compressor: Compressor
     schedule: Schedule
     server_lr: float
     error_feedback: bool = False
 
     def init(self) -> State:
-        return State(0, {"weights": self.network.kaiming(self.seed), **self.compressor.start()})
+        return State(0, {"weights": self.learner.network.initial(self.seed), **self.compressor.start()})
 
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
         clock = Stopwatch()
@@ -38,23 +49,39 @@ class Dense(Method):
             if self.error_feedback and client in state.memories:
                 update = update + np.asarray(state.memories[client], dtype=np.float32)
             message = self.compressor.encode(update, state.shared, key=key, rng=rng)
-            memory = update - self.compressor.decode(message, state.shared, key=key) if self.error_feedback else None
+            memory = None
+            if self.error_feedback:
+                memory = update - self.compressor.decode(message, state.shared, key=key).vector
         return Upload(client, message, clock.seconds, memory)
 
     def local_update(self, weights: Vector, data: Examples, rng: np.random.Generator) -> Vector:
-        """`w_client - w_global`."""
-        return train(self.network, weights, data, self.schedule, rng) - weights
+        """Return `w_client - w_global` after local training."""
+        return self.learner.train(weights, data, self.schedule, rng, self.penalty) - weights
 
-    def decoder(self, state: State) -> Decoder:
-        return self.reads(self.compressor, state)
+    def aggregate(self, state: State, received: Received) -> Outcome:
+        step = received.take_mean()
+        step *= self.server_lr
+        weights = np.add(state.vector("weights"), step, out=step).astype(np.float32)
+        return Outcome(state.after({**received.side(), "weights": weights}), received.statistics())
 
-    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
-        messages = [upload.message for upload in uploads]
-        step = np.mean(vectors, axis=0, dtype=np.float64)
-        weights = (state.vector("weights") + self.server_lr * step).astype(np.float32)
-        side = self.compressor.learn(state.shared, messages, vectors)
-        return Outcome(state.after({**side, "weights": weights}), message_facts(messages, self.layout.d))
+    def parameters(self, state: State) -> Vector:
+        return state.vector("weights")
 
-    def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
-        weights = state.vector("weights")
-        return evaluation.metrics(evaluation.predict(self.network, weights, data), data), state
+
+def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
+    """Return the method that sends its differences through `scheme`."""
+
+    def make(setup: Setup) -> Method:
+        own = setup.settings(DenseSettings)
+        return Dense(
+            setup.learner,
+            setup.config.seed,
+            setup.config.clients,
+            setup.compressor(scheme.name),
+            setup.schedule,
+            own.server_lr,
+            own.error_feedback or scheme.needs_error_feedback,
+        )
+
+    settings = (DenseSettings, scheme.settings)
+    return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make)

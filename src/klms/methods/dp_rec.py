@@ -2,44 +2,87 @@
 
 What the figures cover. A message is (nearly) a sample of `N(clip(v), sigma^2)`: the Gaussian mechanism with sensitivity
 `2 clip`, since replacing all of a client's data can move its clipped update that far. `(epsilon, delta)` is what that
-mechanism gives a client against everybody, the server included, after as many rounds as it has taken part in at most,
-by Renyi accounting (Google's dp-accounting). What they do not cover: that an index chosen among `2^b` candidates is
-only nearly such a sample; that a simulation's private randomness can be reproduced; and amplification by sampling,
-which a server that sees who takes part undoes. Messages do not say their KL, which would give the update's norm away.
+mechanism gives a client against everybody, the server included, after the largest number of rounds it can have taken
+part in, by Renyi accounting (Google's dp-accounting). What they do not cover: that an index chosen among `2^b`
+candidates is only nearly such a sample; that a simulation's private randomness can be reproduced; and amplification by
+sampling, which a server that sees who takes part undoes. Messages do not report their KL, which would reveal the norm
+of the update.
 
-Mind the size of epsilon: noise that lets a model of 400,000 parameters learn from ten clients gives one in the
-millions, which is no privacy. DP-REC is here as the paper has it, as a compressor.
+Mind the size of epsilon: noise that lets a model of 400,000 parameters learn from ten clients gives an epsilon in the
+millions, which is no privacy. DP-REC is here as a compressor, as in the paper.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field, replace
 from functools import cache
 
-from klms.methods.base import Outcome, Received, State, Upload
-from klms.methods.dense import Dense
+from pydantic import Field
+
+from klms.codec import MAX_BLOCK_SIZE
+from klms.compressors.block_coder import BlockSettings
+from klms.compressors.dp_rec import DPREC
+from klms.compressors.scheme import Settings
+from klms.errors import InvalidArgument, MissingExtra
+from klms.methods.base import Method, Outcome, Received
+from klms.methods.dense import Dense, DenseSettings
+from klms.methods.entry import MethodEntry, Setup
+from klms.methods.state import State
+
+
+class DPRECSettings(Settings):
+    """Settings of DP-REC."""
+
+    clip: float = Field(1.0, gt=0, description="DP-REC: largest norm of an update.")
+    sigma: float = Field(0.004, gt=0, description="DP-REC: standard deviation of the noise on each coordinate.")
+    delta: float = Field(1e-5, gt=0, lt=1, description="DP-REC: delta of the privacy report.")
 
 
 @cache
 def epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
-    """Of `rounds` Gaussian mechanisms with `noise_multiplier` times the sensitivity, for `delta`."""
+    """Return the epsilon of `rounds` Gaussian mechanisms with `noise_multiplier` times the sensitivity as noise."""
     try:
         from dp_accounting import GaussianDpEvent
         from dp_accounting.rdp import RdpAccountant
     except ImportError as error:
-        raise ValueError("the privacy report needs dp-accounting: pip install 'klms[privacy]'") from error
+        raise MissingExtra("the privacy report needs dp-accounting: pip install 'klms[privacy]'") from error
     return float(RdpAccountant().compose(GaussianDpEvent(noise_multiplier), rounds).get_epsilon(delta))
 
 
 @dataclass(frozen=True)
 class DPRECTraining(Dense):
-    """`clip` and `sigma` are the compressor's."""
+    """FedAvg with clipped, noisy updates."""
 
-    clip: float = 1.0
-    sigma: float = 1.0
-    delta: float = 1e-5
+    privacy: DPRECSettings = field(default_factory=DPRECSettings)
 
-    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
-        outcome = super().aggregate(state, uploads, vectors)
-        spent = epsilon(self.sigma / (2 * self.clip), state.round + 1, self.delta)
-        facts = {**outcome.facts, "epsilon": round(spent, 6), "delta": self.delta}
-        return Outcome(outcome.state, facts)
+    def aggregate(self, state: State, received: Received) -> Outcome:
+        outcome = super().aggregate(state, received)
+        own = self.privacy
+        spent = epsilon(own.sigma / (2 * own.clip), state.round + 1, own.delta)
+        return replace(outcome, metrics={**outcome.metrics, "epsilon": round(spent, 6), "delta": own.delta})
+
+
+def _make(setup: Setup) -> Method:
+    config, dense, own = setup.config, setup.settings(DenseSettings), setup.settings(DPRECSettings)
+    if dense.error_feedback:
+        raise InvalidArgument("dp-rec does not take error_feedback: it would send later what noise holds back")
+    epsilon(1.0, 1, own.delta)  # so that a missing accountant is reported before anything is trained
+    blocks = setup.settings(BlockSettings)
+    size = blocks.fixed or max(1, round(blocks.target * 2 * math.log(2) * setup.layout.d * (own.sigma / own.clip) ** 2))
+    coder = blocks.coder(setup.layout.d, setup.threads)
+    codec = replace(coder.codec, selection="sample")  # the others are no samples of the mechanism's law
+    compressor = DPREC(
+        own.clip, own.sigma, replace(coder, codec=codec, fixed=min(size, MAX_BLOCK_SIZE), tells_kl=False)
+    )
+    return DPRECTraining(
+        setup.learner, config.seed, config.clients, compressor, setup.schedule, dense.server_lr, privacy=own
+    )
+
+
+DP_REC = MethodEntry(
+    "dp-rec",
+    "Noisy updates in fixed blocks at their KL",
+    "Triastcyn et al., 2021",
+    "dp-rec",
+    (DenseSettings, BlockSettings, DPRECSettings),
+    _make,
+)

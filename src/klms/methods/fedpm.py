@@ -1,112 +1,146 @@
 """FedPM (Isik et al., 2023) and FedPM-KLMS: frozen random weights, trained mask probabilities.
 
 The server holds `theta`; a client trains it to `phi` and sends a sample of `Bern(phi)`: bit by bit and arithmetic-coded
-(FedPM), or at the cost of its KL to `Bern(theta)` (FedPM-KLMS). BayesAgg makes the next `theta` of the masks:
+(FedPM), or at the cost of its KL to `Bern(theta)` (FedPM-KLMS). BayesAgg computes the next `theta` from the masks:
 `alpha += sum m`, `beta += C - sum m`, `theta = (alpha - 1) / (alpha + beta - 2)` (the paper prints another numerator),
 from a prior that is reset every `reset` rounds; with the default, every round, `theta` is the mean mask. It is kept
 inside `[margin, 1 - margin]`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from klms.codec import Bernoulli
 from klms.compressors.base import Vector
-from klms.compressors.block_coder import BlockCoder
-from klms.compressors.mask import MaskCoder
-from klms.learning import evaluation
-from klms.learning.training import Examples, Schedule, train_mask
-from klms.methods.base import Decoder, Method, Outcome, Received, State, Stopwatch, Upload
-from klms.methods.facts import message_facts
+from klms.compressors.mask import draw_mask
+from klms.compressors.scheme import Settings
+from klms.compressors.schemes import SCHEMES
+from klms.learning.examples import Examples
+from klms.learning.schedule import Schedule
+from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
+from klms.methods.entry import MethodEntry, Setup
+from klms.methods.state import State
 
 PRIOR = 1.0  # lambda_0 of the Beta prior
 AVERAGED_MASKS = 5
 
 
+class FedPMSettings(Settings):
+    """Settings of methods that train masks."""
+
+    margin: float = Field(0.01, gt=0, lt=0.5, description="FedPM: theta stays in [margin, 1 - margin].")
+    gain: float = Field(1.0, gt=0, description="FedPM: factor on the frozen weights; sqrt(2) for deep models.")
+    reset: int = Field(1, ge=1, description="FedPM: rounds between resets of the Beta prior.")
+    layer_kl: bool = Field(False, description="FedPM: record the KL of every layer.")
+
+
 @dataclass(frozen=True)
 class FedPM(Method):
-    """With a `coder`, FedPM-KLMS."""
+    """Probabilistic masks; the compressor decides whether it is FedPM or FedPM-KLMS."""
 
-    coder: BlockCoder | None
     schedule: Schedule
-    margin: float
-    reset: int
-    gain: float = 1.0
-    layer_kl: bool = False
-    """Whether clients tell the ledger the KL of every layer."""
+    settings: FedPMSettings
 
     sampled: ClassVar[bool] = True
-    """Whether local training samples its masks."""
+    """Whether masks are sampled, in local training and in the final model."""
 
     @cached_property
     def frozen(self) -> Vector:
-        """The weights that the masks are for: a function of the seed."""
-        return self.network.signed_constants(self.seed, self.gain)
+        """The weights that the masks select from, a function of the seed."""
+        return self.learner.network.signed_constants(self.seed, self.settings.gain)
 
     def init(self) -> State:
-        d = self.layout.d
-        side = {} if self.coder is None else self.coder.start()
-        ones = np.full(d, PRIOR, dtype=np.float32)
-        return State(0, {"theta": np.full(d, 0.5, dtype=np.float32), **side}, {"alpha": ones, "beta": ones})
+        ones = np.full(self.layout.d, PRIOR, dtype=np.float32)
+        return State(0, {"theta": self.first_theta(), **self.compressor.start()}, {"alpha": ones, "beta": ones})
+
+    def first_theta(self) -> Vector:
+        """Return the mask probabilities before round 1."""
+        return np.full(self.layout.d, 0.5, dtype=np.float32)
 
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
         clock = Stopwatch()
         theta = state.vector("theta")
         with clock("train"):
-            phi = train_mask(self.network, self.frozen, theta, data, self.schedule, rng, sampled=self.sampled)
+            phi = self.learner.train_mask(
+                self.frozen, theta, data, self.schedule, rng, self.penalty, sampled=self.sampled
+            )
         with clock("encode"):
-            if self.coder is None:
-                message = MaskCoder(self.layout).encode(self.draw(phi, rng))
-            else:
-                key = self.key(state.round + 1, client)
-                message = self.coder.encode(Bernoulli(phi), Bernoulli(theta), state.shared, key=key, rng=rng)
-        facts = {}
-        if self.layer_kl:
+            message = self.compressor.encode(phi, state.shared, key=self.key(state.round + 1, client), rng=rng)
+        measurements = {}
+        if self.settings.layer_kl:
             kl = Bernoulli(phi).kl(Bernoulli(theta))
-            facts["kl_by_layer"] = [round(float(kl[part].mean()), 9) for part in self.layout.parts]
-        return Upload(client, message, clock.seconds, facts=facts)
+            measurements["kl_by_layer"] = [round(float(kl[part].mean()), 9) for part in self.layout.parts]
+        return Upload(client, message, clock.seconds, measurements=measurements)
 
-    def decoder(self, state: State) -> Decoder:
-        if self.coder is None:
-            masks = MaskCoder(self.layout)
-            return lambda upload: masks.decode(upload.message)
-        coder, number, p = self.coder, state.round + 1, Bernoulli(state.shared["theta"])
-        return lambda upload: coder.decode(upload.message, p, state.shared, key=self.key(number, upload.client))
-
-    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
-        messages = [upload.message for upload in uploads]
-        ones: npt.NDArray[np.float64] = np.sum(vectors, axis=0, dtype=np.float64)
-        side = {name: array for name, array in state.shared.items() if name != "theta"}
-        fresh = state.round % self.reset == 0
-        alpha = (PRIOR if fresh else state.kept("alpha")) + ones
-        beta = (PRIOR if fresh else state.kept("beta")) + (len(uploads) - ones)
-        theta = np.clip((alpha - 1) / (alpha + beta - 2), self.margin, 1 - self.margin)
-        if self.coder is not None:
-            side = dict(self.coder.learn(side, messages))
-        after = state.after(
-            {"theta": theta.astype(np.float32), **side},
-            {"alpha": alpha.astype(np.float32), "beta": beta.astype(np.float32)},
-        )
-        return Outcome(after, message_facts(messages, self.layout.d))
+    def aggregate(self, state: State, received: Received) -> Outcome:
+        fresh, margin = state.round % self.settings.reset == 0, self.settings.margin
+        before = [np.float64(PRIOR) if fresh else np.asarray(state.private[name]) for name in ("alpha", "beta")]
+        alpha = received.total  # the sum of this round's masks, reused in place
+        alpha += before[0]
+        both = float(before[0].flat[0] + before[1].flat[0]) + received.count  # alpha + beta, the same everywhere
+        kept = {"alpha": alpha.astype(np.float32), "beta": (both - alpha).astype(np.float32)}
+        alpha -= 1
+        alpha /= both - 2
+        theta = np.clip(alpha, margin, 1 - margin, out=alpha).astype(np.float32)
+        return Outcome(state.after({**received.side(), "theta": theta}, kept), received.statistics())
 
     def sample_mask(self, state: State, number: int = 0) -> npt.NDArray[np.uint8]:
-        """A mask drawn from `theta`: with the seed, the whole model."""
+        """Draw a mask from `theta`: with the seed, it is the whole model."""
         rng = np.random.default_rng([self.seed, 0x3A5C, state.round, number])
-        return self.draw(state.vector("theta"), rng)
+        return draw_mask(state.vector("theta"), rng if self.sampled else None)
 
-    def draw(self, phi: Vector, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-        """A mask with these probabilities."""
-        return (rng.random(phi.size) < phi).astype(np.uint8)
+    def parameters(self, state: State) -> Vector:
+        return self.frozen * self.sample_mask(state)
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
-        tables = [
-            evaluation.predict(self.network, self.frozen * self.sample_mask(state, number), data)
-            for number in range(AVERAGED_MASKS)
-        ]
-        averaged = evaluation.metrics(np.mean(tables, axis=0), data)["accuracy"]
-        return evaluation.metrics(tables[0], data) | {"accuracy_averaged": averaged}, state
+        """Evaluate one sampled mask, and the average of several."""
+        masks = [self.sample_mask(state, number) for number in range(AVERAGED_MASKS if self.sampled else 1)]
+        tables = [self.learner.predict(self.frozen * mask, data) for mask in masks]
+        metrics = self.learner.metrics(tables[0], data)
+        if self.sampled and "accuracy" in metrics:
+            metrics["accuracy_averaged"] = self.learner.metrics(np.mean(tables, axis=0), data)["accuracy"]
+        return metrics, state
+
+
+class FedMask(FedPM):
+    """FedMask (Li et al., 2021): FedPM without randomness; masks are where the probability is at least one half.
+
+    A client trains real-valued scores whose threshold is the mask, with a straight-through gradient, and sends that
+    mask; the server averages the masks, and the clients start their next scores from the average.
+    """
+
+    sampled: ClassVar[bool] = False
+
+    def first_theta(self) -> Vector:
+        """Return probabilities spread about one half: at one half exactly, a threshold could not start."""
+        rng = np.random.default_rng([self.seed, 0xFED3])
+        return rng.uniform(0.4, 0.6, self.layout.d).astype(np.float32)
+
+
+def _entry(kind: type[FedPM], scheme: str, name: str, title: str, reference: str, **overrides: object) -> MethodEntry:
+    def make(setup: Setup) -> Method:
+        config = setup.config
+        own = setup.settings(FedPMSettings)
+        return kind(setup.learner, config.seed, config.clients, setup.compressor(scheme), setup.schedule, own)
+
+    family = "fedmask" if kind is FedMask else "fedpm"
+    settings = (FedPMSettings, SCHEMES[scheme].settings)
+    return MethodEntry(name, title, reference, family, settings, make, {"optimizer": "adam", **overrides})
+
+
+FEDPM = _entry(FedPM, "mask", "fedpm", "Probabilistic masks, arithmetic-coded", "Isik et al., ICLR 2023")
+FEDPM_KLMS = _entry(FedPM, "mask-klms", "fedpm-klms", "Probabilistic masks at their KL", "Isik et al., AISTATS 2024")
+FEDMASK = _entry(
+    FedMask,
+    "mask-threshold",
+    "fedmask",
+    "Masks by threshold, arithmetic-coded",
+    "Li et al., SenSys 2021",
+    lr=0.02,
+    margin=0.48,
+)

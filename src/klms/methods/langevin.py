@@ -11,72 +11,128 @@ for independent noise). Accuracy is that of the posterior average over thinned s
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from pydantic import Field
 
-from klms.compressors.base import Compressor
-from klms.learning import evaluation
-from klms.learning.training import Examples, potential_gradient
-from klms.methods.base import Decoder, Method, Outcome, Received, State, Stopwatch, Upload
-from klms.methods.facts import message_facts
+from klms.compressors.base import Compressor, Vector
+from klms.compressors.block_coder import BlockSettings
+from klms.compressors.klms_gaussian import KLMSGaussian
+from klms.compressors.scheme import Settings
+from klms.compressors.schemes import SCHEMES
+from klms.learning.examples import Examples
+from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
+from klms.methods.entry import MethodEntry, Setup
+from klms.methods.state import State
+
+
+class LangevinSettings(Settings):
+    """Settings of Langevin dynamics."""
+
+    gamma: float = Field(1e-5, gt=0, description="Langevin: step size.")
+    precision: float = Field(5.0, ge=0, description="Langevin: precision of the Gaussian prior.")
+    burn_in: int = Field(0, ge=0, description="Langevin: rounds before samples count.")
 
 
 def noise_std(gamma: float, clients: int, per_round: int) -> float:
-    """`s`: what each client adds so that the aggregate has variance `2 gamma`."""
+    """Return `s`: the noise of each client that gives the aggregate variance `2 gamma`."""
     return math.sqrt(2 * per_round / (gamma * clients**2))
 
 
 @dataclass(frozen=True)
 class Langevin(Method):
-    """`noise_arrives`: the compressor's samples bring the noise."""
+    """Gradients instead of updates, and a posterior instead of a point."""
 
-    compressor: Compressor
     noise_arrives: bool
+    """Whether the compressor's samples bring the noise."""
     batch: int
-    gamma: float
-    precision: float
-    """Of the Gaussian prior; each client takes `1/N` of it."""
-    burn_in: int
+    settings: LangevinSettings
 
     def init(self) -> State:
-        return State(0, {"weights": self.network.kaiming(self.seed), **self.compressor.start()})
+        return State(0, {"weights": self.learner.network.initial(self.seed), **self.compressor.start()})
 
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
         clock = Stopwatch()
-        point = state.vector("weights")
         with clock("train"):
-            share = self.precision / self.clients
-            gradient = potential_gradient(self.network, point, data, self.batch, share, rng)
+            share = self.settings.precision / self.clients  # each client takes 1/N of the prior
+            gradient = self.learner.potential_gradient(state.vector("weights"), data, self.batch, share, rng)
         with clock("encode"):
             key = self.key(state.round + 1, client)
             message = self.compressor.encode(gradient, state.shared, key=key, rng=rng)
         return Upload(client, message, clock.seconds)
 
-    def decoder(self, state: State) -> Decoder:
-        return self.reads(self.compressor, state)
-
-    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
-        messages = [upload.message for upload in uploads]
-        total = np.sum(vectors, axis=0, dtype=np.float64) * (self.clients / len(uploads))
-        weights = state.vector("weights") - self.gamma * total
+    def aggregate(self, state: State, received: Received) -> Outcome:
+        gamma = self.settings.gamma
+        total = received.total * (self.clients / received.count)
+        weights = state.vector("weights") - gamma * total
         if not self.noise_arrives:
             rng = np.random.default_rng([self.seed, 0x5E4E, state.round + 1])
-            weights += math.sqrt(2 * self.gamma) * rng.standard_normal(weights.size)
-        side = self.compressor.learn(state.shared, messages, vectors)
-        after = state.after({**side, "weights": weights.astype(np.float32)})
-        return Outcome(after, message_facts(messages, self.layout.d))
+            weights += math.sqrt(2 * gamma) * rng.standard_normal(weights.size)
+        after = state.after({**received.side(), "weights": weights.astype(np.float32)})
+        return Outcome(after, received.statistics())
+
+    def parameters(self, state: State) -> Vector:
+        return state.vector("weights")
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
-        """Of the posterior average so far; before burn-in, of the current sample."""
-        table = evaluation.predict(self.network, state.vector("weights"), data)
-        current = evaluation.metrics(table, data)["accuracy"]
+        """Evaluate the posterior average so far; before the end of burn-in, the current sample."""
+        table = self.learner.predict(self.parameters(state), data)
+        current = self.learner.metrics(table, data)
         private = {}
-        if state.round > self.burn_in:
+        if state.round > self.settings.burn_in:
             count = int(state.private.get("samples", np.array(0))) + 1
             total = table if count == 1 else state.kept("posterior") + table
             private = {"posterior": total, "samples": np.array(count)}
             table = total / count
-        metrics = evaluation.metrics(table, data) | {"accuracy_of_sample": current}
+        metrics = self.learner.metrics(table, data)
+        if "accuracy" in current:
+            metrics["accuracy_of_sample"] = current["accuracy"]
         return metrics, replace(state, private=private)
+
+
+def _entry(
+    name: str,
+    title: str,
+    reference: str,
+    settings: type[Settings],
+    compressor: Callable[[Setup], Compressor],
+    *,
+    noise_arrives: bool = False,
+) -> MethodEntry:
+    def make(setup: Setup) -> Method:
+        config = setup.config
+        own = setup.settings(LangevinSettings)
+        return Langevin(setup.learner, config.seed, config.clients, compressor(setup), noise_arrives, config.batch, own)
+
+    return MethodEntry(name, title, reference, "sgld", (LangevinSettings, settings), make)
+
+
+def _gaussian(setup: Setup) -> Compressor:
+    std = noise_std(setup.settings(LangevinSettings).gamma, setup.config.clients, setup.config.participants)
+    return KLMSGaussian(std, setup.settings(BlockSettings).coder(setup.layout.d, setup.threads))
+
+
+SGLD = _entry(
+    "sgld",
+    "Federated Langevin dynamics, float32 gradients",
+    "El Mekkaoui et al., UAI 2021",
+    SCHEMES["float32"].settings,
+    lambda setup: setup.compressor("float32"),
+)
+QLSD = _entry(
+    "qlsd",
+    "Langevin dynamics with QSGD gradients",
+    "Vono et al., AISTATS 2022",
+    SCHEMES["qsgd"].settings,
+    lambda setup: setup.compressor("qsgd"),
+)
+SGLD_KLMS = _entry(
+    "sgld-klms",
+    "Langevin dynamics whose noise is the sample",
+    "Isik et al., AISTATS 2024",
+    BlockSettings,
+    _gaussian,
+    noise_arrives=True,
+)

@@ -1,25 +1,35 @@
-"""MARINA (Gorbunov et al., 2021): now and then the full update, else the compressed difference to the last one.
+"""MARINA (Gorbunov et al., 2021): now and then the full update, otherwise the compressed difference to the last one.
 
 The server keeps a direction `g`. In a full round (probability `full`, drawn from the shared seed, so that nobody has to
-say which) clients send `v(w)` in float32 and `g = mean v`. In the others they compute their update twice, at the
+announce it) clients send `v(w)` in float32 and `g = mean v`. In the others they compute their update twice, at the
 weights of this round and of the one before, and send `QSGD(v(w) - v(w_before))`; then `g += mean of these`. Either way
 `w += server_lr g`. Differences shrink as training settles, and so does their error.
 
 MARINA's `v` is a gradient, a function of `w` alone. So is ours: a client goes through its data in the same order in
-every round, or the noise of the order would pile up in `g`.
+every round, otherwise the noise of the order would accumulate in `g`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field
 
 from klms.compressors.base import Compressor
 from klms.compressors.float32 import Float32
-from klms.learning.training import Examples
-from klms.methods.base import Decoder, Outcome, Received, State, Stopwatch, Upload
-from klms.methods.dense import Dense
-from klms.methods.facts import message_facts
+from klms.compressors.scheme import Settings
+from klms.compressors.schemes import SCHEMES
+from klms.errors import InvalidArgument
+from klms.learning.examples import Examples
+from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
+from klms.methods.dense import Dense, DenseSettings
+from klms.methods.entry import MethodEntry, Setup
+from klms.methods.state import State
+
+
+class MarinaSettings(Settings):
+    """Settings of MARINA."""
+
+    full: float = Field(0.1, gt=0, le=1, description="MARINA: probability of a round of full updates.")
 
 
 @dataclass(frozen=True)
@@ -29,15 +39,14 @@ class Marina(Dense):
     full: float = 0.1
 
     def is_full(self, round_: int) -> bool:
-        """Whether clients send whole updates in a round; in the first they must."""
+        """Return whether clients send full updates in a round; in the first they must."""
         return round_ == 1 or np.random.default_rng([self.seed, 0x3A61, round_]).random() < self.full
 
-    def scheme(self, round_: int) -> Compressor:
-        """What a round's messages are made with."""
+    def compressor_in(self, round_: int) -> Compressor:
         return Float32(self.layout.d) if self.is_full(round_) else self.compressor
 
     def init(self) -> State:
-        weights = self.network.kaiming(self.seed)
+        weights = self.learner.network.initial(self.seed)
         return State(0, {"weights": weights, "weights_before": weights}, {"direction": np.zeros_like(weights)})
 
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
@@ -49,19 +58,40 @@ class Marina(Dense):
             if not self.is_full(number):
                 update = update - self.local_update(state.vector("weights_before"), data, np.random.default_rng(order))
         with clock("encode"):
-            message = self.scheme(number).encode(update, {}, key=self.key(number, client), rng=rng)
+            message = self.compressor_in(number).encode(update, {}, key=self.key(number, client), rng=rng)
         return Upload(client, message, clock.seconds)
 
-    def decoder(self, state: State) -> Decoder:
-        return self.reads(self.scheme(state.round + 1), state)
-
-    def aggregate(self, state: State, uploads: Sequence[Upload], vectors: Sequence[Received]) -> Outcome:
-        number = state.round + 1
-        mean = np.mean(vectors, axis=0, dtype=np.float64)
-        direction = mean if self.is_full(number) else state.kept("direction") + mean
+    def aggregate(self, state: State, received: Received) -> Outcome:
+        full = self.is_full(state.round + 1)
+        mean = received.take_mean()
+        direction = mean if full else state.kept("direction") + mean
         before = state.vector("weights")
         weights = (before + self.server_lr * direction).astype(np.float32)
-        facts = message_facts([upload.message for upload in uploads], self.layout.d)
-        kept = {"direction": np.asarray(direction, dtype=np.float32)}
+        kept = {"direction": direction.astype(np.float32)}
         after = state.after({"weights": weights, "weights_before": before}, kept)
-        return Outcome(after, facts | {"full_round": float(self.is_full(number))})
+        return Outcome(after, received.statistics() | {"full_round": float(full)})
+
+
+def _make(setup: Setup) -> Method:
+    config, dense = setup.config, setup.settings(DenseSettings)
+    if dense.error_feedback:
+        raise InvalidArgument("marina does not take error_feedback: its differences carry the error on")
+    return Marina(
+        setup.learner,
+        config.seed,
+        config.clients,
+        setup.compressor("qsgd"),
+        setup.schedule,
+        dense.server_lr,
+        full=setup.settings(MarinaSettings).full,
+    )
+
+
+MARINA = MethodEntry(
+    "marina",
+    "QSGD of differences, now and then the full update",
+    "Gorbunov et al., ICML 2021",
+    "marina",
+    (DenseSettings, SCHEMES["qsgd"].settings, MarinaSettings),
+    _make,
+)

@@ -1,1 +1,1 @@
-"""Runs as one page: tables and figures from ledgers, to keep (`klms report`) or to watch (`klms serve`)."""
+"""Runs as one page of tables and figures: written once by `klms report`, or live by `klms serve`."""

@@ -1,13 +1,13 @@
-"""All that a page shows, as one document: the same for the file and for the live page."""
+"""Everything that the page shows, as one document: the same for the written and for the live page."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from klms.report import curves, panels, table
-from klms.report.collect import Run, Skipped, collect
+from klms.report.collect import Collected, Remark, Run, collect
 from klms.report.figures import Figure
-from klms.report.groups import Task, tasks
+from klms.report.groups import Group, Task, tasks
 
 
 @dataclass(frozen=True)
@@ -21,44 +21,61 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """Runs, put together."""
+    """Tables and figures of all runs that were found."""
 
     sections: list[Section]
-    skipped: list[Skipped]
-    runs: int
+    left_out: list[Remark]
+    incomplete: list[Remark]
 
     @property
-    def going(self) -> bool:
-        """Whether a run is not finished."""
-        return any(group.waiting or not group.finished for section in self.sections for group in section.task.groups)
+    def groups(self) -> list[Group]:
+        """The rows of all tables."""
+        return [group for section in self.sections for group in section.task.groups]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs that the report shows."""
+        return sum(len(group.runs) + len(group.unfinished) for group in self.groups)
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether every run has all its rounds."""
+        return all(group.finished and not group.unfinished for group in self.groups)
 
 
-def make(places: Iterable[Path]) -> Report:
-    """The report of all runs in `places`."""
-    return arrange(*collect(places))
+def make(places: Sequence[Path]) -> Report:
+    """Report on all runs in `places`."""
+    return arrange(collect(places))
 
 
-def arrange(runs: Sequence[Run], skipped: Sequence[Skipped] = ()) -> Report:
-    """The report of runs that were read."""
-    found, repeated = tasks(runs)
-    sections = [Section(task, table.make(task), [*curves.make(task), *panels.make(task)]) for task in found]
-    return Report(sections, [*skipped, *repeated], len(runs))
+def arrange(found: Collected) -> Report:
+    """Report on runs that were read."""
+    made, repeated = tasks(found.runs)
+    sections = [Section(task, table.make(task), [*curves.make(task), *panels.make(task)]) for task in made]
+    gone = {remark.name for remark in repeated}
+    return Report(sections, [*found.left_out, *repeated], [r for r in found.incomplete if r.name not in gone])
 
 
-def as_json(report: Report, *, files: Sequence[str] = ()) -> dict[str, object]:
-    """What the page's script reads; `files` are the endings of the files that lie beside each figure."""
+def as_json(report: Report, *, csv: bool = False) -> dict[str, object]:
+    """Convert to what the page's script reads; `csv` says that the CSV files of the figures lie beside the page."""
     return {
         "runs": report.runs,
-        "going": report.going,
-        "skipped": [asdict(skipped) for skipped in report.skipped],
-        "files": list(files),
+        "all_finished": report.all_finished,
+        "left_out": [asdict(remark) for remark in report.left_out],
+        "incomplete": [asdict(remark) for remark in report.incomplete],
+        "csv": csv,
         "tasks": [
             {
                 "slug": section.task.slug,
                 "title": section.task.title,
                 "subtitle": section.task.subtitle,
                 "table": asdict(section.table),
-                "runs": _runs(section.task),
+                "runs": [
+                    _run(group, run, counted=counted)
+                    for group in section.task.groups
+                    for runs, counted in ((group.runs, True), (group.unfinished, False))
+                    for run in runs
+                ],
                 "figures": [{"kind": figure.kind, **asdict(figure)} for figure in section.figures],
             }
             for section in report.sections
@@ -66,17 +83,13 @@ def as_json(report: Report, *, files: Sequence[str] = ()) -> dict[str, object]:
     }
 
 
-def _runs(task: Task) -> list[dict[str, object]]:
-    """Every run by itself: the means of the table must be checkable."""
-    return [
-        {
-            "name": run.name,
-            "group": group.name,
-            "seed": run.seed,
-            "rounds": f"{len(run.records)} of {run.rounds}",
-            "accuracy": table.last(run, "accuracy"),
-            "bits": table.bits_per_parameter(run),
-        }
-        for group in task.groups
-        for run in group.runs
-    ]
+def _run(group: Group, run: Run, *, counted: bool) -> dict[str, object]:
+    """One run by itself, so that the means of the table can be checked."""
+    return {
+        "name": run.name,
+        "group": group.name,
+        "seed": run.seed,
+        "rounds": f"{len(run.records)} of {run.rounds}" + ("" if counted else ", not in the mean"),
+        "accuracy": table.accuracy(run),
+        "bits": run.bits,
+    }

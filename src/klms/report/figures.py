@@ -1,6 +1,6 @@
-"""Figures as plain numbers: the page, the pictures and the CSV files are all made of these.
+"""Figures as plain numbers: the drawings on the page and the CSV files are both made from these.
 
-Each kind knows its rows as a spreadsheet. How it looks is the matter of `assets/` and `pictures.py`.
+The scripts in `assets/` draw them.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ Line = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Axis:
-    """What is measured along an axis."""
+    """The quantity along an axis."""
 
     label: str
     log: bool = False
@@ -23,7 +23,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Point:
-    """A mean over seeds and its deviation, if there is one."""
+    """A mean over seeds, and its standard deviation if there is more than one seed."""
 
     x: float
     y: float
@@ -32,18 +32,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one colour with a name in the legend."""
+    """Points that share a style and an entry in the legend."""
 
     name: str
     style: Style
     points: tuple[Point, ...]
     paper: bool = False
-    """Reported by the paper, not measured here."""
+    """Whether the paper reports them, as opposed to a run."""
 
 
 @dataclass(frozen=True)
 class Figure(ABC):
-    """What all kinds have."""
+    """Base class of all kinds of figures."""
 
     kind: ClassVar[str]
     id: str
@@ -52,7 +52,7 @@ class Figure(ABC):
 
     @abstractmethod
     def table(self) -> Iterator[Line]:
-        """The rows of its CSV file, names first."""
+        """The rows of the CSV file, starting with the header."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Curves(Figure):
 
 @dataclass(frozen=True)
 class HeatPanel:
-    """A number for each row and column."""
+    """One number per row and column."""
 
     name: str
     rows: tuple[str, ...]
@@ -84,7 +84,7 @@ class HeatPanel:
 
 @dataclass(frozen=True)
 class Heat(Figure):
-    """Numbers as colours, a panel at a time."""
+    """Numbers as colours, shown one panel at a time."""
 
     kind: ClassVar[str] = "heat"
     x: Axis
@@ -101,7 +101,7 @@ class Heat(Figure):
 
 @dataclass(frozen=True)
 class StepPanel:
-    """Pieces of an axis, each with a height; `starts` has the end of the last one too."""
+    """Pieces of an axis, each with a height; the last entry of `starts` is the end of the last piece."""
 
     name: str
     style: Style
@@ -113,7 +113,7 @@ class StepPanel:
 
 @dataclass(frozen=True)
 class Steps(Figure):
-    """A function that is constant over pieces, a panel at a time."""
+    """A piecewise constant function, shown one panel at a time."""
 
     kind: ClassVar[str] = "steps"
     x: Axis
@@ -129,26 +129,26 @@ class Steps(Figure):
 
 @dataclass(frozen=True)
 class BarPanel:
-    """A stack for each category."""
+    """One stack per category."""
 
     name: str
     categories: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
-    """Of each category, a number for each part."""
+    """One list per category, with one number per part."""
 
 
 @dataclass(frozen=True)
 class Bars(Figure):
-    """Stacked bars, a panel at a time; lying where categories are words, standing where they are numbered."""
+    """Stacked bars, shown one panel at a time."""
 
     kind: ClassVar[str] = "bars"
     axis: Axis
-    """What the lengths are."""
+    """The quantity that the lengths of the bars show."""
     categories: str
-    """What a bar stands for."""
+    """What the categories are."""
     parts: tuple[str, ...]
     panels: tuple[BarPanel, ...]
-    lying: bool
+    horizontal: bool
 
     def table(self) -> Iterator[Line]:
         yield ("panel", self.categories, *self.parts)

@@ -1,42 +1,47 @@
-"""Which runs belong together: tasks, which are compared within a table, and rows, which differ in their seeds only."""
+"""Which runs belong together: tasks are compared within one table, and the runs of a row differ only in their seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from klms.report.collect import Run, Skipped, number, text
+from klms.methods.table import METHODS
+from klms.report.collect import Remark, Run, text
 
 TASK = ("data", "images", "split", "c_max", "alpha", "clients", "per_round", "model", "width")
 APART = {"method", "seed", "data_dir", "device", "evaluate_every", "layer_kl"}
-"""Settings that make no row of their own: the row's name, its seeds, and what does not change the learning."""
+"""Settings that do not make a row of their own: its name, its seeds, and what does not change the learning."""
+HUES, SHADES = 13, 3
+"""Numbers of colours, and of shades of each, in `assets/page.css`."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a row is drawn, on the page and in the pictures."""
+    """How a row is drawn."""
 
     hue: int
-    variant: int
-    """Dashes: 0 is a whole line."""
+    """Methods of one family share it."""
+    shade: int
     shape: int
-    """Of the marker; `shape - hue` counts the rows of a method, which have shades of one colour."""
+    """Number of the marker's shape."""
+    dashes: int
+    """Number of the dash pattern; 0 is a solid line."""
     hollow: bool
-    """Methods without KLMS have hollow markers."""
+    """Whether markers are hollow, as those of methods without KLMS are."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A row: a method with settings, over seeds."""
+    """A row: one method with one choice of settings, over seeds."""
 
     method: str
     settings: str
-    """All that tells it from the other rows of its method."""
+    """All settings that differ from other rows of the method."""
     label: str
-    """As little of that as is needed to tell."""
+    """The fewest of those settings that tell the rows apart."""
     style: Style
     runs: list[Run]
-    """Those that count: the finished ones, or, where none is, those under way."""
-    waiting: int
-    """Runs under way that do not count yet, as others are finished."""
+    """Runs that the means are taken over: the finished ones, or all if none is finished."""
+    unfinished: list[Run]
+    """Runs that are not in the means because others are finished."""
 
     @property
     def name(self) -> str:
@@ -45,13 +50,13 @@ class Group:
 
     @property
     def finished(self) -> bool:
-        """Whether these are final numbers."""
+        """Whether the means are final."""
         return all(run.finished for run in self.runs)
 
 
 @dataclass(frozen=True)
 class Task:
-    """The same data, split and model: what may be compared."""
+    """Runs with the same data, split and model, which can be compared."""
 
     slug: str
     title: str
@@ -60,50 +65,25 @@ class Task:
     groups: list[Group]
 
 
-HUES = 13
-_FAMILIES = {
-    "fedpm": (0, 1, True),
-    "fedpm-klms": (0, 0, False),
-    "qsgd": (1, 1, True),
-    "qsgd-klms": (1, 0, False),
-    "signsgd": (2, 1, True),
-    "signsgd-stochastic": (2, 2, True),
-    "signsgd-klms": (2, 0, False),
-    "qlsd": (3, 1, True),
-    "sgld": (3, 2, True),
-    "sgld-klms": (3, 0, False),
-    "eden": (4, 0, True),
-    "drive": (5, 0, True),
-    "terngrad": (6, 0, True),
-    "marina": (7, 0, True),
-    "fedmask": (8, 0, True),
-    "dp-rec": (9, 0, True),
-    "klms-rotated": (10, 0, False),
-    "topk": (11, 0, True),
-    "fedavg": (12, 0, True),
-}
-_ORDER = list(_FAMILIES)
-
-
-def tasks(runs: Sequence[Run]) -> tuple[list[Task], list[Skipped]]:
-    """The runs, ordered; a run that repeats another's settings and seed is left out, as it is no further seed."""
-    skipped: list[Skipped] = []
+def tasks(runs: Sequence[Run]) -> tuple[list[Task], list[Remark]]:
+    """Sort runs into tasks and rows; of several runs with the same settings and seed, only the longest is kept."""
+    repeated: list[Remark] = []
     by_task: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         by_task.setdefault(tuple(_shown(_relevant(run).get(name)) for name in TASK), []).append(run)
     made: list[Task] = []
     for members in by_task.values():
         config = _relevant(members[0])
-        groups, repeated = _groups(members)
-        skipped += repeated
+        groups, again = _groups(members)
+        repeated += again
         title, subtitle = _titles(config)
         slug = _slug([config.get("data"), config.get("split"), config.get("model")], {task.slug for task in made})
         made.append(Task(slug, title, subtitle, config, groups))
-    return made, skipped
+    return made, repeated
 
 
 def _relevant(run: Run) -> dict[str, object]:
-    """The settings that make the task; those of another kind of split say nothing."""
+    """The settings that make the task, without those that its kind of split does not use."""
     settings = {name: run.settings[name] for name in TASK if name in run.settings}
     for name, split in (("c_max", "noniid"), ("alpha", "dirichlet")):
         if settings.get("split") != split:
@@ -113,15 +93,15 @@ def _relevant(run: Run) -> dict[str, object]:
     return settings
 
 
-def _groups(runs: list[Run]) -> tuple[list[Group], list[Skipped]]:
-    skipped: list[Skipped] = []
+def _groups(runs: list[Run]) -> tuple[list[Group], list[Remark]]:
+    repeated: list[Remark] = []
     methods: dict[str, list[Run]] = {}
     for run in runs:
         methods.setdefault(run.method, []).append(run)
+    order = [*METHODS, *sorted(set(methods) - set(METHODS))]
+    hues = _hues(methods)
     groups: list[Group] = []
-    unknown = sorted(set(methods) - set(_ORDER))
-    for method in sorted(methods, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)):
-        hue, variant, hollow = _FAMILIES.get(method) or (3 + unknown.index(method) % (HUES - 3), 3, True)
+    for method in sorted(methods, key=order.index):
         differing = _differing(methods[method])
         needed = _telling(methods[method], differing)
         rows: dict[tuple[str, str], dict[str, Run]] = {}
@@ -130,20 +110,45 @@ def _groups(runs: list[Run]) -> tuple[list[Group], list[Skipped]]:
             other = seeds.get(run.seed)
             if other is not None:
                 less, more = sorted((run, other), key=lambda r: len(r.records))
-                skipped.append(Skipped(less.name, f"the same settings and seed as {more.name}"))
+                repeated.append(Remark(less.name, f"it has the same settings and seed as {more.name}"))
                 run = more
             seeds[run.seed] = run
         for index, ((settings, label), seeds) in enumerate(sorted(rows.items())):
-            members = [seeds[seed] for seed in sorted(seeds)]
+            members = [seeds[seed] for seed in sorted(seeds, key=lambda seed: (len(seed), seed))]
             finished = [run for run in members if run.finished]
-            style = Style(hue, (variant + index) % 4, hue + index, hollow)
-            counted = finished or members
-            groups.append(Group(method, settings, label, style, counted, len(members) - len(counted)))
-    return groups, skipped
+            rest = [run for run in members if not run.finished] if finished else []
+            style = _style(method, index, hues[method])
+            groups.append(Group(method, settings, label, style, finished or members, rest))
+    return groups, repeated
+
+
+def _hues(methods: Collection[str]) -> dict[str, int]:
+    """One hue per family of known methods; unknown methods take the hues that are left."""
+    families = list(dict.fromkeys(entry.family for entry in METHODS.values()))
+    hues = {name: families.index(METHODS[name].family) % HUES for name in methods if name in METHODS}
+    left = [hue for hue in range(HUES) if hue not in hues.values()] or list(range(HUES))
+    unknown = sorted(set(methods) - set(METHODS))
+    return hues | {name: left[index % len(left)] for index, name in enumerate(unknown)}
+
+
+def _style(method: str, index: int, hue: int) -> Style:
+    """The style of row `index` of a method."""
+    again = index // SHADES  # shades tell the rows of a method apart; when they are used up, dashes do
+    if _is_klms(method):
+        return Style(hue, index % SHADES, hue + index, again % 4, hollow=False)
+    position = 2
+    if method in METHODS:
+        family = [name for name, entry in METHODS.items() if entry.family == METHODS[method].family]
+        position = [name for name in family if not _is_klms(name)].index(method)
+    return Style(hue, index % SHADES, hue + index, 1 + (position + again) % 3, hollow=True)
+
+
+def _is_klms(method: str) -> bool:
+    return "klms" in method.split("-")
 
 
 def _differing(runs: list[Run]) -> list[str]:
-    """Settings with more than one value; one that an older version did not have differs from nothing."""
+    """Settings with more than one value; a run that lacks a setting counts for no value of it."""
     values: dict[str, set[str]] = {}
     for run in runs:
         for name, value in run.settings.items():
@@ -153,7 +158,7 @@ def _differing(runs: list[Run]) -> list[str]:
 
 
 def _telling(runs: list[Run], differing: list[str]) -> list[str]:
-    """Settings that tell the rows apart as well as all of `differing` do: the most telling first, until they do."""
+    """A few of `differing` that tell the rows apart as well as all of them do, chosen greedily."""
 
     def rows(names: list[str]) -> int:
         return len({_listed(run, names) for run in runs})
@@ -169,20 +174,19 @@ def _listed(run: Run, names: list[str]) -> str:
 
 
 def _titles(config: dict[str, object]) -> tuple[str, str]:
-    clients, per_round = config.get("clients"), config.get("per_round")
-    split = {"iid": "i.i.d.", "noniid": "non-i.i.d."}.get(_shown(config.get("split")), _shown(config.get("split")))
-    facts = [f"{_shown(config.get('data'))}, {split}"]
-    if "c_max" in config:
-        facts.append(f"at most {_shown(config['c_max'])} classes a client")
-    if "alpha" in config:
-        facts.append(f"alpha {_shown(config['alpha'])}")
-    part = f"{_shown(clients)} clients" if clients == per_round else f"{_shown(per_round)} of {_shown(clients)} clients"
-    images = int(number(config.get("images")) or 0)
-    model = _shown(config.get("model"))
-    if (width := config.get("width", 1.0)) != 1.0:
-        model += f" of width {_shown(width)}"
-    size = f"{images:,} training examples" if images else "all training examples"
-    return ", ".join(facts), f"{model}, {part} a round, {size}"
+    shown = {name: _shown(value) for name, value in config.items()}
+    split = shown.get("split", "")
+    title = f"{shown.get('data', '')}, {({'iid': 'i.i.d.', 'noniid': 'non-i.i.d.'}).get(split, split)}"
+    if "c_max" in shown:
+        title += f", at most {shown['c_max']} classes per client"
+    if "alpha" in shown:
+        title += f", alpha {shown['alpha']}"
+    clients, per_round = shown.get("clients", ""), shown.get("per_round", "")
+    part = f"{clients} clients" if clients == per_round else f"{per_round} of {clients} clients"
+    model = shown.get("model", "") + (f" of width {shown['width']}" if config.get("width", 1.0) != 1.0 else "")
+    images = config.get("images")
+    size = f"{images:,} training examples" if isinstance(images, int) and images else "all training examples"
+    return title, f"{model}, {part} per round, {size}"
 
 
 def _shown(value: object) -> str:
@@ -190,7 +194,7 @@ def _shown(value: object) -> str:
 
 
 def _slug(parts: Sequence[object], taken: set[str]) -> str:
-    """A file name of letters and digits, whatever the settings hold."""
+    """A file name of ASCII letters, digits and hyphens, whatever the settings hold."""
     joined = "-".join(_shown(part) for part in parts if part is not None).lower()
     clean = "".join(c if c.isascii() and c.isalnum() else "-" for c in joined).strip("-")[:60] or "runs"
     slug, count = clean, 1

@@ -1,7 +1,7 @@
-"""The page: one file that needs nothing else, whatever the runs are called.
+"""The page: one file that needs no other file and no network.
 
-Two walls keep a hostile name or setting from becoming script: the data is JSON in which no character can end its
-element, written to the page as text only; and the page's own policy runs no script but the one whose hash it names.
+Two barriers keep a hostile name or setting from becoming script: the data is JSON that cannot end its element and that
+the page shows as text only, and the page's Content-Security-Policy runs no script but the one whose hash it names.
 """
 
 import base64
@@ -10,12 +10,12 @@ import json
 from collections.abc import Mapping
 from importlib import resources
 
-SCRIPTS = ("dom.js", "scales.js", "curves.js", "panels.js", "table.js", "page.js")
+SCRIPTS = ("dom.js", "scales.js", "curves.js", "panels.js", "table.js", "svg_file.js", "page.js")
 POLL_SECONDS = 3
 
 
 def render(document: Mapping[str, object], *, live: bool = False) -> str:
-    """HTML. A live page asks for `data.json` beside it, again and again; the other asks for nothing."""
+    """Render the page as HTML. A live page polls `data.json`; any other page makes no request."""
     script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
     style = _asset("page.css")
     connect = "'self'" if live else "'none'"
@@ -35,12 +35,12 @@ def render(document: Mapping[str, object], *, live: bool = False) -> str:
 
 
 def embed(value: object) -> str:
-    """JSON that can stand in a script element: no `<`, `>` or `&`, and no NaN."""
+    """Encode as JSON that can stand in a script element: without `<`, `>` and `&`."""
     return encode(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def encode(value: object) -> str:
-    """Short JSON, of ASCII only."""
+    """Encode as compact JSON in ASCII; NaN is an error."""
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 

@@ -1,12 +1,10 @@
-"""The paper's own figures, to stand beside what was measured here."""
+"""The results of the paper, which the report shows beside those of the runs."""
 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-
-CONDITIONS = ("split", "c_max", "partial")
 
 
 @dataclass(frozen=True)
@@ -19,29 +17,26 @@ class Point:
 
 @dataclass(frozen=True)
 class Reported:
-    """What the paper has for one data set in one experiment."""
+    """What the paper reports for one data set in one experiment."""
 
-    experiment: str
     source: str
     """The table, and what was trained there."""
     methods: Mapping[str, tuple[Point, ...]]
 
 
 def reported(config: Mapping[str, object]) -> Reported | None:
-    """The paper's numbers for a run's data and split; several experiments that fit are put together.
+    """The paper's results for a run's data and split, from all experiments that match.
 
     Models, rounds and numbers of examples are not compared: the report says so beside the numbers.
     """
-    found = [entry for entry, conditions in _entries() if all(_fits(config, *item) for item in conditions.items())]
+    found = [entry for entry, conditions in _entries() if all(_matches(config, *item) for item in conditions.items())]
     if not found:
         return None
-    methods: dict[str, tuple[Point, ...]] = {}
-    for entry in found:
-        methods |= entry.methods
-    return Reported(" and ".join(e.experiment for e in found), "; ".join(e.source for e in found), methods)
+    methods = {name: points for entry in found for name, points in entry.methods.items()}
+    return Reported("; ".join(entry.source for entry in found), methods)
 
 
-def _fits(config: Mapping[str, object], name: str, wanted: object) -> bool:
+def _matches(config: Mapping[str, object], name: str, wanted: object) -> bool:
     if name == "partial":
         return (config.get("per_round") not in (None, 0, config.get("clients"))) == wanted
     return config.get(name) == wanted
@@ -49,11 +44,11 @@ def _fits(config: Mapping[str, object], name: str, wanted: object) -> bool:
 
 @cache
 def _entries() -> list[tuple[Reported, dict[str, object]]]:
+    """Every entry of the file, with the settings that a run must have for it."""
     file = resources.files("klms.report").joinpath("paper_results.toml")
     entries: list[tuple[Reported, dict[str, object]]] = []
-    for experiment, settings in tomllib.loads(file.read_text(encoding="utf-8")).items():
+    for settings in tomllib.loads(file.read_text(encoding="utf-8")).values():
         for setting in settings:
-            conditions = {name: setting[name] for name in ("data", *CONDITIONS) if name in setting}
-            methods = {name: tuple(Point(*pair) for pair in pairs) for name, pairs in setting["methods"].items()}
-            entries.append((Reported(experiment, setting["source"], methods), conditions))
+            methods = {name: tuple(Point(*pair) for pair in pairs) for name, pairs in setting.pop("methods").items()}
+            entries.append((Reported(setting.pop("source"), methods), setting))
     return entries

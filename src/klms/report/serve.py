@@ -1,7 +1,7 @@
-"""The page, live: a small server that reads the run folders again when they have changed.
+"""The live page: a small server that reads the run folders again when they have changed.
 
-It answers GET for three fixed paths and looks at no other part of the disk, whatever it is asked. It is bound to this
-machine unless told otherwise: the numbers of a run are nobody else's business by default.
+It answers GET for three fixed paths and never opens a file that a request names. Unless told otherwise, only this
+machine can reach it.
 """
 
 import hashlib
@@ -14,8 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from klms.report import page
-from klms.report.collect import CHECKPOINT, CONFIG, FACTS, METRICS, run_folders
+from klms.report.collect import run_folders
 from klms.report.document import as_json, make
+from klms.runs.run_folder import CHECKPOINT, CONFIG, DESCRIPTION, METRICS
 
 DATA = "/data.json"
 LOOPBACK = ("127.0.0.1", "::1")
@@ -23,7 +24,7 @@ Signature = tuple[tuple[str, int, int], ...]
 
 
 class Source:
-    """The document of the run folders, made anew only when a file has changed."""
+    """The document of the run folders, which is made again only when a file has changed."""
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._places = list(places)
@@ -32,7 +33,7 @@ class Source:
         self._document: dict[str, object] = {}
 
     def document(self) -> dict[str, object]:
-        """As of now."""
+        """The current document."""
         with self._lock:
             signature = self._look()
             if signature != self._signature:
@@ -44,7 +45,7 @@ class Source:
         seen = []
         for place in self._places:
             for folder in run_folders(place):
-                for name in (CONFIG, METRICS, CHECKPOINT, FACTS):
+                for name in (CONFIG, METRICS, CHECKPOINT, DESCRIPTION):
                     try:
                         stat = (folder / name).stat()
                     except OSError:
@@ -54,7 +55,7 @@ class Source:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page of some run folders."""
+    """Server of the page of some run folders."""
 
     daemon_threads = True
 
@@ -66,20 +67,20 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where a browser finds it."""
+        """URL of the page."""
         host, port = str(self.server_address[0]), int(self.server_address[1])
         shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
         return f"http://{shown}:{port}/"
 
     def expects(self, host: str) -> bool:
-        """Whether a request's Host may be answered: a foreign page must not reach this machine by a name of its own."""
+        """Whether to answer this Host header: a foreign page may resolve its own name to this machine."""
         if self.server_address[0] not in LOOPBACK:
             return True
         name = host.rpartition(":")[0] if host[-1:] != "]" and ":" in host else host
         return name.strip("[]") in (*LOOPBACK, "localhost")
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that went away is no error."""
+        """Report errors, except that a browser closed its connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -92,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        """One of the fixed paths."""
+        """Answer for one of the fixed paths."""
         pages: dict[str, tuple[str, Callable[[], str]]] = {
             "/": ("text/html; charset=utf-8", lambda: page.render(self.server.source.document(), live=True)),
             DATA: (
@@ -121,4 +122,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """A line every few seconds would bury what the terminal says."""
+        """Print nothing: polling would fill the terminal."""

@@ -1,21 +1,19 @@
-"""The table of a task: a row a method, means and deviations over seeds, the paper's numbers beside them."""
+"""The table of a task: one row per method, means and deviations over seeds, and the paper's numbers beside them."""
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from klms.report.collect import Run, number
+from klms.engine.ledger import LedgerRecord, coding_share, last_evaluated, seconds_by_phase
+from klms.report.collect import Run
 from klms.report.groups import Group, Style, Task
 from klms.report.paper import Point, reported
-
-PHASES = ("train", "encode", "decode", "aggregate", "evaluate")
-_WORKING = ("train", "encode", "decode", "aggregate")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column, and what its numbers are."""
+    """A column, and an explanation of its numbers."""
 
     name: str
     hint: str
@@ -23,7 +21,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """What is read, and the number that it is sorted by."""
+    """The text of a cell, and the number that the table is sorted by."""
 
     text: str
     value: float | None
@@ -33,133 +31,73 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A group in numbers."""
+    """The numbers of a group."""
 
     method: str
     settings: str
     style: Style
     cells: tuple[Cell, ...]
-    """One for each column."""
+    """One cell per column."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of a task; the method's column stands before `columns`."""
+    """All rows of a task; the column of methods, which stands first, is not among `columns`."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     paper: str
-    """Where the paper's numbers are from; empty without any."""
+    """Where the paper's numbers are from; empty if there are none."""
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean, and the sample deviation where there is more than one value."""
+    """The mean, and the sample standard deviation if there is more than one value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def last(run: Run, name: str) -> float | None:
-    """A metric of the last round that was evaluated; None without one, or where it is not a number."""
-    evaluated = [record for record in run.records if "accuracy" in record]
-    return number(evaluated[-1].get(name)) if evaluated else None
+def _evaluated(metric: Callable[[LedgerRecord], float | None]) -> Callable[[Run], float | None]:
+    def of(run: Run) -> float | None:
+        record = last_evaluated(run.records)
+        return metric(record) if record else None
+
+    return of
 
 
-def bits_per_parameter(run: Run) -> float:
-    """Mean over the rounds of what was sent."""
-    return statistics.fmean(number(record["bits_per_parameter"]) or 0.0 for record in run.records)
-
-
-def megabytes(run: Run) -> float:
-    """Sent by all clients in all rounds."""
-    return sum(number(record["uplink_bytes"]) or 0.0 for record in run.records) / 1e6
-
-
-def seconds(run: Run) -> dict[str, float]:
-    """Seconds of each phase, over all rounds."""
-    total: dict[str, float] = {}
-    for record in run.records:
-        phases = record.get("seconds")
-        for phase, value in phases.items() if isinstance(phases, dict) else ():
-            total[phase] = total.get(phase, 0.0) + (number(value) or 0.0)
-    return total
-
-
-def coding_share(run: Run) -> float | None:
-    """Part of the clients' and server's working time that encoding and decoding took."""
-    spent = seconds(run)
-    working = sum(spent.get(phase, 0.0) for phase in _WORKING)
-    return (spent.get("encode", 0.0) + spent.get("decode", 0.0)) / working if working else None
+accuracy = _evaluated(lambda record: record.accuracy)
+"""Test accuracy at the last evaluation of a run; None if there is none."""
 
 
 def places(value: float, digits: int = 3) -> int:
-    """Decimals that show so many digits of a number."""
+    """How many decimals show `digits` significant digits of a number."""
     rounded = abs(float(f"{value:.{digits}g}"))
     return max(0, digits - 1 - math.floor(math.log10(rounded))) if rounded else digits
 
 
-Measure = Callable[[Run], float | None]
+def _mean(
+    of: Callable[[Run], float | None], decimals: int | None = None, *, spread: bool = False, percent: bool = False
+) -> Callable[[Group], Cell]:
+    """Means for a column, by default with three significant digits; `spread` adds the deviations."""
+
+    def cell(group: Group) -> Cell:
+        values = [value for value in map(of, group.runs) if value is not None]
+        if not values:
+            return Cell("", None)
+        mean, deviation = mean_and_deviation(values)
+        digits = places(mean) if decimals is None else decimals
+        form = f".{digits}%" if percent else f",.{digits}f"
+        return Cell(
+            f"{mean:{form}}", mean, f"{deviation:{form}}" if spread and deviation is not None else "", deviation
+        )
+
+    return cell
 
 
-@dataclass(frozen=True)
-class _Measure:
-    column: Column
-    of: Measure
-    decimals: int | None = None
-    """None: three digits."""
-    spread: bool = False
-    """Whether the deviation stands beside the mean; it is there in any case."""
-    percent: bool = False
+_bits = _mean(lambda run: run.bits, spread=True)
 
 
-_MEASURES = (
-    _Measure(Column("accuracy", "of the last evaluation, on the test set"), lambda run: last(run, "accuracy"), 4, True),
-    _Measure(Column("nll", "negative log-likelihood, in nats"), lambda run: last(run, "nll"), 4, True),
-    _Measure(Column("ece", "expected calibration error"), lambda run: last(run, "ece"), 4, True),
-    _Measure(Column("bits/parameter", "8 * len(message) / d, mean over rounds"), bits_per_parameter, None, True),
-    _Measure(Column("below 32", "times fewer bits than float32"), lambda run: 32 / (bits_per_parameter(run) or 32)),
-    _Measure(Column("MB up", "sent by all clients in all rounds"), megabytes),
-    _Measure(Column("coding", "encoding and decoding as a share of the work"), coding_share, 1, percent=True),
-    _Measure(Column("seconds", "of the whole run"), lambda run: seconds(run).get("total"), 0),
-)
-
-
-def make(task: Task) -> Table:
-    """The table; columns that no run fills are left out."""
-    from_paper = reported(task.config)
-    known = from_paper.methods if from_paper else {}
-    columns: list[Column] = []
-    cells: list[list[Cell]] = [[] for _ in task.groups]
-    for measure in _MEASURES:
-        made = [_cell(group, measure) for group in task.groups]
-        if any(cell.value is not None for cell in made):
-            columns.append(measure.column)
-            for row, cell in zip(cells, made, strict=True):
-                row.append(cell)
-    columns += [Column("rounds", "done"), Column("seeds", "runs that the numbers are the mean of")]
-    for row, group in zip(cells, task.groups, strict=True):
-        row += [_rounds(group), _seeds(group)]
-    shows_paper = any(group.method in known for group in task.groups)
-    if shows_paper:
-        columns.append(Column("paper, other model and rounds", "accuracy at bits/parameter, as the paper reports it"))
-        for row, group in zip(cells, task.groups, strict=True):
-            row.append(_paper(known.get(group.method, ())))
-    rows = [
-        Row(group.method, group.settings, group.style, tuple(row))
-        for group, row in zip(task.groups, cells, strict=True)
-    ]
-    return Table(tuple(columns), tuple(rows), from_paper.source if from_paper and shows_paper else "")
-
-
-def _cell(group: Group, measure: _Measure) -> Cell:
-    values = [value for value in map(measure.of, group.runs) if value is not None]
-    if not values:
-        return Cell("", None)
-    mean, deviation = mean_and_deviation(values)
-    decimals = places(mean) if measure.decimals is None else measure.decimals
-
-    def shown(value: float) -> str:
-        return f"{value:.{decimals}%}" if measure.percent else f"{value:,.{decimals}f}"
-
-    return Cell(shown(mean), mean, shown(deviation) if measure.spread and deviation is not None else "", deviation)
+def _times_smaller(group: Group) -> Cell:
+    bits = _bits(group).value
+    return Cell(f"{32 / bits:,.{places(32 / bits)}f}", 32 / bits) if bits else Cell("", None)
 
 
 def _rounds(group: Group) -> Cell:
@@ -169,10 +107,45 @@ def _rounds(group: Group) -> Cell:
 
 
 def _seeds(group: Group) -> Cell:
-    more = f" (+{group.waiting} going)" if group.waiting else ""
+    more = f" of {len(group.runs) + len(group.unfinished)}" if group.unfinished else ""
     return Cell(f"{len(group.runs)}{more}", float(len(group.runs)))
 
 
 def _paper(points: Sequence[Point]) -> Cell:
     shown = "\n".join(f"{point.accuracy:g} at {point.bits:g}" for point in points)
     return Cell(shown, points[0].accuracy if points else None)
+
+
+_COLUMNS: tuple[tuple[Column, Callable[[Group], Cell]], ...] = (
+    (Column("accuracy", "at the last evaluation"), _mean(accuracy, 4, spread=True)),
+    (Column("bits/parameter up", "8 * len(message) / d, mean over the rounds that were aggregated"), _bits),
+    (Column("x smaller", "than float32: 32 / (bits/parameter up)"), _times_smaller),
+    (Column("MB up", "megabytes of all messages of all rounds"), _mean(lambda run: run.megabytes)),
+    (Column("nll", "negative log-likelihood, in nats"), _mean(_evaluated(lambda r: r.nll), 4, spread=True)),
+    (Column("ece", "expected calibration error"), _mean(_evaluated(lambda r: r.ece), 4, spread=True)),
+    (Column("loss", "at the last evaluation"), _mean(_evaluated(lambda r: r.loss), 4, spread=True)),
+    (
+        Column("coding", "encoding and decoding as a share of the working time of clients and server"),
+        _mean(lambda run: coding_share(run.records), 1, percent=True),
+    ),
+    (Column("seconds", "of the whole run"), _mean(lambda run: seconds_by_phase(run.records).get("total"), 0)),
+    (Column("rounds", "rounds that are done"), _rounds),
+    (Column("seeds", "runs in the means, which leave out unfinished runs if others are finished"), _seeds),
+)
+
+
+def make(task: Task) -> Table:
+    """The table of a task; columns that would be empty are left out."""
+    columns = [(column, [cell(group) for group in task.groups]) for column, cell in _COLUMNS]
+    from_paper = reported(task.config)
+    if from_paper:
+        column = Column("paper, other model and rounds", "accuracy at bits/parameter up, as the paper reports it")
+        columns.append((column, [_paper(from_paper.methods.get(group.method, ())) for group in task.groups]))
+    columns = [(column, cells) for column, cells in columns if any(cell.value is not None for cell in cells)]
+    rows = [
+        Row(group.method, group.settings, group.style, tuple(cells[index] for _, cells in columns))
+        for index, group in enumerate(task.groups)
+    ]
+    shown = from_paper and any(group.method in from_paper.methods for group in task.groups)
+    source = from_paper.source if from_paper and shown else ""
+    return Table(tuple(column for column, _ in columns), tuple(rows), source)

@@ -1,7 +1,7 @@
-"""A Flower deployment on this machine, as processes: a SuperLink, SuperNodes, and a relay that counts their bytes."""
+"""A Flower deployment on this machine: processes of a SuperLink and SuperNodes, and a relay that counts bytes."""
 
+from klms.errors import DeploymentFailed
 from klms.flower.deployment.deployment import Deployment
-from klms.flower.deployment.errors import DeploymentFailed
 from klms.flower.deployment.relay import Relay, WireBytes
 
 __all__ = ["Deployment", "DeploymentFailed", "Relay", "WireBytes"]

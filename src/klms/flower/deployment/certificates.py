@@ -1,7 +1,7 @@
 """Certificates and keys of a secure deployment: TLS for the SuperLink, and a key pair for every SuperNode.
 
-They are made for one deployment on this machine. The authority's key is thrown away once it has signed the SuperLink's
-certificate, so nobody can sign another one.
+They are created for one deployment on this machine. The authority's key is discarded once it has signed the SuperLink's
+certificate, so that nobody can sign another one.
 """
 
 import os
@@ -21,7 +21,7 @@ VALID = timedelta(days=30)
 
 @dataclass(frozen=True)
 class ServerCertificates:
-    """What `flower-superlink` takes as `--ssl-ca-certfile`, `--ssl-certfile` and `--ssl-keyfile`, in PEM."""
+    """PEM files for the options `--ssl-ca-certfile`, `--ssl-certfile` and `--ssl-keyfile` of `flower-superlink`."""
 
     authority: Path
     certificate: Path
@@ -30,16 +30,14 @@ class ServerCertificates:
 
 @dataclass(frozen=True)
 class NodeKeys:
-    """In OpenSSH's format: `flower-supernode` takes the private one, `flwr supernode register` the public one."""
+    """Files in OpenSSH's format: `flower-supernode` reads the private key, `flwr supernode register` the public key."""
 
     private: Path
     public: Path
-    registered: bytes
-    """The public key once more, as the SuperLink keeps it: in PEM."""
 
 
 def create_server_certificates(folder: Path) -> ServerCertificates:
-    """A certificate for this machine, as localhost and 127.0.0.1, and that of the authority which signed it."""
+    """Create a certificate for localhost and 127.0.0.1, and the certificate of the authority that signed it."""
     authority_key, key = _new_key(), _new_key()
     authority = _sign("klms deployment authority", authority_key, None, authority_key)
     certificate = _sign("localhost", key, authority, authority_key)
@@ -51,13 +49,10 @@ def create_server_certificates(folder: Path) -> ServerCertificates:
 
 
 def create_node_keys(folder: Path) -> NodeKeys:
-    """A new key pair, with which one SuperNode says who it is."""
+    """Create a key pair that identifies one SuperNode."""
     key = _new_key()
-    public = key.public_key()
-    keys = NodeKeys(
-        folder / "key", folder / "key.pub", public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    )
-    keys.public.write_bytes(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    keys = NodeKeys(folder / "key", folder / "key.pub")
+    keys.public.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     _write_secret(keys.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     return keys
 
@@ -67,7 +62,7 @@ def _new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def _write_secret(path: Path, secret: bytes) -> None:
-    """Never readable for others, not even while it is written; an older file's mode is not taken over."""
+    """Write a file that other users can never read, whatever the mode of an older file with this name was."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(secret)
@@ -76,7 +71,7 @@ def _write_secret(path: Path, secret: bytes) -> None:
 def _sign(
     name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Certificate | None, signing: ec.EllipticCurvePrivateKey
 ) -> x509.Certificate:
-    """A certificate for `key`: an authority's if it signs itself, else a server's. OpenSSL wants all the extensions."""
+    """Sign a certificate for `key`: an authority's without `issuer`, else a server's. OpenSSL needs all extensions."""
     is_authority = issuer is None
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -86,7 +81,7 @@ def _sign(
         .issuer_name(subject if issuer is None else issuer.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))  # clocks differ
+        .not_valid_before(now - timedelta(hours=1))  # clocks may differ
         .not_valid_after(now + VALID)
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
         .add_extension(_usage(signs_certificates=is_authority), critical=True)

@@ -1,59 +1,132 @@
 """A Flower deployment on this machine, and the runs on it."""
 
-import json
-import subprocess
+import os
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
+from klms.errors import DeploymentFailed
 from klms.flower.deployment import commands
-from klms.flower.deployment.environment import Value, environment
-from klms.flower.deployment.errors import DeploymentFailed
-from klms.flower.deployment.fleet import SUPERLINK, TICK, Fleet
+from klms.flower.deployment.commands import HOST, Security
+from klms.flower.deployment.control import Control
+from klms.flower.deployment.environment import Value, environment, free_ports, write_connection
+from klms.flower.deployment.processes import Guard, Process
+from klms.flower.deployment.relay import Relay, WireBytes
+
+SUPERLINK = "superlink"
+TICK = 0.5
+FIRST_QUESTION = 3.0
+"""Seconds until the SuperLink is asked for the status of a run. Every question doubles the time to the next one."""
 
 
-class Deployment(Fleet):
-    """A fleet on which apps are run."""
+class Deployment:
+    """A SuperLink and its SuperNodes, started on entering and ended on leaving.
+
+    The SuperNodes reach the SuperLink through a relay that counts their bytes. Everything is kept in `folder`:
+    `superlink`, `node-0`, `node-1`, ... are the working folders of the processes and of the apps they run, each with a
+    `log.txt`. With `secure`, TLS and SuperNode authentication are on. With `simulated`, there are no SuperNodes: the
+    SuperLink simulates them in processes of its own. `timeout` bounds, in seconds, the start of the processes and every
+    request to the SuperLink.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int, *, secure: bool = False, simulated: bool = False, timeout: float = 120.0
+    ) -> None:
+        self._folder = folder.resolve()
+        self._nodes = [] if simulated else [f"node-{n}" for n in range(nodes)]
+        self._simulated = nodes if simulated else 0
+        self._secure = secure
+        self._timeout = timeout
+        self._mark = uuid.uuid4().hex
+
+    def __enter__(self) -> Self:
+        try:
+            return self._enter()
+        except DeploymentFailed:  # another program may have taken a port after it was found free: try other ports
+            return self._enter()
+
+    def _enter(self) -> Self:
+        self._processes: dict[str, Process] = {}
+        with ExitStack() as stack:
+            stack.enter_context(closing(Guard(f"{self._mark}/")))
+            port, *node_ports = free_ports(1 + len(self._nodes))
+            self._relay = stack.enter_context(Relay((HOST, port)))
+            stack.callback(self._end)
+            cli, superlink, *nodes = (self._folder / name for name in ["cli", SUPERLINK, *self._nodes])
+            for folder in (cli, superlink, *nodes):
+                folder.mkdir(parents=True, exist_ok=True)
+            security = Security.create(superlink, nodes) if self._secure else None
+            authority = security.tls.authority if security else None
+            write_connection(cli, (HOST, port), authority)
+            self._control = Control(cli, (HOST, port), authority, f"{self._mark}/cli/", self._timeout)
+
+            self._start(superlink, commands.superlink(port, security, simulated=bool(self._simulated)))
+            self._until(self._control.answers, "the SuperLink", [SUPERLINK])
+            if security:
+                with ThreadPoolExecutor() as pool:
+                    list(pool.map(self._control.register, [keys.public for keys in security.keys]))
+            for n, (node, node_port) in enumerate(zip(nodes, node_ports, strict=True)):
+                self._start(node, commands.supernode(node, node_port, self._relay.address, security, n, len(nodes)))
+            if nodes:
+                self._until(self._nodes_online, "the SuperNodes", [SUPERLINK, *self._nodes])
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The relay's address, to which SuperNodes connect."""
+        return self._relay.address
 
     def submit(self, app: Path, run_config: Mapping[str, Value]) -> int:
-        """Run an app, which is a folder with a `pyproject.toml`; the id of the run.
+        """Start a run of an app, which is a folder with a `pyproject.toml`, and return the run's id.
 
-        Flower takes only such values of `run_config` whose keys are in the app's `[tool.flwr.app.config]`.
+        Flower accepts only those keys in `run_config` that the app's `[tool.flwr.app.config]` has.
         """
-        command = commands.run(self._cli, app.resolve(), run_config, self._simulated)
-        settings = environment(self._cli)
-        try:
-            done = subprocess.run(
-                command, cwd=self._cli, env=settings, capture_output=True, text=True, timeout=self._timeout
-            )
-            return int(json.loads(done.stdout)["run-id"])
-        except subprocess.TimeoutExpired as error:
-            raise self._failure(SUPERLINK, f"`flwr run` took more than {self._timeout:g} s") from error
-        except (ValueError, KeyError):
-            raise DeploymentFailed(f"`flwr run` did not take {app}:\n{done.stdout}{done.stderr}") from None
+        return self._control.submit(app.resolve(), run_config, self._simulated)
 
     def status(self, run_id: int) -> str:
-        """`pending`, `starting`, `running`, or `finished:` and one of `completed`, `failed`, `stopped`."""
-        status = self._control.run_status(run_id)
-        return f"{status.status}:{status.sub_status}".rstrip(":")
+        """Return `pending`, `starting`, `running`, or `finished:` with `completed`, `failed` or `stopped`."""
+        return str(self._control.run(run_id)["status"])
 
     def why(self, run_id: int) -> str:
-        """What Flower says about a run that failed; empty if it did not."""
-        return self._control.run_status(run_id).details
+        """Return what Flower says about a run that failed; empty if it did not fail."""
+        return str(self._control.run(run_id)["status-details"])
 
     def watch(self, run_id: int, timeout: float) -> Iterator[str]:
-        """The status of the run, twice per second, until it has ended."""
+        """Yield the status of the run about twice per second until the run has ended."""
         deadline = time.monotonic() + timeout
-        while not (status := self.status(run_id)).startswith("finished"):
-            self._check([SUPERLINK], f"during run {run_id}")
-            if time.monotonic() > deadline:
-                raise self._failure(SUPERLINK, f"Run {run_id} is still {status} after {timeout:g} s")
-            yield status
-            time.sleep(TICK)
+        status, interval = "pending", FIRST_QUESTION
+        log = self._control.follow(run_id)
+        try:
+            while not status.startswith("finished"):
+                ask_at, interval = time.monotonic() + interval, 2 * interval
+                while True:
+                    self._check([SUPERLINK], f"during run {run_id}")
+                    if time.monotonic() > deadline:
+                        raise self._failure(SUPERLINK, f"Run {run_id} is still {status} after {timeout:g} s")
+                    yield status
+                    time.sleep(TICK)
+                    # The log ends with the run, so once the run is running, there is nothing to ask before that.
+                    if not log.running or (status != "running" and time.monotonic() > ask_at):
+                        break
+                status = self.status(run_id)
+        finally:
+            log.kill()
         yield status
 
     def wait(self, run_id: int, timeout: float, on_tick: Callable[[], None] | None = None) -> str:
-        """The status of the run when it has ended. Until then, `on_tick` is called twice per second."""
+        """Return the status of the run when it has ended. Until then, `on_tick` is called about twice per second."""
         status = ""
         for seen in self.watch(run_id, timeout):
             status = seen
@@ -62,5 +135,59 @@ class Deployment(Fleet):
         return status
 
     def stop(self, run_id: int) -> None:
-        """End a run before its time."""
-        self._control.stop_run(run_id)
+        """Stop a run."""
+        self._control.stop(run_id)
+
+    def kill_node(self, n: int) -> None:
+        """Kill a SuperNode and the ClientApp it may be running. The SuperLink notices after about a minute."""
+        self._processes[self._nodes[n]].kill()
+
+    def kill_server_app(self) -> None:
+        """Kill the process of the running ServerApp."""
+        pids = self._processes[SUPERLINK].members("flwr-serverapp")
+        if not pids:
+            raise DeploymentFailed("No ServerApp is running: wait until the status of its run is `running`.")
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    def log(self, name: str) -> str:
+        """Return what a process (`superlink`, `node-0`, `node-1`, ...) and its apps have written."""
+        return self._processes[name].log()
+
+    def wire(self) -> WireBytes:
+        """Return the bytes between the SuperNodes and the SuperLink so far."""
+        return self._relay.counted()
+
+    def _start(self, folder: Path, command: Sequence[str]) -> None:
+        mark = f"{self._mark}/{folder.name}/"
+        self._processes[folder.name] = Process(command, folder, environment(folder / "home"), mark)
+
+    def _nodes_online(self) -> bool:
+        """Ask the SuperLink only when as many connections were made: asking takes time from SuperNodes that start."""
+        expected = len(self._nodes)
+        return self._relay.connections >= expected and self._control.nodes_online() >= expected
+
+    def _until(self, done: Callable[[], bool], what: str, names: Sequence[str]) -> None:
+        """Wait for `what` while the processes with these names run."""
+        deadline = time.monotonic() + self._timeout
+        while not done():
+            self._check(names, f"while waiting for {what}")
+            if time.monotonic() > deadline:
+                raise self._failure(names[-1], f"Waiting for {what} took more than {self._timeout:g} s")
+            time.sleep(TICK)
+
+    def _check(self, names: Sequence[str], when: str) -> None:
+        for name in names:
+            if not self._processes[name].running:
+                raise self._failure(name, f"{name} ended {when}")
+
+    def _failure(self, name: str, what: str) -> DeploymentFailed:
+        tail = "\n".join(self.log(name).splitlines()[-30:])
+        return DeploymentFailed(f"{what}. The log of {name} is in {self._folder / name}; it ends with:\n{tail}")
+
+    def _end(self) -> None:
+        """End the SuperNodes first, all at once, so that they can still sign off from the SuperLink."""
+        for name in self._processes.keys() - {SUPERLINK}:
+            self._processes[name].terminate()
+        for process in reversed(self._processes.values()):
+            process.stop()

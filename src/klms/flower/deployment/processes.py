@@ -1,4 +1,4 @@
-"""Processes with a log, which end with all their children."""
+"""Processes that write a log and end together with all their children."""
 
 import os
 import signal
@@ -12,81 +12,69 @@ from pathlib import Path
 from klms.flower.deployment import guard
 
 PATIENCE = 10.0
-"""Seconds a process has to end by itself before it is killed. Flower's processes take at most five."""
+"""Seconds that a process has to end by itself before it is killed. Flower's processes take at most five."""
 
 
 class Process:
-    """One command, which can be started again; its log goes on where it was."""
+    """A running command that appends its output to `log.txt` in its working folder."""
 
     def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], mark: str) -> None:
-        self.command = list(command)
-        self.folder = folder
-        self.environment = {**environment, guard.MARK: mark}
-        self.mark = mark
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """In a session of its own: a Ctrl-C is for the owner, who then ends this."""
+        self._log_file = folder / "log.txt"
+        self._mark = mark
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command,
-                cwd=self.folder,
-                env=self.environment,
+                command,
+                cwd=folder,
+                env={**environment, guard.MARK: mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C interrupts the owner only, which then ends this process
             )
 
     @property
     def running(self) -> bool:
-        """Started, and not yet ended."""
-        return self._process is not None and self._process.poll() is None
+        """True until the process has ended."""
+        return self._process.poll() is None
 
     def members(self, program: str) -> list[int]:
-        """Those of the process and its children that run this program."""
-        return [pid for pid in guard.marked(self.mark) if guard.runs(pid, program)]
+        """Return the ids of the process and its children, as far as they run `program`."""
+        return [pid for pid in guard.marked(self._mark) if guard.runs(pid, program)]
 
     def terminate(self) -> None:
-        """Ask it to end; to be followed by `stop`."""
-        if self._process is not None and self.running:
+        """Ask the process to end; `stop` must follow."""
+        if self.running:
             self._process.terminate()
 
-    def stop(self, patience: float = PATIENCE) -> None:
-        """End it, then its children: asked first, killed if they do not.
+    def stop(self) -> None:
+        """Ask the process and then its children to end, and kill those that do not.
 
-        Flower's children end by themselves when their parent has, but take seconds to look.
+        Flower's children end by themselves after their parent, but notice its end only after seconds.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + PATIENCE
         self.terminate()
         while self.running and time.monotonic() < deadline:
             time.sleep(0.05)
-        guard.send(self.mark, signal.SIGTERM)
-        while guard.marked(self.mark) and time.monotonic() < deadline:
+        guard.send(self._mark, signal.SIGTERM)
+        while guard.marked(self._mark) and time.monotonic() < deadline:
             time.sleep(0.05)
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to it and its children, and wait until they are gone."""
-        if self._process is None:
-            return
+        """Kill the process and its children, and wait until they are gone."""
         if self.running:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        guard.kill(self.mark)
-
-    @property
-    def _log_file(self) -> Path:
-        return self.folder / "log.txt"
+        guard.kill(self._mark)
 
     def log(self) -> str:
-        """All it has written so far."""
-        return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
+        """Return everything that the process has written so far."""
+        return self._log_file.read_text(errors="replace")
 
 
 class Guard:
-    """A process that waits for the end of this one, and then kills what carries the mark."""
+    """A process that waits for the end of this one and then kills all processes with the mark."""
 
     def __init__(self, mark: str) -> None:
         self._process = subprocess.Popen(
@@ -98,5 +86,5 @@ class Guard:
         )
 
     def close(self) -> None:
-        """Let it do its work now."""
+        """Kill the marked processes now, and end the guard."""
         self._process.communicate()

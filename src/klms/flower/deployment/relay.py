@@ -1,4 +1,4 @@
-"""A TCP relay that counts what passes: the bytes of a deployment as they are sent, with TLS and the protocol."""
+"""A TCP relay that counts the bytes of a deployment on the wire, including TLS and Flower's protocol."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class WireBytes:
-    """What TCP carried, without its own headers: `up` to the SuperLink, `down` from it."""
+    """Bytes that TCP carried, without its own headers: `up` to the SuperLink and `down` from it."""
 
     up: int
     down: int
@@ -23,13 +23,14 @@ class WireBytes:
 
 
 class Relay:
-    """Listens on a free port of 127.0.0.1, and passes every connection on to `target`: an event loop in a thread."""
+    """A listener on a free port of 127.0.0.1 that relays every connection to `target`, in a thread of its own."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
         self._bytes: dict[Direction, int] = {"up": 0, "down": 0}
         self._ends: set[asyncio.StreamWriter] = set()
-        self._connections: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepted = 0
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -51,23 +52,29 @@ class Relay:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address on which the relay listens."""
         return self._address
 
+    @property
+    def connections(self) -> int:
+        """Number of connections accepted so far."""
+        return self._accepted
+
     def counted(self) -> WireBytes:
-        """The bytes so far, of all connections, those that were broken off too."""
+        """Return the bytes of all connections so far, including those that broke."""
         return WireBytes(**self._bytes)
 
     async def _close(self) -> None:
         self._server.close()
         for end in self._ends:
             end.transport.abort()
-        await asyncio.gather(*self._connections)
+        await asyncio.gather(*self._tasks)
 
     async def _connected(self, node: asyncio.StreamReader, to_node: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self._tasks.add(task)
+        self._accepted += 1
         ends = [to_node]
         try:
             self._ends.add(to_node)
@@ -77,17 +84,17 @@ class Relay:
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(self._pass(node, to_link, "up"))
                 ways.create_task(self._pass(link, to_node, "down"))
-        except* OSError:  # no SuperLink, or one end has reset: neither end waits for the other any more
+        except* OSError:  # there is no SuperLink, or one end reset the connection: the other end must not wait for it
             for end in ends:
                 end.transport.abort()
         finally:
             for end in ends:
                 end.close()
             self._ends.difference_update(ends)
-            self._connections.discard(task)
+            self._tasks.discard(task)
 
     async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: Direction) -> None:
-        """Until the source has no more, of which the sink is told: the other direction may go on."""
+        """Copy until the source ends, then end the sink. The other direction may continue."""
         while chunk := await source.read(CHUNK):
             self._bytes[direction] += len(chunk)
             sink.write(chunk)

@@ -1,6 +1,6 @@
-// Points and curves, a colour a method.
-// A few low points of the first rounds would press all the rest to the upper edge: unless the reader wants the whole
-// range, the axis begins where most of the points do.
+// Points and curves, with one colour per family of methods.
+// A few low points of the first rounds would press all others against the upper edge. The axis therefore begins where
+// most of the points do, unless the reader asks for the whole range.
 function lowest(figure, points) {
   if (!figure.joined || figure.y.log || points.length < 12) return -Infinity;
   const ys = points.map((point) => point.y).sort((a, b) => a - b);
@@ -70,14 +70,20 @@ function drawCurves(figure, width, view) {
   return svg;
 }
 
-// Buttons that switch series off and on; pointing at one dims the others. The paper's points have one button together.
+// What the legend lists; all points of the paper share one entry.
+function seriesEntries(figure) {
+  const entries = figure.series.filter((series) => !series.paper).map((series) => ({ label: series.name, members: [series], shown: series }));
+  const paper = figure.series.filter((series) => series.paper);
+  if (paper.length) entries.push({ label: 'paper', members: paper, shown: { ...paper[0], style: { ...paper[0].style, hue: 12, shade: 0 } } });
+  return entries;
+}
+
+// Buttons that hide and show series; pointing at one dims the others.
 function curvesLegend(figure, view, plot, redraw) {
   const { hidden } = view;
   const box = h('div', { class: 'legend', role: 'group', 'aria-label': 'Series' });
-  const entries = figure.series.filter((series) => !series.paper).map((series) => ({ label: series.name, members: [series] }));
-  const paper = figure.series.filter((series) => series.paper);
-  if (paper.length) entries.push({ label: 'paper', members: paper });
-  for (const { label, members } of entries) {
+  const entries = seriesEntries(figure);
+  for (const { label, members, shown: series } of entries) {
     const names = members.map((series) => series.name);
     const light = (on) => {
       plot.classList.toggle('dim', on);
@@ -85,7 +91,6 @@ function curvesLegend(figure, view, plot, redraw) {
         group.classList.toggle('lit', on && names.includes(group.dataset.series));
       }
     };
-    const icon = label === 'paper' && paper.length ? { ...members[0], style: { ...members[0].style, hue: 12, shape: 12 } } : members[0];
     box.append(h('button', {
       type: 'button',
       'aria-pressed': String(!names.every((name) => hidden.has(name))),
@@ -97,7 +102,7 @@ function curvesLegend(figure, view, plot, redraw) {
       },
       onpointerenter: (event) => event.pointerType === 'mouse' && light(true),
       onpointerleave: () => light(false),
-    }, swatch(icon, figure.joined), label));
+    }, swatch(series, figure.joined), label));
   }
   const tool = (name, label, act) => box.append(h('button', {
     type: 'button',
@@ -107,7 +112,7 @@ function curvesLegend(figure, view, plot, redraw) {
   }, label));
   const any = figure.series.some((series) => !hidden.has(series.name));
   box.append(h('span', { class: 'push' }));
-  if (view.low > -Infinity) tool('range', view.whole ? 'most of it' : 'whole range', () => { view.whole = !view.whole; });
+  if (view.low > -Infinity) tool('range', view.whole ? 'cut off low values' : 'whole range', () => { view.whole = !view.whole; });
   const log = view.logX ?? figure.x.log;
   tool('axis', log ? 'linear x' : 'log x', () => { view.logX = !log; });
   if (entries.length > 3) {

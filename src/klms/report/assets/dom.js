@@ -1,4 +1,4 @@
-// Elements. All text goes in as text: nothing of the data is ever parsed as HTML.
+// Elements. All text is inserted as text: no part of the data is ever parsed as HTML.
 const SVG = 'http://www.w3.org/2000/svg';
 
 function fill(element, attributes, children) {
@@ -14,10 +14,10 @@ const h = (tag, attributes, ...children) => fill(document.createElement(tag), at
 const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
 const DASHES = [null, '6 4', '1.5 4', '9 3 2 3'];
-const colour = (style) => `h${style.hue} k${(style.shape - style.hue) % 3}`;
-const dash = (style) => DASHES[style.variant % DASHES.length];
+const colour = (style) => `h${style.hue} k${style.shade}`;
+const dash = (style) => DASHES[style.dashes];
 
-// A number with the digits that tell something.
+// A number, rounded to `digits` significant digits.
 function shown(value, digits = 4) {
   if (value === null || value === undefined) return '';
   if (value === 0) return '0';
@@ -45,17 +45,16 @@ function marker(series, x, y, size) {
   });
 }
 
-function swatch(series, joined) {
-  const icon = s('svg', { width: joined ? 22 : 16, height: 12, class: colour(series.style), 'aria-hidden': 'true' });
-  const middle = joined ? 11 : 8;
-  const group = s('g', { class: 'series' });
-  if (joined) group.append(s('path', { class: 'line', d: 'M1 6H21', 'stroke-dasharray': dash(series.style) }));
-  else group.append(marker(series, middle, 6, 4));
-  icon.append(group);
-  return icon;
+// The entry of a series in a legend, 22 by 12 pixels.
+function symbol(series, joined) {
+  const drawn = joined ? s('path', { class: 'line', d: 'M1 6H21', 'stroke-dasharray': dash(series.style) }) : marker(series, 11, 6, 4);
+  return s('g', { class: `series ${colour(series.style)}` }, drawn);
 }
 
-// What is under the pointer, or under the arrow keys. Targets: {x, y, title, lines, radius}.
+const icon = (viewBox, drawn) => s('svg', { viewBox, width: viewBox.split(' ')[2], height: 12, 'aria-hidden': 'true' }, drawn);
+const swatch = (series, joined) => icon(joined ? '0 0 22 12' : '3 0 16 12', symbol(series, joined));
+
+// Shows the target under the pointer, or the one that the arrow keys reach. Targets: {x, y, title, lines, box}.
 const tip = document.getElementById('tip');
 function hideTip() {
   tip.hidden = true;

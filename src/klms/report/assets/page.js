@@ -1,12 +1,12 @@
-// The page: sections of tables and figures, dark and light, and for a live page the news every few seconds.
-// What a reader has chosen (hidden series, panels, order) outlives a redraw.
+// The page: sections of tables and figures, dark and light colours, and new data every few seconds if the page is live.
+// What the reader has chosen (hidden series, panels, order) survives a redraw.
 const chosen = { hidden: new Map(), view: new Map(), panel: new Map(), sorted: new Map(), open: new Set() };
 const kept = (map, key, fresh) => map.get(key) || map.set(key, fresh()).get(key);
 const sizes = new ResizeObserver((entries) => {
   for (const { target } of entries) if (target.redraw && target.clientWidth !== target.drawn) target.redraw();
 });
 
-function drawFigure(task, figure, files) {
+function drawFigure(task, figure, csv) {
   figure.key = `${task.slug}/${figure.id}`;
   const hidden = kept(chosen.hidden, figure.key, () => new Set());
   const view = kept(chosen.view, figure.key, () => ({ hidden, whole: false, logX: null }));
@@ -28,15 +28,29 @@ function drawFigure(task, figure, files) {
     },
   }, figure.panels.map((one) => h('option', { selected: one === panel }, one.name))) : null;
 
+  function draw(width) {
+    if (figure.kind === 'curves') return drawCurves(figure, width, view);
+    return { heat: drawHeat, steps: drawSteps, bars: drawBars }[figure.kind](figure, panel, width, hidden);
+  }
+  function download() {
+    let entries = [];
+    if (figure.kind === 'curves') {
+      entries = seriesEntries(figure).filter(({ members }) => members.some((series) => !hidden.has(series.name)))
+        .map((entry) => [entry.label, symbol(entry.shown, figure.joined)]);
+    } else if (figure.kind === 'bars' && hasLegend(figure)) {
+      entries = figure.parts.map((part, index) => [part, partSymbol(index, figure.parts.length)]).filter(([part]) => !hidden.has(part));
+    }
+    const title = `${figure.title}: ${[panel && panel.name, task.title].filter(Boolean).join('; ')}`;
+    save(`${task.slug}-${figure.id}.svg`, svgFile(title, draw(FILE_WIDTH), entries));
+  }
   function redraw() {
     hideTip();
     const focused = document.activeElement && document.activeElement.dataset.key;
     const width = plot.clientWidth;
     plot.drawn = width;
     if (width < 50) return;
-    const draw = { curves: drawCurves, heat: drawHeat, steps: drawSteps, bars: drawBars }[figure.kind];
-    const svg = figure.kind === 'curves' ? draw(figure, width, view) : draw(figure, panel, width, hidden);
-    svg.setAttribute('aria-label', `${figure.title}. ${figure.caption} Arrow keys go from point to point.`);
+    const svg = draw(width);
+    svg.setAttribute('aria-label', `${figure.title}. ${figure.caption} Arrow keys move from point to point.`);
     plot.replaceChildren(svg);
     const made = figure.kind === 'curves' ? curvesLegend(figure, view, plot, redraw)
       : figure.kind === 'bars' ? barsLegend(figure, hidden, redraw) : null;
@@ -45,9 +59,11 @@ function drawFigure(task, figure, files) {
   }
   plot.redraw = redraw;
   sizes.observe(plot);
-  const links = files.map((ending) => h('a', { href: `figures/${task.slug}-${figure.id}.${ending}` }, ending.toUpperCase()));
+  const files = h('div', { class: 'files' },
+    csv ? h('a', { href: `figures/${task.slug}-${figure.id}.csv`, title: 'the numbers of this figure' }, 'CSV') : null,
+    h('button', { type: 'button', title: 'save this figure as a file', 'data-key': `${figure.key}/svg`, onclick: download }, 'SVG'));
   return h('figure', { id: `${task.slug}-${figure.id}` },
-    h('div', { class: 'head' }, h('h3', null, figure.title), links.length ? h('div', { class: 'files' }, links) : null),
+    h('div', { class: 'head' }, h('h3', null, figure.title), files),
     h('figcaption', null, figure.caption), select, plot, legend);
 }
 
@@ -56,19 +72,19 @@ function refocus(key, inside) {
   if (element) element.focus({ preventScroll: true });
 }
 
-function drawTask(task, files) {
+function drawTask(task, csv) {
   const sorted = kept(chosen.sorted, task.slug, () => ({ column: null, down: false }));
   const note = task.table.paper
-    ? `The paper's numbers are from ${task.table.paper}. Model, rounds and amount of data are not those of the runs here: `
-      + 'they are a landmark, not a comparison.'
+    ? `The paper's numbers are from ${task.table.paper}. Its model, rounds and amount of data differ from those of the runs here, `
+      + 'so its numbers are for orientation only.'
     : '';
-  const notes = `Mean ± sample deviation over seeds; a header sorts. Bits are those of messages that were sent and decoded. ${note}`;
+  const notes = `Mean ± sample standard deviation over seeds. Click a header to sort. Bits are those of messages that were sent and decoded. ${note}`;
   return h('section', { id: task.slug },
     h('h2', null, task.title),
     h('p', { class: 'sub' }, task.subtitle),
     drawTable(task, sorted),
     h('p', { class: 'note' }, notes),
-    h('div', { class: 'figures' }, task.figures.map((figure) => drawFigure(task, figure, files))),
+    h('div', { class: 'figures' }, task.figures.map((figure) => drawFigure(task, figure, csv))),
     drawRuns(task, chosen.open));
 }
 
@@ -80,17 +96,21 @@ function render(data, live) {
   const methods = new Set(data.tasks.flatMap((task) => task.table.rows.map((row) => row.method)));
   const count = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
   const facts = `${count(data.runs, 'run')}, ${count(methods.size, 'method')}`;
-  const going = data.going ? (live ? ', following' : ', some not finished') : live ? ', all finished' : '';
-  document.getElementById('state').replaceChildren(h('span', { class: live ? 'live' : null }, facts + going));
+  const state = data.all_finished ? (live ? ', all finished' : '') : ', some not finished';
+  document.getElementById('state').replaceChildren(h('span', { class: live ? 'live' : null }, facts + state));
   const titles = data.tasks.map((task) => task.title);
   const name = (task) => (titles.filter((title) => title === task.title).length > 1 ? `${task.title}; ${task.subtitle}` : task.title);
   document.getElementById('tasks').replaceChildren(
     ...(data.tasks.length > 1 ? data.tasks.map((task) => h('a', { href: `#${task.slug}` }, name(task))) : []));
-  const skipped = data.skipped.length ? h('details', { class: 'notice' },
-    h('summary', null, `${count(data.skipped.length, 'folder')} left out`),
-    h('ul', null, data.skipped.map((one) => h('li', null, `${one.name}: ${one.why}`)))) : null;
+  const remarks = (list, summary) => (list.length ? h('details', { class: 'notice' },
+    h('summary', null, summary),
+    h('ul', null, list.map((one) => h('li', null, `${one.name}: ${one.why}`)))) : null);
+  const notices = [
+    remarks(data.left_out, `${count(data.left_out.length, 'folder')} left out`),
+    remarks(data.incomplete, `${count(data.incomplete.length, 'run')} incomplete`),
+  ];
   const empty = data.tasks.length ? null : h('p', { class: 'notice' }, 'No run has finished a round yet.');
-  main.replaceChildren(...[skipped, empty].filter(Boolean), ...data.tasks.map((task) => drawTask(task, data.files)));
+  main.replaceChildren(...[...notices, empty].filter(Boolean), ...data.tasks.map((task) => drawTask(task, data.csv)));
   main.querySelectorAll('.plot').forEach((plot) => plot.redraw());
   window.scrollTo(0, scroll);
   if (focused) refocus(focused, main);
@@ -123,7 +143,7 @@ if (data.poll) {
       const news = await answer.text();
       if (news !== last) render(JSON.parse((last = news)), true);
     } catch {
-      document.getElementById('state').textContent = 'The server does not answer; this is the last that it said.';
+      document.getElementById('state').textContent = 'The server does not answer. This page shows its last data.';
       last = '';
     }
     setTimeout(ask, data.poll * 1000);

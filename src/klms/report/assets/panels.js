@@ -1,4 +1,4 @@
-// Figures that show a panel at a time: heat maps, steps, stacked bars.
+// Figures that show one panel at a time: heat maps, steps, stacked bars.
 const HEAT = ['440154', '472d7b', '3b528b', '2c728e', '21918c', '28ae80', '5ec962', 'addc30', 'fde725'];
 
 function heatColour(share) {
@@ -91,7 +91,7 @@ function drawSteps(figure, panel, width) {
   return svg;
 }
 
-// Ten or fewer parts have the colours of the page; more of them go around the colour wheel.
+// Up to ten parts have the colours of the page; more are spread over the colour wheel.
 function partFill(index, count) {
   return count <= 10 ? { class: `part h${index} k0` } : { fill: `hsl(${Math.round((index * 360) / count)} 58% ${index % 2 ? 62 : 48}%)` };
 }
@@ -99,10 +99,10 @@ function partFill(index, count) {
 function drawBars(figure, panel, width, hidden) {
   const shownParts = figure.parts.map((part) => !hidden.has(part));
   const sums = panel.values.map((values) => values.reduce((sum, value, index) => sum + (shownParts[index] ? value : 0), 0));
-  return figure.lying ? lyingBars(figure, panel, width, shownParts, sums) : standingBars(figure, panel, width, shownParts, sums);
+  return figure.horizontal ? horizontalBars(figure, panel, width, shownParts, sums) : verticalBars(figure, panel, width, shownParts, sums);
 }
 
-function lyingBars(figure, panel, width, on, sums) {
+function horizontalBars(figure, panel, width, on, sums) {
   const above = width < 560;
   const letters = Math.min(Math.max(...panel.categories.map((name) => name.length)), above ? Math.floor(width / 7) : 36);
   const left = above ? 4 : letters * 6.5 + 12;
@@ -128,7 +128,7 @@ function lyingBars(figure, panel, width, on, sums) {
       const box = { x: x(sum), y: top, width: x(sum + value) - x(sum), height: 16 };
       sum += value;
       svg.append(s('rect', { ...box, ...partFill(index, figure.parts.length), 'data-part': part }));
-      const lines = [`${part} ${shown(value, 3)}`, `of ${shown(sums[row], 3)}`];
+      const lines = [`${part} ${shown(value, 3)}`, `total ${shown(sums[row], 3)}`];
       targets.push({ x: box.x + box.width / 2, y: top + 8, box, title: name, lines });
     });
   });
@@ -136,7 +136,7 @@ function lyingBars(figure, panel, width, on, sums) {
   return svg;
 }
 
-function standingBars(figure, panel, width, on, sums) {
+function verticalBars(figure, panel, width, on, sums) {
   const height = Math.round(Math.max(250, Math.min(370, width * 0.62)));
   const count = panel.categories.length;
   const { svg, y, left, right, bottom } = frame(width, height, [], [0, ...sums], { label: figure.categories }, figure.axis, { zero: true });
@@ -159,7 +159,7 @@ function standingBars(figure, panel, width, on, sums) {
       const box = { x: middle - bar / 2, y: y(sum + value), width: bar, height: y(sum) - y(sum + value) };
       sum += value;
       svg.append(s('rect', { ...box, ...partFill(k, figure.parts.length), 'data-part': part }));
-      const lines = [`${part}: ${shown(value)}`, `of ${shown(sums[index])}`];
+      const lines = [`${part}: ${shown(value)}`, `total ${shown(sums[index])}`];
       targets.push({ x: middle, y: box.y + box.height / 2, box, title: `${figure.categories} ${name}`, lines });
     });
   });
@@ -167,12 +167,13 @@ function standingBars(figure, panel, width, on, sums) {
   return svg;
 }
 
+const partSymbol = (index, count) => s('g', null, s('rect', { x: 5, width: 12, height: 12, rx: 3, ...partFill(index, count) }));
+const hasLegend = (figure) => figure.parts.length > 1 && figure.parts.length <= 20;
+
 function barsLegend(figure, hidden, redraw) {
-  if (figure.parts.length < 2 || figure.parts.length > 20) return null;
+  if (!hasLegend(figure)) return null;
   const box = h('div', { class: 'legend', role: 'group', 'aria-label': 'Parts' });
   figure.parts.forEach((part, index) => {
-    const icon = s('svg', { width: 12, height: 12, 'aria-hidden': 'true' });
-    icon.append(s('rect', { width: 12, height: 12, rx: 3, ...partFill(index, figure.parts.length) }));
     box.append(h('button', {
       type: 'button',
       'aria-pressed': String(!hidden.has(part)),
@@ -181,7 +182,7 @@ function barsLegend(figure, hidden, redraw) {
         if (!hidden.delete(part)) hidden.add(part);
         redraw();
       },
-    }, icon, part));
+    }, icon('5 0 12 12', partSymbol(index, figure.parts.length)), part));
   });
   return box;
 }

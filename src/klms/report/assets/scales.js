@@ -1,4 +1,4 @@
-// From numbers to pixels, and the numbers that are written along an axis.
+// Scales from numbers to pixels, and the ticks along an axis.
 function nice(low, high, count) {
   const raw = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
@@ -17,12 +17,12 @@ function logTicks(low, high, count) {
     for (const factor of factors) ticks.push(Number((factor * 10 ** power).toPrecision(6)));
   }
   ticks = ticks.filter((tick) => tick >= low * 0.999 && tick <= high * 1.001);
-  if (ticks.length < 2) return nice(low, high, Math.min(4, count)); // less than a decade: as on a plain axis
+  if (ticks.length < 2) return nice(low, high, Math.min(4, count)); // less than a decade: ticks as on a linear axis
   const skip = Math.ceil(ticks.length / count);
   return ticks.filter((_, index) => index % skip === 0);
 }
 
-// `values` decide the range, with some air around; from zero where `zero` says so.
+// The range covers `values` with a margin, and starts at zero if `zero` is set.
 function scale(values, from, to, { log = false, zero = false, count = 6, air = 0.04, tight = false } = {}) {
   const usable = values.filter((value) => Number.isFinite(value) && (!log || value > 0));
   let low = usable.length ? usable.reduce((a, b) => Math.min(a, b)) : log ? 0.1 : 0;
@@ -44,7 +44,7 @@ function scale(values, from, to, { log = false, zero = false, count = 6, air = 0
 
 const tickText = (value) => (Math.abs(value) >= 1e6 ? `${shown(value / 1e6, 3)}M` : shown(value, 6));
 
-// The frame of a plot: grid, numbers, and what the axes are.
+// The frame of a plot: grid, ticks and labels of the axes.
 function frame(width, height, xValues, yValues, xAxis, yAxis, options = {}) {
   const narrow = width < 420;
   const bottom = height - 38;

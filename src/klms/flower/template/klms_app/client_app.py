@@ -1,4 +1,4 @@
-"""The client: `partition-id` in its node config says which one."""
+"""The client, whose number is `partition-id` in the node config."""
 
 from klms.flower import client_app
 

@@ -1,4 +1,4 @@
-"""The server: goes on with the run in `run-folder`, if there is one."""
+"""The server, which resumes the run in `run-folder` if there is one."""
 
 from klms.flower import server_app
 

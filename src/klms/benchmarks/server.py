@@ -1,0 +1,124 @@
+"""The bench behind `klms bench server`: time and memory to decode and aggregate the messages of many clients.
+
+The server keeps running sums, so its memory must not grow with the number of clients, and its time must be linear in
+it. Messages are made first and wait in a file, as they would in a network's buffers.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from klms.benchmarks.codec import peak_extra_bytes
+from klms.compressors.layout import Layout
+from klms.compressors.schemes import SCHEMES
+from klms.learning.schedule import Schedule
+from klms.methods.base import Method
+from klms.methods.dense import Dense
+from klms.methods.fedpm import FedPM, FedPMSettings
+
+if TYPE_CHECKING:
+    from klms.learning.learner import Learner
+
+SCHEME_NAMES = ("eden", "qsgd", "qsgd-klms", "mask-klms")
+_BUCKETS = 16  # distinct updates; every message still has a key of its own
+
+
+@dataclass(frozen=True)
+class Row:
+    """One round of aggregation."""
+
+    scheme: str
+    parameters: int
+    messages: int
+    seconds: float
+    ms_per_message: float
+    bits_per_parameter: float
+    peak_bytes: int | None
+    """Memory above what the process had before the round; None where the system does not tell."""
+    peak_models: float | None
+    """The same in units of the model's float32 size."""
+
+
+def run(
+    *, schemes: Sequence[str] = SCHEME_NAMES, d: int = 1_000_000, messages: Sequence[int] = (250, 500, 1000)
+) -> Iterator[Row]:
+    """Yield one row per scheme and number of messages."""
+    for name in schemes:
+        method = _method(name, d)
+        with tempfile.TemporaryDirectory() as folder:
+            sizes = _write_messages(method, max(messages), Path(folder) / "messages")
+            _aggregate(method, Path(folder) / "messages", sizes[:2])  # compiles
+            for count in messages:
+                yield _measure(name, method, Path(folder) / "messages", sizes[:count])
+
+
+def _method(scheme: str, d: int) -> Method:
+    layout = Layout(("weights",), ((d,),))
+    compressor = SCHEMES[scheme].create(layout, {})
+    learner = cast("Learner", SimpleNamespace(layout=layout, network=SimpleNamespace(initial=lambda seed: _zeros(d))))
+    schedule = Schedule(1, 1, 0.1, "sgd")
+    if SCHEMES[scheme].codes == "masks":
+        return FedPM(learner, 1, 1, compressor, schedule, FedPMSettings())
+    return Dense(learner, 1, 1, compressor, schedule, 1.0)
+
+
+def _zeros(d: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.zeros(d, dtype=np.float32)
+
+
+def _write_messages(method: Method, count: int, file: Path) -> list[int]:
+    """Write the messages of `count` clients to a file, and return their sizes."""
+    rng = np.random.default_rng(0)
+    state = method.init()
+    masks = isinstance(method, FedPM)
+    updates = [
+        (rng.beta(60, 60, method.layout.d) if masks else rng.normal(0, 0.01, method.layout.d)).astype(np.float32)
+        for _ in range(_BUCKETS)
+    ]
+    sizes = []
+    with file.open("wb") as out:
+        for client in range(count):
+            message = method.compressor.encode(
+                updates[client % _BUCKETS], state.shared, key=method.key(1, client), rng=rng
+            )
+            sizes.append(out.write(message))
+    return sizes
+
+
+def _aggregate(method: Method, file: Path, sizes: Sequence[int]) -> None:
+    """Do what the engine does with a round's messages."""
+    state = method.init()
+    received = method.receive(state)
+    with file.open("rb") as messages:
+        for client, size in enumerate(sizes):
+            received.add(method.decode(state, client, messages.read(size)), size)
+    method.aggregate(state, received)
+
+
+def _measure(scheme: str, method: Method, file: Path, sizes: Sequence[int]) -> Row:
+    peak = peak_extra_bytes(lambda: _aggregate(method, file, sizes))
+    started = time.perf_counter()
+    _aggregate(method, file, sizes)
+    seconds = time.perf_counter() - started
+    d = method.layout.d
+    return Row(
+        scheme=scheme,
+        parameters=d,
+        messages=len(sizes),
+        seconds=seconds,
+        ms_per_message=1000 * seconds / len(sizes),
+        bits_per_parameter=8 * sum(sizes) / len(sizes) / d,
+        peak_bytes=peak,
+        peak_models=None if peak is None else peak / (4 * d),
+    )
+
+
+def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
+    """Return the rows for machines."""
+    return [asdict(row) for row in rows]

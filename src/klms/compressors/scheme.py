@@ -1,0 +1,80 @@
+"""What a scheme says of itself. Command line, benches, methods, Flower and reports derive everything from it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from klms.compressors.base import Compressor
+from klms.compressors.layout import Layout
+from klms.errors import InvalidArgument
+
+
+class Settings(BaseModel):
+    """Settings of a scheme or a method: each field has its default, its bounds and its description here only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def taken_from(cls, config: BaseModel) -> Self:
+        """Return these settings with the values that a larger configuration has for them."""
+        return cls.checked({name: getattr(config, name) for name in cls.model_fields})
+
+    @classmethod
+    def checked(cls, values: Mapping[str, object]) -> Self:
+        """Return the settings with these values; an `InvalidArgument` names every value that does not fit."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise InvalidArgument(reasons(error)) from error
+
+
+def reasons(error: ValidationError) -> str:
+    """Say what is wrong with which setting, in one line."""
+    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+
+
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True)
+class Scheme(Generic[S]):
+    """A way to turn updates, or masks, into bytes."""
+
+    name: str
+    title: str
+    reference: str
+    family: str
+    """Schemes of one family share a colour in reports."""
+    settings: type[S]
+    make: Callable[[Layout, S, int | None], Compressor]
+    """Build the compressor. The last argument is the number of threads, which changes no byte."""
+    wire_number: int | None = None
+    """Number in the envelope of its messages; None for schemes whose messages are the codec's own."""
+    codes: Literal["updates", "masks"] = "updates"
+    unbiased: Callable[[S], bool] = lambda settings: True
+    """Whether the mean of the decoded update is the update, at these settings."""
+    directions_only: bool = False
+    """Whether messages carry no lengths, so that the server must choose a step size."""
+    needs_error_feedback: bool = False
+    """Whether clients must add what a message lost to their next update."""
+    needs_side_information: bool = False
+    """Whether server and clients share more than the model and the key."""
+    operating_points: tuple[Mapping[str, Any], ...] = ({},)
+    """Settings at which `klms bench mean` measures it; none for schemes whose error there would say nothing."""
+
+    @property
+    def takes_rate(self) -> bool:
+        """Whether the bits per parameter can be set."""
+        return "rate" in self.settings.model_fields
+
+    @property
+    def max_rate(self) -> float:
+        """Highest rate in bits per parameter, for a scheme that takes one."""
+        bounds = [limit.le for limit in self.settings.model_fields["rate"].metadata if hasattr(limit, "le")]
+        return float(bounds[0])
+
+    def create(self, layout: Layout, values: Mapping[str, object], threads: int | None = None) -> Compressor:
+        """Build the compressor from settings by name; those that are not given keep their defaults."""
+        return self.make(layout, self.settings.checked(values), threads)

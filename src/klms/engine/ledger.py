@@ -1,0 +1,133 @@
+"""The ledger of a run: one record per round, written by the engine and read by everybody else.
+
+A record is one line of JSON. Its fields are declared here and nowhere else; a method, a user's own metric or a newer
+release may add fields, which are kept as `extra` numbers. Nothing here needs torch.
+"""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from klms.errors import RunFolderError
+
+WORK_PHASES = ("train", "encode", "decode", "aggregate")
+"""Phases that count as work of clients and server; evaluation does not."""
+
+
+class LedgerRecord(BaseModel):
+    """What happened in one round."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    round: int = Field(ge=1)
+    clients: tuple[int, ...] = ()
+    """Clients whose messages were aggregated."""
+    digest: str = ""
+    """Digest of all messages in order: two engines, or a run and its repetition, show here that they agree."""
+    uplink_bytes: int = Field(ge=0, lt=2**63)
+    """Bytes of all messages that were aggregated."""
+    downlink_bytes: int = Field(0, ge=0, lt=2**63)
+    bits_per_parameter: float = Field(ge=0)
+    """`8 * len(message) / d`, averaged over the messages of the round; 0 in a round that was skipped."""
+    passed_over: float | None = None
+    """1 if too few clients answered and the model was left unchanged."""
+
+    accuracy: float | None = None
+    accuracy_averaged: float | None = None
+    accuracy_of_sample: float | None = None
+    nll: float | None = None
+    ece: float | None = None
+    loss: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+
+    kl_bits_per_parameter: float | None = None
+    block_kl_bits: float | None = None
+    """Mean KL per block, in bits."""
+    blocks: float | None = None
+    index_bits_per_parameter: float | None = None
+    block_size_bits_per_parameter: float | None = None
+    update_round: float | None = None
+    full_round: float | None = None
+    kl_by_layer: tuple[float, ...] | None = None
+
+    replies: dict[str, int] | None = None
+    """On Flower: how many replies counted, and how many did not, by cause."""
+    payload_bytes: int | None = None
+    """On Flower: bytes of the messages with their frames."""
+    seconds: dict[str, float] = Field(default_factory=dict)
+    """Seconds per phase; the only field that differs between machines."""
+
+    @property
+    def aggregated(self) -> bool:
+        """Whether the round changed the model."""
+        return not self.passed_over
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the model was evaluated after this round."""
+        return self.accuracy is not None or self.loss is not None
+
+    def numbers(self) -> dict[str, float]:
+        """Every scalar of the record by name, nested ones as `seconds/train`; for trackers and spreadsheets."""
+        found: dict[str, float] = {}
+        for name, value in self.model_dump(exclude_none=True, exclude={"round"}).items():
+            nested = (
+                {f"{name}/{inner}": number for inner, number in value.items()} if isinstance(value, Mapping) else {}
+            )
+            for key, number in (nested or {name: value}).items():
+                if isinstance(number, (int, float)) and abs(number) < 2**63:
+                    found[key] = float(number)
+        return found
+
+    def to_json(self) -> str:
+        """One line of JSON, identical for identical records."""
+        return json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        """Undo `to_json`; a `RunFolderError` says what is wrong with the line."""
+        try:
+            return cls.model_validate_json(line)
+        except (ValidationError, RecursionError) as error:
+            raise RunFolderError(_reason(error)) from error
+
+
+def _reason(error: ValidationError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
+
+
+def bits_per_parameter(records: Iterable[LedgerRecord]) -> float:
+    """The bitrate of a run: the mean over the rounds that were aggregated; 0 if there is none.
+
+    Skipped rounds sent nothing that counts, so they neither add bits nor lower the average.
+    """
+    rates = [record.bits_per_parameter for record in records if record.aggregated]
+    return statistics.fmean(rates) if rates else 0.0
+
+
+def seconds_by_phase(records: Iterable[LedgerRecord]) -> dict[str, float]:
+    """Seconds of each phase, summed over rounds."""
+    total: dict[str, float] = {}
+    for record in records:
+        for phase, value in record.seconds.items():
+            total[phase] = total.get(phase, 0.0) + value
+    return total
+
+
+def coding_share(records: Sequence[LedgerRecord]) -> float | None:
+    """Encoding and decoding as a fraction of the working time of clients and server; None if no time was recorded."""
+    spent = seconds_by_phase(records)
+    work = sum(spent.get(phase, 0.0) for phase in WORK_PHASES)
+    return (spent.get("encode", 0.0) + spent.get("decode", 0.0)) / work if work else None
+
+
+def last_evaluated(records: Sequence[LedgerRecord]) -> LedgerRecord | None:
+    """The last record that holds an evaluation."""
+    return next((record for record in reversed(records) if record.evaluated), None)

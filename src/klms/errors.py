@@ -1,0 +1,41 @@
+"""Every error that klms raises on purpose, in one tree: catch `KLMSError` and you have caught them all."""
+
+
+class KLMSError(Exception):
+    """Base class of every error that klms raises on purpose."""
+
+
+class CorruptMessage(KLMSError):
+    """The bytes are not a well-formed message: truncated, extended, flipped, or never a message at all."""
+
+
+class UnsupportedMessage(KLMSError):
+    """The bytes follow a version or use a feature of the format that this release does not know."""
+
+
+class SideInformationMismatch(KLMSError):
+    """The message is well-formed but was made with another `p`, key or block map: decoding it would yield noise."""
+
+
+class InvalidArgument(KLMSError, ValueError):
+    """An argument or a setting has a value that it cannot have."""
+
+
+class TrainingDiverged(KLMSError):
+    """Local training produced an update that is not finite; a lower learning rate usually helps."""
+
+
+class RunFolderError(KLMSError):
+    """A run folder is missing, damaged, in use, or holds another run than was expected."""
+
+
+class DataError(KLMSError):
+    """A data set cannot be obtained, or one of its files is damaged; the message names the file and the remedy."""
+
+
+class MissingExtra(KLMSError, ImportError):
+    """An optional dependency is not installed; the message names the extra that provides it."""
+
+
+class DeploymentFailed(KLMSError):
+    """A process of a Flower deployment ended, refused a request or did not answer; the message shows what it wrote."""

@@ -1,0 +1,121 @@
+"""Run the grid of an experiment: several runs at a time; complete runs are skipped and interrupted ones are resumed."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from klms.engine import local
+from klms.errors import KLMSError, RunFolderError
+from klms.experiments.catalogue import Cell, Experiment
+from klms.methods.config import RunConfig
+from klms.runs import execution
+from klms.runs.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class CellStatus:
+    """How many rounds of a cell are complete."""
+
+    cell: Cell
+    rounds: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run has all its rounds."""
+        return self.rounds >= self.cell.config.rounds
+
+
+def status(cells: Sequence[Cell], runs: Path) -> list[CellStatus]:
+    """Return the status of every cell whose run is below `runs`."""
+    return [CellStatus(cell, RunFolder(cell.folder(runs)).rounds()) for cell in cells]
+
+
+def run_cells(cells: Sequence[Cell], runs: Path, *, workers: int, report: Callable[[Cell], None]) -> None:
+    """Run the cells that are not complete, `workers` at a time in processes of their own; `report` each at its end."""
+    for cell in cells:
+        _check_settings(cell, runs)
+    left = [found.cell for found in status(cells, runs) if not found.complete]
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    if workers == 1:
+        for cell in left:
+            _run_cell(cell, runs, threads)
+            report(cell)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker)
+    try:
+        futures = {pool.submit(_run_cell, cell, runs, threads): cell for cell in left}
+        for future in as_completed(futures):
+            future.result()
+            report(futures[future])
+    except BaseException:
+        # Waiting for the other runs could take an hour. They can be resumed, so they may be stopped at any moment.
+        for process in list((getattr(pool, "_processes", None) or {}).values()):
+            process.terminate()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path) -> dict[str, Any]:
+    """Return the complete runs as one document: configuration, versions and the numbers of every seed.
+
+    Times are left out, so that the document does not depend on the machine or on interruptions.
+    """
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    versions: dict[str, str] = {}
+    for found in status(cells, runs):
+        if not found.complete:
+            continue
+        cell, folder = found.cell, RunFolder(found.cell.folder(runs))
+        versions = folder.versions()
+        entry = rows.setdefault(cell.data, {}).setdefault(
+            cell.row, {"config": comparable(cell.config, "seed"), "seeds": {}}
+        )
+        summary = execution.summarise(folder)
+        entry["seeds"][str(cell.seed)] = {
+            **{name: round(value, 6) for name, value in summary.metrics.items()},
+            "bits_per_parameter": round(summary.bits_per_parameter, 6),
+            "uplink_bytes": summary.uplink_bytes,
+        }
+        if experiment.series and cell.seed == 0:
+            records = [record.model_dump(mode="json") for record in folder.records()]
+            entry["series"] = {name: [record.get(name) for record in records] for name in experiment.series}
+            entry["layers"] = [layer.name for layer in folder.description().layers]
+    return {"experiment": experiment.name, "versions": versions, "data": rows}
+
+
+def write_beside_runs(experiment: Experiment, cells: Sequence[Cell], runs: Path) -> Path:
+    """Write the results of a part of an experiment, or of another profile, into the folder of its runs."""
+    path = runs / "results.json"
+    path.write_text(json.dumps(collect(experiment, cells, runs), indent=1) + "\n")
+    return path
+
+
+def comparable(config: RunConfig, *without: str) -> dict[str, Any]:
+    """Return the settings that decide the result of a run: not where its data set is stored."""
+    return config.model_dump(mode="json", exclude={"data_dir", *without})
+
+
+def _check_settings(cell: Cell, runs: Path) -> None:
+    folder = RunFolder(cell.folder(runs))
+    if folder.exists() and comparable(folder.config()) != comparable(cell.config):
+        raise RunFolderError(f"{folder.path} holds a run with other settings: move it away, or choose another --runs")
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    local.end_with_parent()
+
+
+def _run_cell(cell: Cell, runs: Path, threads: int) -> None:
+    try:
+        execution.start_or_resume(cell.config, cell.folder(runs), threads=threads)
+    except KLMSError as error:
+        raise KLMSError(f"{cell}: {error}") from error

@@ -1,0 +1,109 @@
+"""Which scheme compresses an update, and at which rate: what the user of Flower asked for, fitted to the model."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from klms.codec import SharedKey
+from klms.compressors.layout import Layout
+from klms.compressors.scheme import Scheme, Settings
+from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.errors import InvalidArgument
+from klms.flower.frame import OVERHEAD
+from klms.flower.model import Model
+from klms.runs.settings import check_name
+
+log = logging.getLogger("flwr")
+
+AUTO = "auto"
+DEFAULT_BITS = 1.0
+_LOW_RATE, _HIGH_RATE = "klms-rotated", "eden"  # what `auto` chooses from: the smallest errors in `klms bench mean`
+_HIGH_RATE_FROM = 2.0  # bits per parameter
+_LOW_RATE_SIZE = 250_000  # parameters: encoding takes 2 microseconds per parameter, EDEN 25 nanoseconds
+_TINY = 1024  # parameters: four kilobytes are not worth a scheme
+_LEAST_RATE = 0.005
+
+Fitted = tuple[Scheme[Settings], Settings]
+
+
+@dataclass(frozen=True)
+class CompressionPolicy:
+    """The scheme that the user named, or `auto`."""
+
+    scheme: str
+    bits: float | None
+    """Bits per parameter of the whole payload; None for a scheme whose rate cannot be set."""
+    values: Mapping[str, object]
+    """Settings of the scheme, by name."""
+    _fitted: dict[tuple[Layout, int], Fitted] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, scheme: str, bits: float | None, values: Mapping[str, object]) -> "CompressionPolicy":
+        """Check what the user asked for."""
+        check_name("scheme", scheme, [AUTO, *UPDATE_SCHEMES])
+        chosen = UPDATE_SCHEMES[_HIGH_RATE if scheme == AUTO else scheme]
+        if chosen.takes_rate:
+            if "rate" in values:
+                raise InvalidArgument("use bits_per_parameter, which counts the whole payload, instead of rate")
+            bits = DEFAULT_BITS if bits is None else bits
+            if not 0 < bits <= chosen.max_rate:
+                raise InvalidArgument(f"bits_per_parameter must be above 0 and at most {chosen.max_rate:g}, got {bits}")
+        elif bits is not None:
+            rated = " or ".join(name for name, other in UPDATE_SCHEMES.items() if other.takes_rate)
+            raise InvalidArgument(f"the rate of {scheme} cannot be set: omit bits_per_parameter, or use {rated}")
+        if scheme == AUTO and values:
+            raise InvalidArgument(f"{', '.join(values)}: settings belong to a scheme; name one with scheme=")
+        for name in values:
+            check_name(f"setting of {scheme}", name, chosen.settings.model_fields)
+        chosen.settings.checked(values)
+        return cls(scheme, bits, dict(values))
+
+    @property
+    def directions_only(self) -> bool:
+        """Whether the scheme sends no lengths, so that the server must choose a step size."""
+        return self.scheme != AUTO and UPDATE_SCHEMES[self.scheme].directions_only
+
+    def for_model(self, model: Model) -> Fitted:
+        """Return the scheme and its settings, chosen so that the whole payload keeps to the bits per parameter.
+
+        `auto` chooses the scheme of least error in `klms bench mean`: `klms-rotated` below two bits, `eden` above; and
+        `eden` for large models, for which searching candidates would take seconds.
+        """
+        if self.bits is None:
+            chosen = UPDATE_SCHEMES[self.scheme]
+            return chosen, chosen.settings.checked(self.values)
+        which = (model.layout, model.head_bytes)
+        if which not in self._fitted:
+            self._fitted[which] = self._fit(model, self.bits)
+        return self._fitted[which]
+
+    def _fit(self, model: Model, bits: float) -> Fitted:
+        d = model.layout.d
+        if d == 0 or model.size < _TINY:
+            log.warning("klms: nothing is compressed: of %d parameters, %d are in large arrays", model.size, d)
+            return UPDATE_SCHEMES["float32"], UPDATE_SCHEMES["float32"].settings()
+        room = bits * model.size - 8 * (OVERHEAD + model.head_bytes)
+        name = self.scheme
+        if name == AUTO:
+            name = _LOW_RATE if room / d < _HIGH_RATE_FROM and d <= _LOW_RATE_SIZE else _HIGH_RATE
+        scheme: Scheme[Settings] = UPDATE_SCHEMES[name]
+        rate, update = room / d, np.random.default_rng(0).standard_normal(d).astype(np.float32)
+
+        def settings() -> Settings:
+            return scheme.settings.checked({**self.values, "rate": min(max(rate, _LEAST_RATE), scheme.max_rate)})
+
+        for _ in range(2):  # headers, scales and the padding of rotations come on top of the rate: measure how much
+            if rate < _LEAST_RATE:
+                least = bits + (_LEAST_RATE - rate) * d / model.size
+                raise InvalidArgument(
+                    f"{bits:g} bits per parameter leave no room besides headers and the arrays that are sent "
+                    f"unchanged: use at least {least:.3g}"
+                )
+            compressor = scheme.make(model.layout, settings(), None)
+            message = compressor.encode(
+                update, compressor.start(), key=SharedKey(0, 0, 0), rng=np.random.default_rng(0)
+            )
+            rate -= max(0.0, 8 * len(message) - room) / d * 1.01
+        return scheme, settings()

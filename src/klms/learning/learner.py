@@ -1,0 +1,177 @@
+"""Everything that methods ask of torch: three kinds of local training, and evaluation."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from klms.compressors.layout import Layout
+from klms.errors import InvalidArgument
+from klms.learning.evaluation import classification_metrics
+from klms.learning.examples import Examples
+from klms.learning.network import Network, Vector
+from klms.learning.schedule import Schedule
+
+Penalty = Callable[[Tensor, Tensor], Tensor | float]
+"""A term that a method adds to the local loss, a function of the parameters and of where they started."""
+_BATCH = 500
+
+
+def use_one_thread() -> None:
+    """Let torch use one thread per process: on small models two are slower than one, and clients run in parallel."""
+    torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A network with its training and evaluation; vectors in, vectors out."""
+
+    network: Network
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the parameters in their vector."""
+        return self.network.layout
+
+    def train(
+        self, start: Vector, data: Examples, schedule: Schedule, rng: np.random.Generator, penalty: Penalty
+    ) -> Vector:
+        """Return the parameters after plain local training."""
+        parameters = self.network.tensor(start).requires_grad_()
+        self._descend(parameters, lambda p: p, data, schedule, rng, penalty)
+        return parameters.detach().cpu().numpy()
+
+    def train_mask(
+        self,
+        frozen: Vector,
+        theta: Vector,
+        data: Examples,
+        schedule: Schedule,
+        rng: np.random.Generator,
+        penalty: Penalty,
+        *,
+        sampled: bool = True,
+    ) -> Vector:
+        """Return the mask probabilities after FedPM's local training (Algorithm FedPM).
+
+        Every step samples a mask `m ~ Bern(sigmoid(s))` and uses `m * w`; the gradient goes straight through the
+        sampling to the scores `s`. If not `sampled`, the mask is 1 where the probability is at least one half
+        (FedMask).
+        """
+        weights = self.network.tensor(frozen)
+        scores = torch.logit(self.network.tensor(theta)).requires_grad_()
+        generator = torch.Generator(device=self.network.device).manual_seed(int(rng.integers(2**63)))
+
+        def masked(scores: Tensor) -> Tensor:
+            probability = torch.sigmoid(scores)
+            if sampled:
+                drawn = torch.rand(probability.shape, generator=generator, device=self.network.device) < probability
+            else:
+                drawn = probability >= 0.5
+            return (drawn.float() - probability.detach() + probability) * weights
+
+        self._descend(scores, masked, data, schedule, rng, penalty)
+        return torch.sigmoid(scores).detach().cpu().numpy()
+
+    def potential_gradient(
+        self, parameters: Vector, data: Examples, batch: int, precision: float, rng: np.random.Generator
+    ) -> Vector:
+        """Return `H`, an unbiased estimate of the gradient of the client's potential from one batch.
+
+        The potential is the negative log-likelihood of all of the client's data plus `precision / 2 |theta|^2`, the
+        client's share of a Gaussian prior.
+        """
+        point = self.network.tensor(parameters).requires_grad_()
+        index = rng.choice(len(data), size=min(batch, len(data)), replace=False)
+        with _mode(self.network, rng):
+            output = self.network(point, self.network.tensor(data.x[index]))
+        (gradient,) = torch.autograd.grad(self.network.loss(output, self.network.tensor(data.y[index])), point)
+        total = len(data) * gradient + precision * point.detach()
+        return total.cpu().numpy()
+
+    def predict(self, parameters: Vector, data: Examples) -> npt.NDArray[np.float64]:
+        """Return the probability of every class for every label, or the model's output if labels are not classes."""
+        point = self.network.tensor(parameters)
+        parts = []
+        with torch.no_grad(), _mode(self.network, None):
+            # Of equal size, because normalisation layers cannot use a last batch of one.
+            for x in np.array_split(data.x, math.ceil(len(data) / _BATCH)):
+                output = self.network(point, self.network.tensor(x)).double()
+                classes = _are_classes(data) and output.ndim == data.y.ndim + 1
+                parts.append((torch.softmax(output, dim=1) if classes else output).cpu().numpy())
+        table = np.concatenate(parts)
+        if not _are_classes(data) or table.ndim != data.y.ndim + 1:
+            return table
+        if table.ndim > 2:
+            table = np.moveaxis(table, 1, -1)[data.y != self._ignored]
+        diverged = ~np.isfinite(table).all(axis=1, keepdims=True)
+        return np.where(diverged, 1 / table.shape[1], table)
+
+    def metrics(self, predictions: npt.NDArray[np.float64], data: Examples) -> dict[str, float]:
+        """Return accuracy, likelihood and calibration of class probabilities, or the loss of other predictions."""
+        if _are_classes(data) and predictions.ndim == 2:
+            labels = data.y[data.y != self._ignored] if data.y.ndim > 1 else data.y
+            return classification_metrics(predictions, labels.astype(np.int64))
+        output = torch.from_numpy(predictions).float().to(self.network.device)
+        return {"loss": float(self.network.loss(output, self.network.tensor(data.y)))}
+
+    @property
+    def _ignored(self) -> int:
+        return -100 if self.network.padding is None else self.network.padding
+
+    def _descend(
+        self,
+        variable: Tensor,
+        parameters: Callable[[Tensor], Tensor],
+        data: Examples,
+        schedule: Schedule,
+        rng: np.random.Generator,
+        penalty: Penalty,
+    ) -> None:
+        """Minimise the loss and the penalty over `variable`, in place."""
+        optimizer = _optimizer(schedule, variable)
+        start = variable.detach().clone()
+        x, y = self.network.tensor(data.x), self.network.tensor(data.y)
+        with _mode(self.network, rng):
+            for index in schedule.batches(len(data), rng):
+                optimizer.zero_grad()
+                loss = self.network.loss(self.network(parameters(variable), x[index]), y[index])
+                (loss + penalty(variable, start)).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+
+
+def _are_classes(data: Examples) -> bool:
+    return data.y.dtype.kind in "iu"
+
+
+def _optimizer(schedule: Schedule, variable: Tensor) -> torch.optim.Optimizer:
+    """Return a fresh optimizer, as every client has in every round."""
+    if schedule.optimizer == "adam":
+        return torch.optim.Adam([variable], lr=schedule.lr)
+    return torch.optim.SGD([variable], lr=schedule.lr, momentum=0.9 if schedule.optimizer == "momentum" else 0.0)
+
+
+@contextmanager
+def _mode(network: Network, rng: np.random.Generator | None) -> Iterator[None]:
+    """Put the module into training mode with its own seeded randomness (dropout), or into evaluation mode.
+
+    Without a generator it is evaluation mode. Torch's global generator is left unchanged either way.
+    """
+    network.module.train(rng is not None)
+    before = {name: buffer.clone() for name, buffer in network.module.named_buffers()}
+    devices = [network.device] if network.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        if rng is not None:
+            torch.manual_seed(int(rng.spawn(1)[0].integers(2**63)))
+        yield
+    for name, buffer in network.module.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise InvalidArgument(
+                f"the model changes its buffer {name} while it runs; only parameters are sent, so that state would be "
+                "lost: make it a parameter or remove it"
+            )

@@ -1,0 +1,69 @@
+"""The state of a run between two rounds, and its bytes."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from klms.errors import CorruptMessage
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that one round hands to the next.
+
+    `shared` goes to the clients, `private` stays with the server. `memories` is what each client keeps to itself, for
+    methods that need it; it is here because the local engine plays all clients and its checkpoint must hold them.
+    """
+
+    round: int
+    """Number of completed rounds."""
+    shared: Arrays = field(default_factory=dict)
+    private: Arrays = field(default_factory=dict)
+    memories: Mapping[int, npt.NDArray[np.generic]] = field(default_factory=dict)
+
+    def after(self, shared: Arrays, private: Arrays | None = None) -> Self:
+        """Return the state one round later."""
+        return replace(self, round=self.round + 1, shared=shared, private=self.private if private is None else private)
+
+    def remembering(self, memories: Mapping[int, npt.NDArray[np.generic]]) -> Self:
+        """Return the state with what the clients of a round now remember."""
+        return replace(self, memories={**self.memories, **memories}) if memories else self
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """Return a shared array as float32."""
+        return np.asarray(self.shared[name], dtype=np.float32)
+
+    def kept(self, name: str) -> npt.NDArray[np.float64]:
+        """Return a private array as float64, for further sums."""
+        return np.asarray(self.private[name], dtype=np.float64)
+
+    def to_bytes(self, *, private: bool) -> bytes:
+        """Return what the clients receive; with `private`, what a checkpoint holds. No pickle."""
+        arrays = {f"shared.{name}": array for name, array in self.shared.items()}
+        if private:
+            arrays |= {f"private.{name}": array for name, array in self.private.items()}
+            arrays |= {f"memories.{client}": array for client, array in self.memories.items()}
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **{"round": np.array(self.round), **arrays})
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Undo `to_bytes`; raise `CorruptMessage` if the bytes are not a state."""
+        groups: dict[str, dict[str, npt.NDArray[np.generic]]] = {"shared": {}, "private": {}, "memories": {}}
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+                for name in stored.files:
+                    group, _, rest = name.partition(".")
+                    if rest:
+                        groups[group][rest] = stored[name]
+                memories = {int(client): array for client, array in groups["memories"].items()}
+                return cls(int(stored["round"]), groups["shared"], groups["private"], memories)
+        except Exception as error:  # NumPy's reader raises almost any kind, depending on where the bytes are damaged
+            raise CorruptMessage(f"the bytes are not a state: {error}") from error

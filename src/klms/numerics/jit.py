@@ -1,0 +1,32 @@
+"""How klms compiles its kernels.
+
+Kernels release the GIL and are cached on disk. They run in parallel on Python threads (see `parallel.py`) and not on
+Numba's own, whose default threading layer must not be entered from two Python threads at once, as a server does.
+
+Kernels also run as plain Python (`NUMBA_DISABLE_JIT=1`) with the same results. They therefore use only operations that
+mean the same in both: float64 arithmetic without contraction (converted by `np.float64(x)`, because Numba's `float`
+keeps a float32 as it is) and integers that never overflow. Related arguments travel as a `NamedTuple`, which Numba
+compiles and caches like separate arguments, so that the type checker catches a pair in the wrong order.
+"""
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+import numba
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile `function` on first use, and cache the result on disk if a cache folder is writable."""
+    try:
+        compiled = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # "no locator available": neither the package's folder nor the user's cache is writable
+        compiled = numba.njit(nogil=True)(function)
+    return cast(Callable[P, R], compiled)
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile `function` into every kernel that calls it. For innermost steps, where a function call is too slow."""
+    return cast(Callable[P, R], numba.njit(inline="always")(function))

@@ -1,0 +1,171 @@
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from klms.codec import SharedKey
+from klms.compressors.layout import Layout
+from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.errors import InvalidArgument, KLMSError, UnsupportedMessage
+from klms.flower.frame import OVERHEAD
+from klms.flower.model import Model
+from klms.flower.policy import CompressionPolicy
+from klms.flower.request import CompressionRequest
+
+QSGD = UPDATE_SCHEMES["qsgd"].settings.checked({"levels": 4})
+
+
+def request(**changes) -> CompressionRequest:
+    made = CompressionRequest("qsgd", QSGD, 5, 2, 1, 10, ("steps",), {"counts": np.arange(6)})
+    return replace(made, **changes)
+
+
+def test_a_request_survives_the_record():
+    sent = request()
+    read = CompressionRequest.read(sent.values())
+    for name in ("scheme", "settings", "key", "small", "sent_unchanged", "error_feedback"):
+        assert getattr(read, name) == getattr(sent, name), name
+    np.testing.assert_array_equal(read.side["counts"], np.arange(6))
+    assert list(read.agreed()) == list(sent.agreed())
+
+
+@pytest.mark.parametrize("name", list(UPDATE_SCHEMES))
+def test_a_request_carries_the_settings_of_its_scheme_only(name):
+    from flwr.app import ConfigRecord
+
+    scheme = UPDATE_SCHEMES[name]
+    sent = request(scheme=name, settings=scheme.settings(), side={})
+    values = dict(ConfigRecord(sent.values()))
+    assert {key for key in values if key.startswith("settings.")} == {
+        f"settings.{n}" for n in scheme.settings.model_fields
+    }
+    read = CompressionRequest.read(values)
+    assert read.settings == scheme.settings()
+    assert read.error_feedback == (name == "topk")
+    layout, update = Layout(("w",), ((64, 4),)), np.random.default_rng(0).standard_normal(256).astype(np.float32)
+    compressor = read.compressor(layout, 1)
+    message = compressor.encode(update, compressor.start(), key=read.key, rng=np.random.default_rng(0))
+    decoded = compressor.decode(message, compressor.start(), key=read.key).vector
+    assert float(decoded @ update) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "words"),
+    [
+        ("version", 1, UnsupportedMessage, "version 1"),
+        ("scheme", "zip", UnsupportedMessage, "'zip'"),
+        ("scheme", "fedpm", UnsupportedMessage, "'fedpm'"),
+        ("scheme", 3, InvalidArgument, "for scheme"),
+        ("seed", True, InvalidArgument, "for seed"),
+        ("settings.levels", 0, InvalidArgument, "levels"),
+        ("settings.keep", 0.1, InvalidArgument, "keep"),
+        ("sent_unchanged", "{", InvalidArgument, "for sent_unchanged"),
+        ("sent_unchanged", "3", InvalidArgument, "for sent_unchanged"),
+        ("side", b"PK no archive", InvalidArgument, "side information"),
+        ("round", None, InvalidArgument, "for round"),
+    ],
+)
+def test_a_request_that_cannot_be_met_says_why(name, value, error, words):
+    with pytest.raises(error, match=words):
+        CompressionRequest.read({**request().values(), name: value})
+
+
+def test_side_information_with_objects_in_it_is_not_loaded():
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.array([{}], dtype=object))
+    with pytest.raises(KLMSError, match="side information"):
+        CompressionRequest.read({**request().values(), "side": buffer.getvalue()})
+
+
+def test_what_both_sides_must_share_is_told_apart():
+    base = list(request().agreed())
+    assert list(request(client=3, round=9).agreed()) == base  # the frame holds these
+    changes = {
+        "seed": 6,
+        "side": {"counts": np.arange(1, 7)},
+        "scheme": "eden",
+        "settings": UPDATE_SCHEMES["qsgd"].settings(levels=5),
+        "small": 11,
+        "sent_unchanged": (),
+    }
+    for name, value in changes.items():
+        assert list(request(**{name: value}).agreed()) != base, name
+
+
+def model(d: int, bias: int = 0) -> Model:
+    arrays = {"w": np.zeros((d, 1), dtype=np.float32)}
+    return Model(arrays | ({"b": np.zeros(bias, dtype=np.float32)} if bias else {}))
+
+
+def fitted(scheme, bits, values, to):
+    chosen, settings = CompressionPolicy.of(scheme, bits, values).for_model(to)
+    return chosen.name, settings
+
+
+def test_the_default_is_the_scheme_of_least_error_within_seconds():
+    assert fitted("auto", None, {}, model(100_000))[0] == "klms-rotated"
+    assert fitted("auto", None, {}, model(1_000_000))[0] == "eden"
+    assert fitted("auto", 2.5, {}, model(100_000))[0] == "eden"
+
+
+@pytest.mark.parametrize("d", [2_049, 10_007, 70_000])
+@pytest.mark.parametrize("bits", [1.0, 2.0, 3.9])
+@pytest.mark.parametrize(("scheme", "values"), [("auto", {}), ("eden", {}), ("klms-rotated", {"bits": 6})])
+def test_a_payload_keeps_to_the_bits_whatever_the_padding(scheme, values, d, bits):
+    made = model(d, bias=10)
+    name, settings = fitted(scheme, bits, values, made)
+    update = np.random.default_rng(0).standard_normal(d).astype(np.float32)
+    compressor = UPDATE_SCHEMES[name].make(made.layout, settings, 1)
+    message = compressor.encode(update, {}, key=SharedKey(1, 2, 3), rng=np.random.default_rng(0))
+    sent = 8 * (OVERHEAD + made.head_bytes + len(message)) / made.size
+    assert 0.9 * bits < sent <= bits + 1e-9
+
+
+def test_settings_are_converted_and_keep_the_defaults_of_their_scheme():
+    _, settings = fitted("topk", None, {"keep": 1}, model(5000))
+    assert (settings.keep, type(settings.keep)) == (1.0, float)
+    assert fitted("klms-rotated", None, {}, model(5000))[1].bits == 10
+    assert fitted("qsgd-klms", None, {}, model(5000))[1].bits == 8
+
+
+def test_tiny_models_are_sent_unchanged():
+    assert fitted("auto", 1.0, {}, model(40, bias=2))[0] == "float32"
+
+
+def test_the_bits_count_the_whole_payload():
+    name, settings = fitted("auto", 1.0, {}, model(44_190, bias=236))
+    assert name == "klms-rotated"
+    assert 0.8 < settings.rate < (44_426 - 8 * (OVERHEAD + 2 + 4 * 236)) / 44_190
+    with pytest.raises(InvalidArgument, match=r"use at least 0\.1"):
+        fitted("auto", 0.1, {}, model(44_190, bias=236))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "bits", "settings", "words"),
+    [
+        ("edan", None, {}, "did you mean 'eden'"),
+        ("fedpm", None, {}, "there is no scheme 'fedpm'"),
+        ("qsgd", 1.0, {}, "rate of qsgd cannot be set: omit bits_per_parameter, or use eden or klms-rotated"),
+        ("qsgd", None, {"level": 4}, "did you mean 'levels'"),
+        ("qsgd", None, {"keep": 0.1}, "no setting of qsgd 'keep'"),
+        ("auto", None, {"bits": 6}, "name one with scheme="),
+        ("eden", None, {"rate": 1.0}, "use bits_per_parameter"),
+        ("eden", 0.0, {}, "above 0"),
+        ("auto", 9.0, {}, "at most 8"),
+        ("klms-rotated", 5.0, {}, "at most 4"),
+        ("qsgd", None, {"levels": 0}, "levels: Input should be greater"),
+        ("topk", None, {"keep": -1.0}, "keep: Input should be greater"),
+        ("qsgd-klms", None, {"selection": "best"}, "selection"),
+    ],
+)
+def test_a_wrong_policy_is_explained(scheme, bits, settings, words):
+    with pytest.raises(InvalidArgument, match=words):
+        CompressionPolicy.of(scheme, bits, settings)
+
+
+def test_schemes_that_send_directions_are_known_to_need_a_step():
+    directions = {name for name in UPDATE_SCHEMES if CompressionPolicy.of(name, None, {}).directions_only}
+    assert directions == {"signsgd", "signsgd-stochastic", "signsgd-klms"}
