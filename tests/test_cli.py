@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 import klms
 from klms.cli import app
-from klms.methods.config import RunConfig
-from klms.methods.table import METHODS
+from klms.methods.table import METHODS, RunConfig
 from tests.report.folders import write_run
 
 runner = CliRunner()

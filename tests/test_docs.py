@@ -10,7 +10,7 @@ import typer.main
 
 from klms.cli import app
 from klms.compressors.schemes import UPDATE_SCHEMES
-from klms.methods.config import RunConfig
+from klms.methods.table import RunConfig
 from tests.support.messages import GOLDEN_WITH_EVERYTHING
 
 ROOT = Path(__file__).parents[1]

@@ -37,11 +37,10 @@ def tail_probability(log_ratios: npt.ArrayLike, kl: float, overhead: float) -> f
 def epsilon(overhead: float, tails: Sequence[float]) -> float:
     """Return the `epsilon` of Theorem 1 for clients with these tail probabilities.
 
-    Use it with one client. There it is the bound of Chatterjee and Diaconis, which holds; and since the gap of a mean
-    over clients is at most the mean of their gaps, it serves for any number of clients. The product over clients, as
-    printed in the paper, is too good to be true: its proof treats the tuples of candidates of all clients as
-    independent although they share candidates. The tests show both: for 10 clients with 512 candidates each, the gap
-    exceeds the printed bound in 97 of 100 draws, where the theorem promises one in a thousand.
+    Use it with one client: there it is the bound of Chatterjee and Diaconis, and since the gap of a mean over clients
+    is at most the mean of their gaps, it serves for any number. The product over clients, as printed in the paper, does
+    not hold: its proof treats tuples of candidates as independent although they share candidates. In the tests, with 10
+    clients and 512 candidates, the gap exceeds it in 97 of 100 draws, where the theorem promises one in a thousand.
 
     >>> round(epsilon(overhead=20.0, tails=[0.0] * 2), 4)
     0.0312
@@ -68,19 +67,13 @@ def gap_bound(norm: float, eps: float) -> tuple[float, float]:
 
 
 def survived_fraction(
-    bits: int,
-    rho: float,
-    *,
-    selection: Selection = "sample",
-    trials: int = 4000,
-    rng: np.random.Generator,
+    bits: int, rho: float, *, selection: Selection = "sample", trials: int = 4000, rng: np.random.Generator
 ) -> float:
     """Estimate the fraction of the update `q - p` that arrives in expectation.
 
-    A block is coded with `bits` bits, `rho` bits per bit of its KL. The simulation is of a Gaussian block with i.i.d.
-    candidates. With mean shift `mu` its KL is `|mu|^2 / 2` nats, and only the component of a candidate along `mu`
-    matters to its score, so one dimension suffices: up to a constant, the scores are `|mu| z_k`, and a true sample of
-    `q` scores `|mu|^2` on average.
+    A Gaussian block with i.i.d. candidates is coded with `bits` bits, `rho` bits per bit of its KL. With mean shift
+    `mu` its KL is `|mu|^2 / 2` nats, and only the component of a candidate along `mu` matters: up to a constant, the
+    scores are `|mu| z_k`, and a true sample of `q` scores `|mu|^2` on average.
     """
     bits, trials = integer("bits", bits, 1, 24), integer("trials", trials, 1, 10**9)
     if not (rho > 0 and math.isfinite(rho)):

@@ -18,6 +18,7 @@ from klms import (
     fixed_blocks,
     inspect,
 )
+from klms.benchmarks.codec import survived
 from klms.errors import InvalidArgument
 from tests.codec import reference
 from tests.support.messages import KEY, example, resealed
@@ -75,35 +76,21 @@ def test_sample_draws_a_path_from_the_softmax_over_all_paths():
     assert stats.chisquare(list(counts.values()), expected).pvalue > 1e-6
 
 
-def survived(codec: Codec, share_of_bits: float, d: int = 200_000) -> float:
-    """Which part of `q - p` arrives, for p = 1/2 at 0.05 bits of KL per parameter."""
-    rate, low, high = 0.05, 0.0, 0.45
-    for _ in range(50):
-        shift = (low + high) / 2
-        kl = (0.5 + shift) * np.log2(1 + 2 * shift) + (0.5 - shift) * np.log2(1 - 2 * shift)
-        low, high = (shift, high) if kl < rate else (low, shift)
-    step = shift * np.random.default_rng(1).choice([-1.0, 1.0], d)
-    q, p = Bernoulli(0.5 + step), Bernoulli(np.full(d, 0.5))
-    blocks = fixed_blocks(d, round(codec.bits * share_of_bits / rate))
-    message = codec.encode(q, p, blocks, key=KEY, rng=np.random.default_rng(2))
-    return float((codec.decode(message, p, key=KEY, blocks=blocks) - 0.5) @ step / (step @ step))
-
-
 @pytest.mark.parametrize(
     ("selection", "bits", "memory", "least"),
     [("sample", 4, 4, 0.78), ("greedy", 4, 4, 0.89), ("sample", 4, 6, 0.82), ("greedy", 4, 6, 0.91)],
 )
 def test_more_of_the_update_survives_than_without_memory(selection, bits, memory, least):
     """At KL = bits; 2,500 blocks, whose mean has a deviation of 0.006. Without memory 8 bits carry 0.74 and 0.85."""
-    with_memory = survived(Codec(bits=bits, memory=memory, selection=selection), 1.0)
+    with_memory = survived(bits, memory, selection, d=200_000)
     assert with_memory > least
-    assert with_memory > survived(Codec(bits=8, selection=selection), 1.0)
+    assert with_memory > survived(8, 0, selection, d=200_000)
 
 
 def test_matched_carries_all_of_the_update_where_it_can():
     """With KL = 0.7 of the bits, `sample` carries too little and `greedy` too much."""
     shares = {
-        selection: survived(Codec(bits=4, memory=4, selection=selection), 0.7)
+        selection: survived(4, 4, selection, kl_over_bits=0.7, d=200_000)
         for selection in ("sample", "matched", "greedy")
     }
     assert shares["sample"] < 0.96 < shares["matched"] < 1.03 < shares["greedy"]

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from klms import CorruptMessage, SharedKey, SideInformationMismatch
 from klms.compressors.drive import Drive
-from klms.compressors.eden import Eden
+from klms.compressors.eden import Eden, normal_levels
 from klms.compressors.klms_rotated import KLMSRotated
 from klms.compressors.layout import Layout
-from klms.compressors.normal_levels import normal_levels
 from klms.compressors.qsgd import QSGD
 from klms.compressors.rotation import Rotation, _transform
 from klms.compressors.terngrad import TernGrad

@@ -8,19 +8,15 @@ from klms import Codec, CorruptMessage, KLMSError, SharedKey, SideInformationMis
 from klms.benchmarks.codec import peak_extra_bytes
 from klms.compressors.base import Compressor, Side
 from klms.compressors.block_coder import BlockCoder
-from klms.compressors.dp_rec import DPREC
 from klms.compressors.drive import Drive
 from klms.compressors.eden import Eden
 from klms.compressors.float32 import Float32
-from klms.compressors.klms_gaussian import KLMSGaussian
-from klms.compressors.klms_mask import KLMSMask
-from klms.compressors.klms_qsgd import KLMSQSGD, round_up
+from klms.compressors.klms_gaussian import DPREC, KLMSGaussian
 from klms.compressors.klms_rotated import KLMSRotated
-from klms.compressors.klms_sign import KLMSSign
 from klms.compressors.layout import Layout
-from klms.compressors.mask import Mask
-from klms.compressors.qsgd import QSGD
-from klms.compressors.sign import Sign, plus_probability
+from klms.compressors.mask import KLMSMask, Mask
+from klms.compressors.qsgd import KLMSQSGD, QSGD, round_up
+from klms.compressors.sign import KLMSSign, Sign, plus_probability
 from klms.compressors.terngrad import TernGrad
 from klms.compressors.topk import TopK
 from tests.support.mutation import mutate

@@ -1,14 +1,19 @@
-"""Small files in the official formats, made from nothing but the formats' descriptions."""
+"""Small files in the official formats, made from nothing but the formats' descriptions, and small data sets."""
 
 import gzip
+import io
 import json
 import pickle
 import struct
+import tarfile
 import zlib
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from klms.data.dataset import Dataset, images
+from klms.data.text import Corpus
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -117,3 +122,31 @@ def leaf(path: Path, users: dict[str, tuple[list[object], list[object]]]) -> Non
         "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
     }
     path.write_text(json.dumps(content))
+
+
+def archive(path: Path, contents: dict[str, bytes]) -> Path:
+    """Write a package as npm does."""
+    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
+        for name, data in contents.items():
+            entry = tarfile.TarInfo(f"package/{name}")
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return path
+
+
+def small(owners: bool = False) -> Dataset:
+    who = (np.array([0, 1, 1]), np.array([2, 0])) if owners else (None, None)
+    return images("mnist", (grey(3), labels(3)), (grey(2), labels(2)), 10, who)
+
+
+def fields(data: object) -> dict[str, object]:
+    """The content of a data set in a form that can be compared."""
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(data).items()}
+
+
+def spoken(corpus: Corpus) -> list[list[str]]:
+    """The words of each document."""
+    return [
+        [corpus.words[token] for token in corpus.tokens[start:end]]
+        for start, end in zip(corpus.bounds, corpus.bounds[1:], strict=False)
+    ]

@@ -7,19 +7,10 @@ import numpy as np
 import pytest
 
 from klms.data import cache
-from klms.data.dataset import Dataset, images
 from klms.data.text import Document, collect
 from klms.errors import DataError
 from tests.data import files
-
-
-def small(owners: bool = False) -> Dataset:
-    who = (np.array([0, 1, 1]), np.array([2, 0])) if owners else None
-    return images("mnist", (files.grey(3), files.labels(3)), (files.grey(2), files.labels(2)), 10, who)
-
-
-def fields(data: object) -> dict[str, object]:
-    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(data).items()}
+from tests.data.files import fields, small
 
 
 @pytest.mark.parametrize("owners", [True, False])

@@ -1,12 +1,10 @@
 """CIFAR from the official files, as binaries and as pickles, and from the PNG files of the package."""
 
 import hashlib
-import io
 import json
 import pickle
 import struct
 import sys
-import tarfile
 import zlib
 from pathlib import Path
 
@@ -130,15 +128,6 @@ def test_a_missing_batch_is_asked_for(tmp_path: Path) -> None:
         cifar.cifar10_from_folder(tmp_path)
 
 
-def archive(path: Path, contents: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
-        for name, data in contents.items():
-            entry = tarfile.TarInfo(f"package/{name}")
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    return path
-
-
 def package(pictures: list[files.Bytes]) -> dict[str, bytes]:
     contents = {
         f"{name}.png": files.png(picture.reshape(2, 1024, 3), [1, 2])
@@ -151,7 +140,7 @@ PICTURES = [np.random.default_rng(i).integers(0, 256, (2, 32, 32, 3), dtype=np.u
 
 
 def test_the_package_has_one_image_per_row(tmp_path: Path) -> None:
-    data = cifar.cifar10_from_npm(archive(tmp_path / "a.tgz", package(PICTURES)))
+    data = cifar.cifar10_from_npm(files.archive(tmp_path / "a.tgz", package(PICTURES)))
     assert data.train_x.shape == (10, 3, 32, 32)
     assert np.array_equal(data.train_x[2], PICTURES[1][0].transpose(2, 0, 1))
     assert np.array_equal(data.test_x[1], PICTURES[5][1].transpose(2, 0, 1))
@@ -164,7 +153,7 @@ def test_a_file_that_the_package_lacks_is_named(tmp_path: Path, name: str) -> No
     contents = package(PICTURES)
     del contents[name]
     with pytest.raises(DataError, match=f"a.tgz lacks {name}"):
-        cifar.cifar10_from_npm(archive(tmp_path / "a.tgz", contents))
+        cifar.cifar10_from_npm(files.archive(tmp_path / "a.tgz", contents))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +161,7 @@ def test_a_file_that_the_package_lacks_is_named(tmp_path: Path, name: str) -> No
 )
 def test_labels_of_the_package_are_small_integers(tmp_path: Path, labels: bytes) -> None:
     with pytest.raises(DataError, match=r"test_lables\.json"):
-        cifar.cifar10_from_npm(archive(tmp_path / "a.tgz", package(PICTURES) | {"test_lables.json": labels}))
+        cifar.cifar10_from_npm(files.archive(tmp_path / "a.tgz", package(PICTURES) | {"test_lables.json": labels}))
 
 
 def png(width: int, height: int, depth: int, colour: int, lines: bytes) -> bytes:
@@ -224,4 +213,4 @@ def test_damage_to_a_png_is_noticed() -> None:
 def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtra, match=r"pip install 'klms\[learn\]'"):
-        cifar.cifar10_from_npm(archive(tmp_path / "a.tgz", package(PICTURES)))
+        cifar.cifar10_from_npm(files.archive(tmp_path / "a.tgz", package(PICTURES)))

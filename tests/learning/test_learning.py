@@ -3,11 +3,9 @@ import pytest
 import torch
 
 from klms.errors import InvalidArgument
-from klms.learning.evaluation import classification_metrics
-from klms.learning.examples import Examples
-from klms.learning.learner import Learner
+from klms.learning.examples import Examples, Schedule
+from klms.learning.learner import Learner, classification_metrics
 from klms.learning.network import Network, pick_device
-from klms.learning.schedule import Schedule
 from klms.runs.settings import resolve
 
 torch.set_num_threads(1)

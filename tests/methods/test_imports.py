@@ -4,7 +4,6 @@ import sys
 WITHOUT_TORCH = (
     "klms",
     "klms.methods.table",
-    "klms.methods.config",
     "klms.engine.ledger",
     "klms.engine.federation",
     "klms.runs.run_folder",

@@ -20,7 +20,7 @@ from klms import (
 from klms.compressors.block_coder import BlockCoder
 from klms.compressors.float32 import Float32
 from klms.compressors.schemes import SCHEMES
-from klms.learning.schedule import Schedule
+from klms.learning.examples import Schedule
 from klms.methods.base import Method, Received, Upload
 from klms.methods.dense import Dense
 from klms.methods.fedpm import FedPM, FedPMSettings

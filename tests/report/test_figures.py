@@ -2,9 +2,8 @@ import csv
 
 import pytest
 
-from klms.report import write as writing
-from klms.report.collect import collect
-from klms.report.document import arrange, make
+from klms.report import page
+from klms.report.document import make
 from tests.report.folders import gallery, line, write_run
 
 ALL = ["accuracy-bits", "accuracy-rounds", "accuracy-megabytes", "bits-rounds", "kl-rounds"]
@@ -12,7 +11,7 @@ ALL += ["kl-layers", "block-sizes", "phases", "split"]
 
 
 def figures(place):
-    (section,) = arrange(collect([place])).sections
+    (section,) = make([place]).sections
     return {figure.id: figure for figure in section.figures}
 
 
@@ -72,7 +71,7 @@ def test_panels_say_layers_and_clients(tmp_path):
 
 
 def test_the_page_and_one_csv_file_per_figure_are_written(tmp_path):
-    writing.write(make([gallery(tmp_path / "runs")]), tmp_path / "out")
+    page.write(make([gallery(tmp_path / "runs")]), tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "figures"}
     assert {path.name for path in (tmp_path / "out" / "figures").iterdir()} == {f"mnist-iid-lenet-{n}.csv" for n in ALL}
 
@@ -80,14 +79,14 @@ def test_the_page_and_one_csv_file_per_figure_are_written(tmp_path):
 def test_any_layer_name_can_be_written(tmp_path):
     folder = write_run(tmp_path / "a", lines=[line(1, kl=0.1)], rounds=1)
     (folder / "run.json").write_text('{"layers": [{"name": "\\ud800", "size": 1}, {"name": "\\u0001", "size": 1}]}')
-    writing.write(make([folder]), tmp_path / "out")
+    page.write(make([folder]), tmp_path / "out")
 
 
 def test_csv_holds_what_is_drawn(tmp_path):
     made = figures(gallery(tmp_path / "runs"))
 
     def rows(name):
-        writing.write_csv(made[name], tmp_path / "figure.csv")
+        page.write_csv(made[name], tmp_path / "figure.csv")
         with (tmp_path / "figure.csv").open(newline="") as file:
             return list(csv.reader(file))
 
@@ -111,5 +110,5 @@ def test_csv_holds_what_is_drawn(tmp_path):
 
 def test_a_spreadsheet_runs_no_formula_of_a_name(tmp_path):
     made = figures(write_run(tmp_path / "a", method="=HYPERLINK(0)"))
-    writing.write_csv(made["bits-rounds"], tmp_path / "figure.csv")
+    page.write_csv(made["bits-rounds"], tmp_path / "figure.csv")
     assert (tmp_path / "figure.csv").read_text().splitlines()[1].startswith("'=HYPERLINK(0)")

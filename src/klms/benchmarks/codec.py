@@ -16,12 +16,24 @@ import numpy as np
 
 import klms
 from klms.benchmarks import oracle
-from klms.codec import Bernoulli, Categorical, Codec, Distribution, Gaussian, SharedKey, fixed_blocks, inspect
+from klms.codec import (
+    Bernoulli,
+    Categorical,
+    Codec,
+    Distribution,
+    Gaussian,
+    Selection,
+    SharedKey,
+    fixed_blocks,
+    inspect,
+)
 from klms.errors import InvalidArgument
 
 FAMILIES = ("bernoulli", "ternary", "gaussian")
 BITS = (2, 4, 8, 12)
 BLOCK = 500
+TRELLISES = ((2, 0), (8, 0), (4, 4), (2, 6), (4, 6))
+"""Bits and memory whose survived part of the update is measured; the first is the paper's."""
 KL_OF_BLOCK = 8.0
 _ORACLE_WORK = 40_000_000  # candidate-coordinates: about a second
 
@@ -32,6 +44,7 @@ class Row:
 
     family: str
     bits: int
+    memory: int
     d: int
     threads: int
     encode_ns: float
@@ -64,14 +77,17 @@ def laws(family: str, d: int, rng: np.random.Generator) -> tuple[Distribution, D
     raise InvalidArgument(f"family must be one of {', '.join(FAMILIES)}; got {family!r}")
 
 
-def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool) -> Row:
-    """Encode and decode, each the best of several after one to compile; decoding hashes `p` anew each time."""
+def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool, memory: int = 0) -> Row:
+    """Encode and decode, each the best of several after one to compile; decoding hashes `p` anew each time.
+
+    With memory, blocks are smaller, so that the rate is that of `bits + memory` bits without it.
+    """
     repeats = max(3, min(6_000_000 // d, 30))
     rng = np.random.default_rng(0)
     q, p = laws(family, d, rng)
-    blocks = fixed_blocks(d, BLOCK)
+    blocks = fixed_blocks(d, BLOCK * bits // (bits + memory))
     key = SharedKey(seed=1, round=2, client=3)
-    codec = Codec(bits=bits, threads=threads)
+    codec = Codec(bits=bits, threads=threads, memory=memory)
 
     def encode() -> bytes:
         return codec.encode(q, p, blocks, key=key, rng=np.random.default_rng(1))
@@ -87,6 +103,7 @@ def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool) 
     return Row(
         family=family,
         bits=bits,
+        memory=memory,
         d=d,
         threads=threads,
         encode_ns=_best(encode, repeats) / d * 1e9,
@@ -104,19 +121,35 @@ def run(
     d: int = 2_000_000,
     scaling: Sequence[int] = (100_000, 1_000_000, 10_000_000),
 ) -> Iterator[Row]:
-    """All rows, as they are measured: the families at one size, then Bernoulli at 8 bits over sizes."""
+    """Yield the families at one size, 8 bits also as (4, 4) with memory, then Bernoulli at 8 bits over sizes."""
     cores = os.cpu_count() or 1
     for family in families:
         for b in bits:
             yield measure(family, b, d, 1, with_oracle=True)
+            if b == 8:
+                yield measure(family, 4, d, 1, with_oracle=False, memory=4)
             if cores > 1:
                 yield measure(family, b, d, cores, with_oracle=False)
     for size in scaling:
         yield measure("bernoulli", 8, size, 1, with_oracle=False)
 
 
+def survived(bits: int, memory: int, selection: Selection, *, kl_over_bits: float = 1.0, d: int = 400_000) -> float:
+    """Measure which part of `q - p` arrives, for Bernoulli blocks with p = 1/2 at 0.05 bits of KL per parameter."""
+    rate, low, high = 0.05, 0.0, 0.45
+    for _ in range(50):
+        shift = (low + high) / 2
+        kl = (0.5 + shift) * np.log2(1 + 2 * shift) + (0.5 - shift) * np.log2(1 - 2 * shift)
+        low, high = (shift, high) if kl < rate else (low, shift)
+    step = shift * np.random.default_rng(1).choice([-1.0, 1.0], d)
+    q, p, blocks = Bernoulli(0.5 + step), Bernoulli(np.full(d, 0.5)), fixed_blocks(d, round(bits * kl_over_bits / rate))
+    codec, key = Codec(bits=bits, memory=memory, selection=selection), SharedKey(seed=1, round=2, client=3)
+    message = codec.encode(q, p, blocks, key=key, rng=np.random.default_rng(2))
+    return float((codec.decode(message, p, key=key, blocks=blocks) - 0.5) @ step / (step @ step))
+
+
 def as_json(rows: Sequence[Row]) -> dict[str, object]:
-    """The rows and what they were measured with."""
+    """Return the rows and what they were measured with."""
     return {
         "klms": klms.__version__,
         "python": platform.python_version(),

@@ -8,6 +8,7 @@ messages that were decoded. What is measured is listed by the schemes themselves
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,8 @@ def make_vectors(kind: str, clients: int, d: int) -> tuple[Layout, list[Vector]]
 def real_updates(clients: int) -> tuple[Layout, list[Vector]]:
     """Return what the clients of a FedAvg run on MNIST send after two rounds: LeNet's local updates."""
     from klms.engine.federation import Federation
-    from klms.methods.config import RunConfig
     from klms.methods.dense import Dense
+    from klms.methods.table import RunConfig
 
     given = {"method": "fedavg", "data": "mnist", "model": "lenet", "clients": clients, "images": 600 * clients}
     federation = Federation.create(RunConfig.model_validate(given | {"epochs": 1, "batch": 32}))
@@ -140,14 +141,13 @@ def markdown(results: dict[str, list[dict[str, object]]]) -> str:
     rows = [Row(**row) for row in results["rows"]]  # type: ignore[arg-type]
     lines = ["| vectors | about, bits | best unbiased | setting | bits | error | ns | EDEN's error | ns | limit |"]
     lines.append("| --- " * 10 + "|")
-    for kind in dict.fromkeys(row.vectors for row in rows):
-        for rate in (0.1, 0.25, 0.5, 1, 1.5, 2):
-            row = best(rows, kind, rate)
-            eden = best([other for other in rows if other.scheme == "eden"], kind, rate)
-            lines.append(
-                f"| {kind} | {rate:g} | {row.scheme} | {row.setting} | {row.bits_per_parameter:.3f} | {row.error:.3g} "
-                f"| {row.encode_ns:.0f} | {eden.error:.3g} | {eden.encode_ns:.0f} | {row.limit:.3g} |"
-            )
+    for kind, rate in product(dict.fromkeys(row.vectors for row in rows), (0.1, 0.25, 0.5, 1, 1.5, 2)):
+        row = best(rows, kind, rate)
+        eden = best([other for other in rows if other.scheme == "eden"], kind, rate)
+        lines.append(
+            f"| {kind} | {rate:g} | {row.scheme} | {row.setting} | {row.bits_per_parameter:.3f} | {row.error:.3g} "
+            f"| {row.encode_ns:.0f} | {eden.error:.3g} | {eden.encode_ns:.0f} | {row.limit:.3g} |"
+        )
     return "\n".join(lines)
 
 
@@ -159,24 +159,17 @@ def draw(rows: Sequence[Row], clients: int, path: Path) -> None:
     names = list(dict.fromkeys(row.scheme for row in rows))
     figure = Figure(figsize=(4.6 * len(kinds) + 1.6, 4.4), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    measured = [row.bits_per_parameter for row in rows]
+    rates = np.geomspace(min(measured), max(measured), 60)
     for axes, kind in zip(panels, kinds, strict=True):
         for place, name in enumerate(names):
-            points = sorted(
-                (row.bits_per_parameter, row.error) for row in rows if row.vectors == kind and row.scheme == name
-            )
+            own = [row for row in rows if row.scheme == name]
+            points = sorted((row.bits_per_parameter, row.error) for row in own if row.vectors == kind)
             if points:
-                biased = not all(row.unbiased for row in rows if row.scheme == name)
-                axes.plot(
-                    *zip(*points, strict=True),
-                    marker="osD^vP*X"[place % 8],
-                    markersize=4,
-                    linewidth=1,
-                    linestyle=":" if biased else "-",
-                    label=f"{name} (biased)" if biased else name,
-                )
-        rates = np.geomspace(
-            min(row.bits_per_parameter for row in rows), max(row.bits_per_parameter for row in rows), 60
-        )
+                biased = not all(row.unbiased for row in own)
+                line, label = (":", f"{name} (biased)") if biased else ("-", name)
+                style = {"marker": "osD^vP*X"[place % 8], "markersize": 4, "linewidth": 1, "linestyle": line}
+                axes.plot(*zip(*points, strict=True), label=label, **style)
         axes.plot(rates, [limit(rate, clients) for rate in rates], color="black", linewidth=1, label="limit, unbiased")
         axes.set(xscale="log", yscale="log", title=f"{kind} vectors", xlabel="bits per parameter")
         axes.grid(alpha=0.3)

@@ -1,7 +1,6 @@
-"""The paper's own algorithm, written plainly: K i.i.d. candidates a block from NumPy, in a loop over blocks.
+"""The paper's own algorithm, written plainly: K i.i.d. candidates per block from NumPy, in a loop over blocks.
 
-What the compiled codec is measured against, in time and in what it sends. It sends no bytes: the receiver would need
-the candidates, which here are simply returned.
+The compiled codec is measured against it. It sends no bytes: the candidates that a receiver would need are returned.
 """
 
 import numpy as np
@@ -16,7 +15,7 @@ Float64 = npt.NDArray[np.float64]
 def encode(
     q: Distribution, p: Distribution, blocks: Blocks, *, bits: int, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], Float64]:
-    """Algorithm Fixed-KLMS: the chosen index of every block, and the candidate that it stands for."""
+    """Run algorithm Fixed-KLMS, and return the chosen index of every block, and the candidate that it stands for."""
     indices = np.empty(len(blocks), dtype=np.int64)
     chosen = np.empty(blocks.d)
     for m, (start, end) in enumerate(zip(blocks.bounds[:-1], blocks.bounds[1:], strict=True)):
@@ -30,7 +29,7 @@ def encode(
 def draw_and_score(
     q: Distribution, p: Distribution, block: slice, count: int, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.generic], Float64]:
-    """`count` candidates of a block, and `log q/p` of each."""
+    """Return `count` candidates of a block, and `log q/p` of each."""
     if isinstance(q, Bernoulli) and isinstance(p, Bernoulli):
         one_q, one_p = (np.clip(law.probability[block].astype(np.float64), 1e-6, 1 - 1e-6) for law in (q, p))
         ones = rng.random((count, one_p.size)) < one_p
@@ -45,8 +44,6 @@ def draw_and_score(
     if isinstance(q, Gaussian) and isinstance(p, Gaussian):
         z = rng.standard_normal((count, p.mean[block].size))
         samples = p.mean[block] + p.std[block] * z
-        scores = (
-            0.5 * z**2 - 0.5 * ((samples - q.mean[block]) / q.std[block]) ** 2 - np.log(q.std[block] / p.std[block])
-        )
-        return samples, scores.sum(axis=1)
+        z_q = (samples - q.mean[block]) / q.std[block]
+        return samples, (0.5 * z**2 - 0.5 * z_q**2 - np.log(q.std[block] / p.std[block])).sum(axis=1)
     raise InvalidArgument(f"q and p must be of one family, got {q.family} and {p.family}")

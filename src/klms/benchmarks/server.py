@@ -17,7 +17,7 @@ import numpy as np
 from klms.benchmarks.codec import peak_extra_bytes
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import SCHEMES
-from klms.learning.schedule import Schedule
+from klms.learning.examples import Schedule
 from klms.methods.base import Method
 from klms.methods.dense import Dense
 from klms.methods.fedpm import FedPM, FedPMSettings
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from klms.learning.learner import Learner
 
 SCHEME_NAMES = ("eden", "qsgd", "qsgd-klms", "mask-klms")
-_BUCKETS = 16  # distinct updates; every message still has a key of its own
+_UPDATES = 16  # distinct ones; every message still has a key of its own
 
 
 @dataclass(frozen=True)
 class Row:
-    """One round of aggregation."""
+    """One round of aggregation. Its memory, also in units of the model's float32 size, is None if it is unknown."""
 
     scheme: str
     parameters: int
@@ -40,9 +40,7 @@ class Row:
     ms_per_message: float
     bits_per_parameter: float
     peak_bytes: int | None
-    """Memory above what the process had before the round; None where the system does not tell."""
     peak_models: float | None
-    """The same in units of the model's float32 size."""
 
 
 def run(
@@ -52,47 +50,38 @@ def run(
     for name in schemes:
         method = _method(name, d)
         with tempfile.TemporaryDirectory() as folder:
-            sizes = _write_messages(method, max(messages), Path(folder) / "messages")
-            _aggregate(method, Path(folder) / "messages", sizes[:2])  # compiles
+            file = Path(folder) / "messages"
+            sizes = _write_messages(method, max(messages), file)
+            _aggregate(method, file, sizes[:2])  # compiles
             for count in messages:
-                yield _measure(name, method, Path(folder) / "messages", sizes[:count])
+                yield _measure(name, method, file, sizes[:count])
 
 
 def _method(scheme: str, d: int) -> Method:
     layout = Layout(("weights",), ((d,),))
     compressor = SCHEMES[scheme].create(layout, {})
-    learner = cast("Learner", SimpleNamespace(layout=layout, network=SimpleNamespace(initial=lambda seed: _zeros(d))))
+    network = SimpleNamespace(initial=lambda seed: np.zeros(d, dtype=np.float32))
+    learner = cast("Learner", SimpleNamespace(layout=layout, network=network))
     schedule = Schedule(1, 1, 0.1, "sgd")
     if SCHEMES[scheme].codes == "masks":
         return FedPM(learner, 1, 1, compressor, schedule, FedPMSettings())
     return Dense(learner, 1, 1, compressor, schedule, 1.0)
 
 
-def _zeros(d: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    return np.zeros(d, dtype=np.float32)
-
-
 def _write_messages(method: Method, count: int, file: Path) -> list[int]:
-    """Write the messages of `count` clients to a file, and return their sizes."""
     rng = np.random.default_rng(0)
-    state = method.init()
-    masks = isinstance(method, FedPM)
-    updates = [
-        (rng.beta(60, 60, method.layout.d) if masks else rng.normal(0, 0.01, method.layout.d)).astype(np.float32)
-        for _ in range(_BUCKETS)
-    ]
+    side, shape = method.init().shared, (_UPDATES, method.layout.d)
+    drawn = rng.beta(60, 60, shape) if isinstance(method, FedPM) else rng.normal(0, 0.01, shape)
+    updates = drawn.astype(np.float32)
     sizes = []
     with file.open("wb") as out:
         for client in range(count):
-            message = method.compressor.encode(
-                updates[client % _BUCKETS], state.shared, key=method.key(1, client), rng=rng
-            )
-            sizes.append(out.write(message))
+            update = updates[client % _UPDATES]
+            sizes.append(out.write(method.compressor.encode(update, side, key=method.key(1, client), rng=rng)))
     return sizes
 
 
 def _aggregate(method: Method, file: Path, sizes: Sequence[int]) -> None:
-    """Do what the engine does with a round's messages."""
     state = method.init()
     received = method.receive(state)
     with file.open("rb") as messages:

@@ -9,8 +9,7 @@ import typer
 from rich.table import Table
 
 import klms
-from klms.cli.show import console, fail, need, need_learning, progress, say
-from klms.errors import KLMSError
+from klms.cli.show import console, fail, need, progress, say, show_table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -52,12 +51,25 @@ def bench_codec(
         typer.echo(json.dumps(bench.as_json(rows), indent=2))
         return
     table = Table(title=f"Codec, nanoseconds per parameter, blocks of {bench.BLOCK} parameters")
-    for name in ("family", "bits", "parameters", "threads", "encode", "decode", "NumPy", "faster", "extra B/param"):
+    columns = (
+        "family",
+        "bits",
+        "memory",
+        "parameters",
+        "threads",
+        "encode",
+        "decode",
+        "NumPy",
+        "faster",
+        "extra B/param",
+    )
+    for name in columns:
         table.add_column(name, justify="left" if name == "family" else "right")
     for row in rows:
         table.add_row(
             row.family,
             str(row.bits),
+            str(row.memory),
             f"{row.d:,}",
             str(row.threads),
             f"{row.encode_ns:.1f}",
@@ -66,6 +78,13 @@ def bench_codec(
             "" if row.speedup is None else f"{row.speedup:.0f}x",
             "" if row.extra_bytes_per_parameter is None else f"{row.extra_bytes_per_parameter:.1f}",
         )
+    console().print(table)
+    table = Table(title="What arrives of q - p when the KL of a block equals its bits (p = 1/2)")
+    for name in ("bits, memory", "candidates", *klms.codec.SELECTIONS):
+        table.add_column(name, justify="right")
+    for b, memory in bench.TRELLISES:
+        shares = (f"{bench.survived(b, memory, selection):.3f}" for selection in klms.codec.SELECTIONS)
+        table.add_row(f"{b}, {memory}", str(1 << (b + memory)), *shares)
     console().print(table)
 
 
@@ -97,39 +116,29 @@ def bench_mean(
     rows: list[bench.Row] = []
     chosen = vectors or bench.VECTORS
     if "real" in chosen:
-        need_learning()
+        need("torch", "learn")
     if picture is not None:
         need("matplotlib", "plots")
-    try:
-        with progress(bar=True) as shown:
-            points = sum(len(UPDATE_SCHEMES[name].operating_points) for name in scheme or bench.NAMES)
-            task = shown.add_task("measuring", total=points * len(chosen))
-            for row in bench.run(vectors=chosen, schemes=scheme or bench.NAMES, clients=clients, d=d):
-                rows.append(row)
-                shown.update(task, advance=1, description=f"{row.vectors}: {row.scheme}, {row.setting}")
-        if picture is not None:
-            bench.draw(rows, clients, picture)
-    except (KLMSError, OSError) as error:
-        raise fail(error) from error
+    with progress(bar=True) as shown:
+        points = sum(len(UPDATE_SCHEMES[name].operating_points) for name in scheme or bench.NAMES)
+        task = shown.add_task("measuring", total=points * len(chosen))
+        for row in bench.run(vectors=chosen, schemes=scheme or bench.NAMES, clients=clients, d=d):
+            rows.append(row)
+            shown.update(task, advance=1, description=f"{row.vectors}: {row.scheme}, {row.setting}")
+    if picture is not None:
+        bench.draw(rows, clients, picture)
     if as_json:
         typer.echo(json.dumps(bench.as_json(rows, clients), indent=2))
         return
+    columns = ("scheme", "setting", "", "bits/parameter", "error", "limit", "error / limit", "ns/parameter")
     for kind in chosen:
-        table = Table(title=f"Average of {clients} {kind} vectors; the limit is that of unbiased schemes")
-        for name in ("scheme", "setting", "", "bits/parameter", "error", "limit", "error / limit", "ns/parameter"):
-            table.add_column(name, justify="left" if name in ("scheme", "setting", "") else "right")
+        cells = []
         for row in (row for row in rows if row.vectors == kind):
-            table.add_row(
-                row.scheme,
-                row.setting,
-                "" if row.unbiased else "biased",
-                f"{row.bits_per_parameter:.4f}",
-                f"{row.error:.4g}",
-                f"{row.limit:.4g}",
-                f"{row.error / row.limit:.2f}",
-                f"{row.encode_ns:.0f}",
-            )
-        console().print(table)
+            errors = (f"{row.error:.4g}", f"{row.limit:.4g}", f"{row.error / row.limit:.2f}")
+            numbers = (f"{row.bits_per_parameter:.4f}", *errors, f"{row.encode_ns:.0f}")
+            cells.append((row.scheme, row.setting, "" if row.unbiased else "biased", *numbers))
+        title = f"Average of {clients} {kind} vectors; the limit is that of unbiased schemes"
+        show_table(columns, cells, title=title, right=columns[3:])
     if picture is not None:
         say(f"drawn: {picture}")
 
@@ -160,21 +169,18 @@ def bench_server(
     if as_json:
         typer.echo(json.dumps(bench.as_json(rows), indent=2))
         return
-    table = Table(title=f"Server: {d:,} parameters; memory in units of the model's float32 size")
-    for name in ("scheme", "messages", "bits/parameter", "seconds", "ms/message", "peak memory, models"):
-        table.add_column(name, justify="left" if name == "scheme" else "right")
+    cells = []
     for row in rows:
         peak = "" if row.peak_models is None else f"{row.peak_models:.2f}"
-        cells = (f"{row.bits_per_parameter:.4f}", f"{row.seconds:.2f}", f"{row.ms_per_message:.2f}", peak)
-        table.add_row(row.scheme, str(row.messages), *cells)
-    console().print(table)
+        numbers = (f"{row.bits_per_parameter:.4f}", f"{row.seconds:.2f}", f"{row.ms_per_message:.2f}", peak)
+        cells.append((row.scheme, str(row.messages), *numbers))
+    columns = ("scheme", "messages", "bits/parameter", "seconds", "ms/message", "peak memory, models")
+    title = f"Server: {d:,} parameters; memory in units of the model's float32 size"
+    show_table(columns, cells, title=title, right=columns[1:])
 
 
 def _check_names(what: str, given: list[str] | None, known: Iterable[str]) -> None:
     from klms.runs.settings import check_name
 
-    try:
-        for name in given or ():
-            check_name(what, name, known)
-    except KLMSError as error:
-        raise fail(error) from error
+    for name in given or ():
+        check_name(what, name, known)

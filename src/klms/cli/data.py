@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from klms import data
-from klms.cli.show import console, fail, progress, say
-from klms.errors import KLMSError
+from klms.cli.show import progress, say, show_table
 
 app = typer.Typer(help="List data sets, and fetch them.", no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -19,12 +17,8 @@ def list_() -> None:
 
     Example: `klms data list`
     """
-    table = Table(box=None)
-    for name in ("name", "kind", "description", "sources"):
-        table.add_column(name)
-    for info in data.names():
-        table.add_row(info.name, info.kind, info.description, ", ".join(info.sources))
-    console().print(table)
+    rows = [(info.name, info.kind, info.description, ", ".join(info.sources)) for info in data.names()]
+    show_table(("name", "kind", "description", "sources"), rows)
 
 
 @app.command("get")
@@ -42,9 +36,6 @@ def get(
         def report(what: str, done: int, total: int) -> None:
             shown.update(task, description=what, completed=done, total=total or None)
 
-        try:
-            path = data.get(name, progress=report, folder=dir)
-            loaded = data.load(name)
-        except (KLMSError, OSError) as error:
-            raise fail(error) from error
+        path = data.get(name, progress=report, folder=dir)
+        loaded = data.load(name)
     say(f"{name}: {len(loaded.train_y):,} examples for training, {len(loaded.test_y):,} for testing, in {path}")

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from klms.cli.show import console, fail, need_learning, progress, say
-from klms.errors import KLMSError
+from klms.cli.show import need, progress, say, show_table, stoppable
 
 Name = Annotated[str, typer.Argument(help="Name of an experiment, see `klms experiment list`.")]
 Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
@@ -28,16 +26,14 @@ def list_() -> None:
     """
     from klms.experiments import catalogue, toy
 
-    table = Table(box=None)
-    for column in ("name", "what it shows", "in the paper", "runs, small"):
-        table.add_column(column, justify="right" if column.startswith("runs") else "left")
+    rows = []
     for name in catalogue.names():
         if name in toy.TOYS:
-            table.add_row(name, toy.TOYS[name].title, "appendix F.1", "")
+            rows.append((name, toy.TOYS[name].title, "appendix F.1", ""))
         else:
             experiment = catalogue.load(name)
-            table.add_row(name, experiment.title, experiment.paper, str(len(experiment.cells("small"))))
-    console().print(table)
+            rows.append((name, experiment.title, experiment.paper, str(len(experiment.cells("small")))))
+    show_table(("name", "what it shows", "in the paper", "runs, small"), rows, right=["runs, small"])
 
 
 @app.command("run")
@@ -63,38 +59,30 @@ def run(
     from klms.experiments import catalogue, grid, toy
     from klms.experiments import results as committed
 
-    try:
-        if name in toy.TOYS:
-            say(f"written: {committed.write_json(results, name, toy.TOYS[name].run())}")
-            return
-        need_learning()
-        experiment = catalogue.load(name)
-        cells = experiment.cells(profile, data=_split(data), only=_split(only, experiment.rows), seeds=seeds)
-        folder = runs / profile / name
-        whole = cells == experiment.cells("small") and data_dir is None and not rounds
-        if data_dir is not None:
-            cells, folder = [cell.with_data_from(data_dir) for cell in cells], runs / f"{profile}-own-data" / name
-        if rounds:
-            cells, folder = [cell.with_at_most(rounds) for cell in cells], folder / f"{rounds}-rounds"
-        complete = sum(found.complete for found in grid.status(cells, folder))
-        say(f"{len(cells)} runs in {folder}, {complete} of them complete")
-        with progress(bar=True) as shown:
-            task = shown.add_task(name, total=len(cells), completed=complete)
+    if name in toy.TOYS:
+        say(f"written: {committed.write_json(results / committed.file_name(name), toy.TOYS[name].run())}")
+        return
+    need("torch", "learn")
+    experiment = catalogue.load(name)
+    cells = experiment.cells(profile, data=_split(data), only=_split(only, experiment.rows), seeds=seeds)
+    folder = runs / profile / name
+    whole = cells == experiment.cells("small") and data_dir is None and not rounds
+    if data_dir is not None:
+        cells, folder = [cell.with_data_from(data_dir) for cell in cells], runs / f"{profile}-own-data" / name
+    if rounds:
+        cells, folder = [cell.with_at_most(rounds) for cell in cells], folder / f"{rounds}-rounds"
+    complete = sum(found.complete for found in grid.status(cells, folder))
+    say(f"{len(cells)} runs in {folder}, {complete} of them complete")
+    with stoppable(), progress(bar=True) as shown:
+        task = shown.add_task(name, total=len(cells), completed=complete)
 
-            def report(cell: catalogue.Cell) -> None:
-                shown.update(task, advance=1)
-                say(f"complete: {cell}")
+        def report(cell: catalogue.Cell) -> None:
+            shown.update(task, advance=1)
+            say(f"complete: {cell}")
 
-            grid.run_cells(cells, folder, workers=workers, report=report)
-        if whole:
-            path = committed.write_json(results, name, grid.collect(experiment, cells, folder))
-        else:
-            path = grid.write_beside_runs(experiment, cells, folder)
-        say(f"written: {path}")
-    except (KLMSError, OSError) as error:
-        raise fail(error) from error
-    except KeyboardInterrupt:
-        raise fail("stopped; the same command resumes from here") from None
+        grid.run_cells(cells, folder, workers=workers, report=report)
+    path = results / committed.file_name(name) if whole else folder / "results.json"
+    say(f"written: {committed.write_json(path, grid.collect(experiment, cells, folder))}")
 
 
 @app.command("status")
@@ -112,20 +100,15 @@ def status(
     """
     from klms.experiments import catalogue, grid
 
-    try:
-        experiment = catalogue.load(name)
-        cells = experiment.cells(profile, data=_split(data), only=_split(only, experiment.rows), seeds=seeds)
-        found = grid.status(cells, runs / profile / name)
-    except KLMSError as error:
-        raise fail(error) from error
-    table = Table(title=f"{name}, {profile}")
-    for column in ("row", "data", "seed", "rounds", ""):
-        table.add_column(column, justify="right" if column in ("seed", "rounds") else "left")
+    experiment = catalogue.load(name)
+    cells = experiment.cells(profile, data=_split(data), only=_split(only, experiment.rows), seeds=seeds)
+    found = grid.status(cells, runs / profile / name)
+    rows = []
     for one in found:
         state = "complete" if one.complete else "started" if one.rounds else "waiting"
         cell = one.cell
-        table.add_row(cell.row, cell.data, str(cell.seed), f"{one.rounds} of {cell.config.rounds}", state)
-    console().print(table)
+        rows.append((cell.row, cell.data, str(cell.seed), f"{one.rounds} of {cell.config.rounds}", state))
+    show_table(("row", "data", "seed", "rounds", ""), rows, title=f"{name}, {profile}", right=("seed", "rounds"))
     say(f"{sum(one.complete for one in found)} of {len(found)} complete")
 
 

@@ -11,16 +11,8 @@ from klms.errors import KLMSError
 
 app = typer.Typer(help="Run our methods on Flower: as apps, and in a demo deployment.", no_args_is_help=True)
 
-_COLUMNS = {
-    "round": 5,
-    "accuracy": 8,
-    "replies": 7,
-    "payload bytes": 13,
-    "bits/parameter": 14,
-    "wire bytes up": 13,
-    "wire bytes down": 15,
-    "seconds": 7,
-}
+_PAYLOAD, _WIRE = ("payload bytes", "bits/parameter"), ("wire bytes up", "wire bytes down")
+_COLUMNS = ("round", "accuracy", "replies", *_PAYLOAD, *_WIRE, "seconds")
 
 
 @app.command()
@@ -35,7 +27,7 @@ def demo(
     Examples: `klms flower demo`, `klms flower demo --secure --rounds 10`
     """
     screen = console()
-    screen.print("  ".join(f"{name:>{width}}" for name, width in _COLUMNS.items()), style="bold")
+    screen.print("  ".join(_COLUMNS), style="bold")
     with tempfile.TemporaryDirectory() as temporary, progress() as bar:
         task = bar.add_task("fetching the data, starting a SuperLink and three SuperNodes")
         try:
@@ -43,20 +35,13 @@ def demo(
 
             for done in demonstration.run(out or Path(temporary), rounds=rounds, secure=secure):
                 record = done.record
-                shown = (
-                    record.round,
-                    f"{record.accuracy or 0.0:.4f}",
-                    len(record.clients),
-                    f"{record.payload_bytes or 0:,}",
-                    f"{done.bits_per_parameter:.4f}",
-                    f"{done.wire.up:,}",
-                    f"{done.wire.down:,}",
-                    f"{record.seconds['total']:.1f}",
-                )
-                line = "  ".join(f"{value:>{width}}" for value, width in zip(shown, _COLUMNS.values(), strict=True))
-                screen.print(line, highlight=False)
-                next_round = f"round {record.round + 1} of {rounds}" if record.round < rounds else "stopping"
-                bar.update(task, description=next_round)
+                trained = (str(record.round), f"{record.accuracy or 0.0:.4f}", str(len(record.clients)))
+                payload = (f"{record.payload_bytes or 0:,}", f"{done.bits_per_parameter:.4f}")
+                wire = (f"{done.wire.up:,}", f"{done.wire.down:,}", f"{record.seconds['total']:.1f}")
+                shown = zip(_COLUMNS, (*trained, *payload, *wire), strict=True)
+                screen.print("  ".join(value.rjust(len(name)) for name, value in shown), highlight=False)
+                following = f"round {record.round + 1} of {rounds}" if record.round < rounds else "stopping"
+                bar.update(task, description=following)
         except KLMSError as error:
             raise fail(str(error)) from error
     screen.print("all processes have ended" + (f"; the run is in {out}" if out else ""), highlight=False)

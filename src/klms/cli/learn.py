@@ -2,29 +2,21 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from klms.cli.show import console, fail, need, need_learning, progress, say
-from klms.errors import InvalidArgument, KLMSError, MissingExtra
+from klms.cli.show import fail, need, progress, say, show_table, stoppable
+from klms.errors import InvalidArgument, MissingExtra
 
 if TYPE_CHECKING:
     from klms.engine.ledger import LedgerRecord
-    from klms.methods.config import RunConfig
+    from klms.methods.table import RunConfig
     from klms.runs.execution import Progress, Summary
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command()(methods)
-    app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run)
-    app.command()(demo)
-    app.command()(export)
-    app.command()(results)
 
 
 def methods(
@@ -39,30 +31,26 @@ def methods(
     from klms.methods.table import METHODS
     from klms.runs.settings import resolve
 
-    table = Table(box=None)
-    for column in ("name", "what it does", "reference") if name is None else ("setting", "default", "description"):
-        table.add_column(column)
     if name is None:
-        for entry in METHODS.values():
-            table.add_row(entry.name, entry.title, entry.reference)
-    else:
-        try:
-            defaults = resolve(name).model_dump(mode="json", exclude={"method"})
-        except KLMSError as error:
-            raise fail(error) from error
-        kinds: list[type[Settings]] = [RunSettings, *METHODS[name].settings]
-        fields = {setting: field for kind in kinds for setting, field in kind.model_fields.items()}
-        for setting, default in defaults.items():
-            if setting in fields:
-                shown = "" if default is None else str(default)
-                table.add_row(f"--{setting.replace('_', '-')}", shown, fields[setting].description)
-    console().print(table)
+        entries = [(entry.name, entry.title, entry.reference) for entry in METHODS.values()]
+        show_table(("name", "what it does", "reference"), entries)
+        return
+    rows = []
+    defaults = resolve(name).model_dump(mode="json", exclude={"method"})
+    kinds: list[type[Settings]] = [RunSettings, *METHODS[name].settings]
+    fields = {setting: field for kind in kinds for setting, field in kind.model_fields.items()}
+    for setting, default in defaults.items():
+        if setting in fields:
+            shown = "" if default is None else str(default)
+            rows.append((f"--{setting.replace('_', '-')}", shown, fields[setting].description or ""))
+    show_table(("setting", "default", "description"), rows)
 
 
 def run(
     context: typer.Context,
     method: Annotated[str | None, typer.Argument(help="Name of a method, see `klms methods`.")] = None,
     profile: Annotated[str | None, typer.Option(help="Take the settings of this profile: small or paper.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Set the codec by name: paper is the paper's own rule.")] = None,
     config: Annotated[Path | None, typer.Option(help="Take settings from this TOML file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/METHOD-SEED by default.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
@@ -76,83 +64,64 @@ def run(
     Examples: `klms run fedpm-klms --profile small --workers 2`, `klms run qsgd --data mnist --levels 4`,
     `klms run --resume runs/fedpm-klms-0`
     """
-    need_learning()
+    need("torch", "learn")
     from klms.runs import execution
     from klms.runs.run_folder import RunFolder
     from klms.runs.settings import parse_options, resolve
     from klms.runs.trackers import tracked
 
-    folder = resume
+    if resume is not None:
+        if method or profile or preset or config or out or context.args:
+            raise InvalidArgument("a resumed run keeps its settings: combine --resume only with --workers, --track")
+        folder, settings = resume, RunFolder(resume).config()
+    elif method is None:
+        raise InvalidArgument("name a method (see `klms methods`), or --resume a run")
+    else:
+        settings = resolve(method, profile=profile, preset=preset, file=config, given=parse_options(context.args))
+        folder = out or Path("runs") / f"{method}-{settings.seed}"
+        RunFolder.check_free(folder)
     try:
-        if resume is not None:
-            if method or profile or config or out or context.args:
-                raise InvalidArgument("a resumed run keeps its settings: combine --resume only with --workers, --track")
-            with _Live() as live, tracked(track or [], resume, RunFolder(resume).config(), live) as report:
-                summary = execution.resume(resume, workers=workers, progress=report)
-        else:
-            if method is None:
-                raise InvalidArgument("name a method (see `klms methods`), or --resume a run")
-            settings = resolve(method, profile=profile, file=config, given=parse_options(context.args))
-            folder = out or Path("runs") / f"{method}-{settings.seed}"
-            RunFolder.check_free(folder)
-            with _Live() as live, tracked(track or [], folder, settings, live) as report:
-                summary = execution.start(settings, folder, workers=workers, progress=report)
-    except (KLMSError, OSError) as error:
-        raise fail(error) from error
+        with _live() as live, tracked(track or [], folder, settings, live) as report:
+            summary = execution.start_or_resume(settings, folder, workers=workers, progress=report)
     except KeyboardInterrupt:
         raise fail(f"stopped; resume with: klms run --resume {folder}") from None
     _show_summaries([summary], title=f"{summary.rounds} rounds in {folder}")
 
 
-class _Live:
-    """Shows the progress of runs: a bar on a terminal, one line per round elsewhere."""
+@contextmanager
+def _live() -> Iterator["Progress"]:
+    """Show the progress of runs: a bar on a terminal, one line per round elsewhere."""
+    plain, started, sent, accuracy = Console(stderr=True, width=200), time.monotonic(), 0, ""
 
-    def __init__(self) -> None:
-        self._bar = progress(bar=True)
-        self._plain = Console(stderr=True, width=200)
-        self._sent = 0
-        self._accuracy = ""
-
-    def __enter__(self) -> "Progress":
-        self._bar.start()
-        self._task = self._bar.add_task("loading", total=None)
-        self._started = time.monotonic()
-        return self._report
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def _report(self, config: "RunConfig", record: "LedgerRecord") -> None:
+    def report(config: "RunConfig", record: "LedgerRecord") -> None:
+        nonlocal sent, accuracy
         if record.round == 1:  # another run begins
-            self._sent, self._accuracy = 0, ""
-        self._sent += record.uplink_bytes
+            sent, accuracy = 0, ""
+        sent += record.uplink_bytes
         if record.accuracy is not None:
-            self._accuracy = f" accuracy {record.accuracy:.4f}"
+            accuracy = f" accuracy {record.accuracy:.4f}"
         rate = f"{record.bits_per_parameter:.4f} bits per parameter"
-        text = f"{config.method}:{self._accuracy} {rate}, {self._sent / 1e6:,.3f} MB up"
-        self._bar.update(self._task, description=text, completed=record.round, total=config.rounds)
-        if not self._plain.is_terminal:
-            seconds = time.monotonic() - self._started
-            self._plain.print(f"round {record.round}/{config.rounds} {text}, {seconds:.0f} s", highlight=False)
+        text = f"{config.method}:{accuracy} {rate}, {sent / 1e6:,.3f} MB up"
+        bar.update(task, description=text, completed=record.round, total=config.rounds)
+        if not plain.is_terminal:
+            seconds = time.monotonic() - started
+            plain.print(f"round {record.round}/{config.rounds} {text}, {seconds:.0f} s", highlight=False)
+
+    with progress(bar=True) as bar:
+        task = bar.add_task("loading", total=None)
+        yield report
 
 
 def _show_summaries(summaries: "list[Summary]", title: str) -> None:
-    table = Table(title=title)
-    columns = ("method", "accuracy", "bits per parameter", "MB up", "x smaller than float32", "coding", "seconds")
-    for name in columns:
-        table.add_column(name, justify="left" if name == "method" else "right")
+    rows = []
     for summary in summaries:
         bits, share = summary.bits_per_parameter, summary.coding_share
-        table.add_row(
-            summary.method,
-            f"{summary.metrics['accuracy']:.4f}" if "accuracy" in summary.metrics else "",
-            f"{bits:.4f}",
-            f"{summary.uplink_bytes / 1e6:,.3f}",
-            f"{32 / bits:,.0f}" if bits else "",
-            "" if share is None else f"{share:.1%}",
-            f"{summary.seconds:.0f}",
-        )
-    console().print(table)
+        accuracy = f"{summary.metrics['accuracy']:.4f}" if "accuracy" in summary.metrics else ""
+        sent = (f"{bits:.4f}", f"{summary.uplink_bytes / 1e6:,.3f}", f"{32 / bits:,.0f}" if bits else "")
+        spent = ("" if share is None else f"{share:.1%}", f"{summary.seconds:.0f}")
+        rows.append((summary.method, accuracy, *sent, *spent))
+    columns = ("method", "accuracy", "bits per parameter", "MB up", "x smaller than float32", "coding", "seconds")
+    show_table(columns, rows, title=title, right=columns[1:])
 
 
 def demo(
@@ -163,20 +132,16 @@ def demo(
 
     Example: `klms demo --rounds 20`
     """
-    need_learning()
+    need("torch", "learn")
     from klms.experiments import demo as comparison
 
+    with stoppable(), _live() as report:
+        summaries = comparison.run(out, rounds=rounds, workers=os.cpu_count() or 1, progress=report)
+    _show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds")
     try:
-        with _Live() as report:
-            summaries = comparison.run(out, rounds=rounds, workers=os.cpu_count() or 1, progress=report)
-        _show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds")
         say(f"picture: {comparison.draw(out, rounds)}")
     except MissingExtra as error:
         say(str(error))
-    except (KLMSError, OSError) as error:
-        raise fail(error) from error
-    except KeyboardInterrupt:
-        raise fail("stopped; the same command resumes from here") from None
 
 
 def export(
@@ -187,13 +152,10 @@ def export(
 
     Example: `klms export runs/fedpm-klms-0`; then, in Python, `klms.runs.export.load("model.klms")`
     """
-    need_learning()
+    need("torch", "learn")
     from klms.runs.export import write
 
-    try:
-        file = write(run, out or run / "model.klms")
-    except (KLMSError, OSError) as error:
-        raise fail(error) from error
+    file = write(run, out or run / "model.klms")
     say(f"{file}: {file.stat().st_size:,} bytes")
 
 
@@ -217,16 +179,14 @@ def results(
     folder = Path("results")
     try:
         if measure:
-            need_learning()
-            with _Live() as report:
-                committed.write_json(folder, "coding-share", coding_share.run(runs, 1, report))
-            committed.write_json(folder, "mean", mean.as_json(list(mean.run()), clients=10))
+            need("torch", "learn")
+            with _live() as report:
+                committed.write_json(folder / "coding-share.json", coding_share.run(runs, 1, report))
+            committed.write_json(folder / "mean.json", mean.as_json(list(mean.run()), clients=10))
         text, readme = committed.document(folder), committed.readme(folder, Path("README.md").read_text())
         Path("docs/results.md").write_text(text)
         Path("README.md").write_text(readme)
         committed.draw(folder, committed.FIGURES)
     except FileNotFoundError as error:
         raise fail(f"there is no {error.filename}: run this in the repository, after `klms experiment run`") from error
-    except (KLMSError, OSError) as error:
-        raise fail(error) from error
     say(f"written: docs/results.md, README.md, {committed.FIGURES}")

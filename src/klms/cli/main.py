@@ -3,23 +3,39 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from typer.core import TyperGroup
 
 import klms
 from klms.cli import bench, data, experiment, flower, learn, report
 from klms.cli.show import console, fail
 from klms.errors import KLMSError
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+class _Commands(TyperGroup):
+    """The commands; an error that klms raises on purpose, or one of a file, ends any of them with one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click ends quietly when nobody reads the output
+            raise
+        except (KLMSError, OSError) as error:
+            raise fail(error) from error
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(flower.app, name="flower")
-learn.register(app)
-report.register(app)
+app.command()(learn.methods)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(learn.run)
+for command in (learn.demo, learn.export, learn.results, report.report, report.serve):
+    app.command()(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -51,10 +67,8 @@ def inspect(
     """
     try:
         info = klms.inspect(file.read_bytes())
-    except OSError as error:
-        raise fail(f"{file}: {error.strerror}") from error
-    except KLMSError as error:
-        raise fail(f"{file}: {error}") from error
+    except (KLMSError, OSError) as error:
+        raise fail(f"{file}: {getattr(error, 'strerror', error)}") from error
     fields = dataclasses.asdict(info) | {"tag": info.tag.hex(), "bits_per_parameter": info.bits_per_parameter}
     if as_json:
         typer.echo(json.dumps(fields, indent=2))

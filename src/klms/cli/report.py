@@ -10,12 +10,6 @@ from klms.cli.show import fail, say
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain some at any depth.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command()(report)
-    app.command()(serve)
-
-
 def report(
     runs: Runs,
     out: Annotated[Path, typer.Option(help="Write the page and its files to this folder.")] = Path("report"),
@@ -27,13 +21,12 @@ def report(
     Example: `klms report runs --out report`, then open report/index.html
     """
     from klms.report.document import make
-    from klms.report.write import write
+    from klms.report.page import write
 
     made = make(runs)
-    for remark in made.left_out:
-        typer.echo(f"left out: {remark.name}: {remark.why}", err=True)
-    for remark in made.incomplete:
-        typer.echo(f"incomplete: {remark.name}: {remark.why}", err=True)
+    for what, remarks in (("left out", made.left_out), ("incomplete", made.incomplete)):
+        for remark in remarks:
+            typer.echo(f"{what}: {remark.name}: {remark.why}", err=True)
     if not made.sections:
         raise fail(f"there is no run to report in {', '.join(map(str, runs))}")
     try:

@@ -1,10 +1,13 @@
 """How the commands print."""
 
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 
 def fail(problem: object) -> typer.Exit:
@@ -13,20 +16,36 @@ def fail(problem: object) -> typer.Exit:
     return typer.Exit(1)
 
 
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Explain Ctrl-C in a command that resumes when it is called again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise fail("stopped; the same command resumes from here") from None
+
+
 def say(text: str) -> None:
     """Print a line unchanged: paths may contain what rich takes for markup."""
     console().print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def need_learning() -> None:
-    """End the command with the way to install torch if that is missing."""
-    need("torch", "learn")
 
 
 def need(package: str, extra: str) -> None:
     """End the command with the way to install a package if that is missing; the package is not imported."""
     if find_spec(package) is None:
         raise fail(f"this command needs {package}: pip install 'klms[{extra}]'")
+
+
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, right: Container[str] = ()
+) -> None:
+    """Print a table, whose columns named by `right` hold numbers; without a title it has no frame."""
+    table = Table(title=title) if title else Table(box=None)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
 
 
 def console() -> Console:

@@ -15,9 +15,9 @@ from klms.codec.blocks import (
     fixed_blocks,
 )
 from klms.codec.candidates import MAX_BITS
-from klms.codec.codec import Chosen, Codec, Decoded, Sample
+from klms.codec.codec import Codec, Decoded, Sample
 from klms.codec.distributions import Bernoulli, Categorical, Distribution, Gaussian
-from klms.codec.message import MessageInfo, carried_blocks, inspect
+from klms.codec.message import Chosen, MessageInfo, carried_blocks, inspect
 from klms.codec.selection import SELECTIONS, Selection, matching_beta
 from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
 from klms.numerics.philox import SharedKey

@@ -10,11 +10,10 @@ The model consists of integers throughout, so that both sides build the same one
 
 import constriction
 import numpy as np
-import numpy.typing as npt
 
 from klms.codec.blocks import MAX_BLOCK_SIZE
 from klms.errors import CorruptMessage
-from klms.numerics.jit import kernel
+from klms.numerics.jit import Int64, kernel
 
 _WIDTHS = np.array([0, 1, 5, 25])
 _RECENT = 64
@@ -22,9 +21,6 @@ _EXPERTS = 1 + 2 * len(_WIDTHS)
 _UNIT = 1 << 20  # total weight of each histogram
 _SIZE_SHARE = 1 << 14  # amount that one size adds to the shares of the mixture
 _FIRST_SHARE = 1 << 11
-_FIRST_SHARE_OF_COUNTS = 16 * _SIZE_SHARE
-
-Int64 = npt.NDArray[np.int64]
 
 
 class _Model:
@@ -35,22 +31,19 @@ class _Model:
         self._latest = np.empty(0, dtype=np.int64)
         self._counts = np.zeros(alphabet, dtype=np.int64)
         self._shares = np.full(_EXPERTS, _FIRST_SHARE, dtype=np.int64)
-        self._shares[1] = _FIRST_SHARE_OF_COUNTS
+        self._shares[1] = 16 * _SIZE_SHARE
         self._experts = np.empty((_EXPERTS, alphabet), dtype=np.int64)
         prior = _UNIT // np.arange(1, alphabet + 1)
         self._experts[:] = prior * _UNIT // prior.sum()
 
     def batch(self) -> int:
-        """Return the number of sizes of the next batch: few at first, when the model still changes much."""
-        return max(1, min(self.seen // 4, max(16, self.seen // 32)))
+        return max(1, min(self.seen // 4, max(16, self.seen // 32)))  # few at first, when the model still changes much
 
     def distribution(self) -> constriction.stream.model.Categorical:
-        """Return the model of the next batch."""
-        weights = _mix(self._experts, self._shares)
-        return constriction.stream.model.Categorical(weights.astype(np.float64), lazy=False, perfect=False)
+        weights = (1 + self._shares @ self._experts).astype(np.float64)
+        return constriction.stream.model.Categorical(weights, lazy=False, perfect=False)
 
     def learn(self, symbols: Int64) -> None:
-        """Update the model with a batch that both sides now know."""
         _move_shares(self._experts, self._shares, symbols)
         alphabet = self._counts.size
         self._counts += np.bincount(symbols, minlength=alphabet)
@@ -59,15 +52,6 @@ class _Model:
         latest = np.bincount(self._latest, minlength=alphabet)
         _smooth(self._counts, _WIDTHS, self._experts[1 : 1 + len(_WIDTHS)])
         _smooth(latest, _WIDTHS, self._experts[1 + len(_WIDTHS) :])
-
-
-@kernel
-def _mix(experts: Int64, shares: Int64) -> Int64:
-    out = np.ones(experts.shape[1], dtype=np.int64)
-    for e in range(experts.shape[0]):
-        for v in range(experts.shape[1]):
-            out[v] += shares[e] * experts[e, v]
-    return out
 
 
 @kernel
@@ -88,16 +72,12 @@ def _move_shares(experts: Int64, shares: Int64, symbols: Int64) -> None:
 @kernel
 def _smooth(counts: Int64, widths: Int64, out: Int64) -> None:
     """Write the counts, summed twice over `2 widths[w] + 1` neighbours and scaled to total `_UNIT`, to each row `w`."""
-    n = counts.size
-    once = np.empty(n, dtype=np.int64)
+    once = np.empty(counts.size, dtype=np.int64)
     for row in range(widths.size):
-        width = widths[row]
-        _box(counts, width, once)
-        _box(once, width, out[row])
-        mass = 0
-        for v in range(n):
-            mass += out[row, v]
-        for v in range(n):
+        _box(counts, widths[row], once)
+        _box(once, widths[row], out[row])
+        mass = out[row].sum()
+        for v in range(counts.size):
             out[row, v] = out[row, v] * _UNIT // mass
 
 

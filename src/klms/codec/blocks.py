@@ -10,9 +10,7 @@ import numpy.typing as npt
 
 from klms.errors import InvalidArgument
 from klms.numerics.checks import frozen, integer
-from klms.numerics.jit import kernel
-
-Int64 = npt.NDArray[np.int64]
+from klms.numerics.jit import Float64, Int64, kernel
 
 MAX_BLOCK_SIZE = 1 << 16
 MAX_GROUP = 255
@@ -22,8 +20,7 @@ MAX_COORDINATES = (1 << 32) - 1
 class Blocks:
     """A partition of `[0, d)` into half-open ranges `[bounds[m], bounds[m+1])`, each of 1 to 65536 coordinates.
 
-    With a `group` above 1, every `group` blocks divide a larger piece evenly, so that a message with memory only needs
-    to carry the sizes of the pieces.
+    Every `group` blocks divide a larger piece evenly; a message with memory only carries the sizes of the pieces.
     """
 
     def __init__(self, bounds: npt.ArrayLike, group: int = 1) -> None:
@@ -45,7 +42,6 @@ class Blocks:
 
     @classmethod
     def of_sizes(cls, sizes: npt.ArrayLike) -> "Blocks":
-        """Make consecutive blocks of the given sizes."""
         array = np.asarray(sizes)
         if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
             raise InvalidArgument("sizes must be a non-empty list of integers")
@@ -64,12 +60,10 @@ class Blocks:
 
     @property
     def d(self) -> int:
-        """Number of coordinates."""
         return int(self.bounds[-1])
 
     @cached_property
     def sizes(self) -> Int64:
-        """Number of coordinates of each block."""
         return frozen(np.diff(self.bounds))
 
     @property
@@ -140,9 +134,8 @@ def _divide(bounds: Int64, group: int) -> Int64:
 
 
 @kernel
-def _cut(kl: npt.NDArray[np.float64], target: float, max_size: int, min_size: int) -> Int64:
-    bounds = np.empty(kl.size + 1, dtype=np.int64)
-    bounds[0] = 0
+def _cut(kl: Float64, target: float, max_size: int, min_size: int) -> Int64:
+    bounds = np.zeros(kl.size + 1, dtype=np.int64)
     count = 0
     running = 0.0
     for i in range(kl.size):
@@ -156,18 +149,14 @@ def _cut(kl: npt.NDArray[np.float64], target: float, max_size: int, min_size: in
 
 
 class BlockMerger:
-    """Merges the block maps of the clients of an UPDATE round, one by one, into the map that the server adopts.
+    """Merges the block maps of the clients of an UPDATE round, one by one, in memory that does not grow with them.
 
-    By `location`, the paper's Algorithm Aggregate-Block-Locations: the m-th inner boundary is the mean of the m-th
-    boundaries of the clients that have one, rounded up. Where a client has no more blocks, this mean may step back, so
-    the boundaries are sorted and duplicates are dropped. Its weakness: once clients differ by a few blocks, their m-th
-    boundaries lie in different layers, and the small blocks of a layer are averaged away.
+    By `location` (Algorithm Aggregate-Block-Locations), the m-th inner boundary is the mean of the m-th boundaries of
+    the clients that have one, rounded up; then boundaries are sorted and duplicates dropped. Once clients differ by a
+    few blocks, their m-th boundaries lie in different layers, and the small blocks of a layer are averaged away.
 
-    By `count`: a boundary lies wherever the number of boundaries up to a coordinate, averaged over the clients, passes
-    a whole number. Each region thus keeps as many blocks as the clients gave it on average. (For C clients this is
-    every C-th of all their boundaries in order, starting in the middle of the first C.)
-
-    Memory does not grow with the number of clients.
+    By `count`, a boundary lies wherever the number of boundaries so far, averaged over the clients, passes a whole
+    number, so each region keeps as many blocks as it has on average: every C-th boundary of all C clients in order.
     """
 
     def __init__(self, d: int, by: Literal["location", "count"] = "location") -> None:
@@ -182,7 +171,6 @@ class BlockMerger:
         self._histogram = np.zeros(self.d if by == "count" else 0, dtype=np.int32)
 
     def add(self, blocks: Blocks) -> None:
-        """Take in the block map of one more client."""
         if blocks.d != self.d:
             raise InvalidArgument(f"the blocks cover {blocks.d} coordinates, those of the other clients {self.d}")
         self._clients += 1
@@ -196,7 +184,6 @@ class BlockMerger:
         self._counts[: inner.size] += 1
 
     def merged(self) -> Blocks:
-        """Return the merged map of all clients so far."""
         if not self._clients:
             raise InvalidArgument("there is nothing to merge: add the blocks of at least one client")
         if self.by == "location":

@@ -6,12 +6,9 @@ word
 
     u_{k,i} = U_i XOR (XOR over the set bits j of k of G_{w_m + o, j})
 
-and the distribution turns words into values. Each `u_{k,i}` is uniform because `U_i` is. Two candidates differ by an
-XOR of generators, which is uniform and independent of `U_i`. The paper's bound needs no more: it uses only means and
-variances of averages over candidates.
-
-Windows decorrelate the blocks. If all blocks used the same rows, a message with many small blocks could be unlucky in
-all of them at once.
+and the distribution turns words into values. Each `u_{k,i}` is uniform because `U_i` is, and two candidates differ by
+an XOR of generators, which is uniform and independent of `U_i`. The paper's bound needs no more: it uses only means and
+variances of averages over candidates. Windows keep a message from being unlucky in many small blocks at once.
 
 The decoder generates only the chosen candidate, at a cost that does not depend on `K`. The encoder generates all of
 them by doubling: the second half of the candidates is the first half XOR the last generator.
@@ -20,15 +17,10 @@ them by doubling: the second half of the candidates is the first half XOR the la
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from klms.codec.blocks import Blocks
-from klms.numerics.jit import inlined, kernel
+from klms.numerics.jit import Int16, UInt16, UInt64, inlined, kernel
 from klms.numerics.philox import G_STREAM, U_STREAM, WINDOW_STREAM, SharedKey, buffer_size, words
-
-Int16 = npt.NDArray[np.int16]
-UInt16 = npt.NDArray[np.uint16]
-UInt64 = npt.NDArray[np.uint64]
 
 MAX_BITS = 16
 WINDOWS = 1024
@@ -37,31 +29,19 @@ WINDOWS = 1024
 class SharedWords(NamedTuple):
     """Shared randomness of the candidates of one message."""
 
-    windows: UInt16
-    """First row of each block."""
-    generators: UInt16
-    """Entry `[j, r]` is `G_{r,j}`, for all index bits and for all rows that a block can reach."""
-    key: UInt64
-    """`SharedKey.words()`, from which `U` is generated block by block."""
-    largest: int
-    """Size of the largest block."""
+    windows: UInt16  # first row of each block
+    generators: UInt16  # entry `[j, r]` is `G_{r,j}`, for all index bits and for all rows that a block can reach
+    key: UInt64  # `SharedKey.words()`, from which `U` is generated block by block
+    largest: int  # size of the largest block
 
 
 def shared_words(key: SharedKey, blocks: Blocks, bits: int) -> SharedWords:
-    """Generate the windows and generators of a message.
-
-    A row owns 16 words of its stream, whatever the number of bits: `G_{r,j}` depends on the key alone.
-    """
+    """Generate the windows and generators. A row owns 16 words of its stream, so `G_{r,j}` depends on the key alone."""
     count, largest = len(blocks), int(blocks.sizes.max())
     windows = words(np.empty(buffer_size(count), dtype=np.uint64), 0, count, WINDOW_STREAM, key.words())
     size = (largest + WINDOWS - 1) * MAX_BITS
     table = words(np.empty(buffer_size(size), dtype=np.uint64), 0, size, G_STREAM, key.words()).reshape(-1, MAX_BITS)
-    return SharedWords(
-        windows=windows % np.uint16(WINDOWS),
-        generators=np.ascontiguousarray(table[:, :bits].T),
-        key=key.words(),
-        largest=largest,
-    )
+    return SharedWords(windows % np.uint16(WINDOWS), np.ascontiguousarray(table[:, :bits].T), key.words(), largest)
 
 
 @inlined
@@ -87,14 +67,11 @@ def expand_two(
     first_0: np.int16, first_1: np.int16, generators: Int16, row_0: int, row_1: int, bits: int, out: Int16
 ) -> None:
     """Do `expand` for two coordinates at once, a third faster: one waits for memory while the other computes."""
-    out_0 = out[0]
-    out_1 = out[1]
-    out_0[0] = first_0
-    out_1[0] = first_1
+    out_0, out_1 = out[0], out[1]
+    out_0[0], out_1[0] = first_0, first_1
     half = 1
     for j in range(bits):
-        g_0 = generators[j, row_0]
-        g_1 = generators[j, row_1]
+        g_0, g_1 = generators[j, row_0], generators[j, row_1]
         for k in range(half):
             out_0[half + k] = out_0[k] ^ g_0
         for k in range(half):

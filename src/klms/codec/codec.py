@@ -1,49 +1,37 @@
 """`Codec`: `(q, p, blocks, key) -> bytes -> sample` (Algorithms Fixed-KLMS, Adaptive-KLMS and KLMS-Decoder)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
+from numpy.random import Generator
 
 from klms.codec import discrete, gaussian
 from klms.codec import message as wire
 from klms.codec.blocks import Blocks
 from klms.codec.candidates import MAX_BITS, shared_words
-from klms.codec.distributions import Discrete, Distribution, Gaussian, Values, gaussian_pair
+from klms.codec.distributions import Discrete, Distribution, Gaussian, Values
+from klms.codec.message import Chosen
 from klms.codec.selection import GREEDY, SELECTIONS, Results, Selection, Selector
 from klms.codec.trellis import SEGMENT, addresses
 from klms.errors import InvalidArgument, SideInformationMismatch
 from klms.numerics.checks import integer
 from klms.numerics.elementary import LN_2
+from klms.numerics.jit import UInt16
 from klms.numerics.parallel import over
 from klms.numerics.philox import SharedKey
 from klms.numerics.quantiles import normal_quantiles
 
 Sample = Values
-UInt16 = npt.NDArray[np.uint16]
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The encoder's selection, before it is written as bytes."""
-
-    indices: UInt16
-    """Index of the selected candidate of each block."""
-    mean_kl: float
-    """Mean KL per block, in bits."""
 
 
 @dataclass(frozen=True)
 class Decoded:
     """A decoded message."""
 
-    vector: Sample
-    """The decoded sample, update or mask."""
-    header: wire.MessageInfo | None = None
-    """Header of a codec message; None for other schemes."""
-    blocks: Blocks | None = None
-    """Block map that the message was coded with."""
+    vector: Sample  # the decoded sample, update or mask
+    header: wire.MessageInfo | None = None  # header of a codec message; None for other schemes
+    blocks: Blocks | None = None  # block map that the message was coded with
 
 
 @dataclass(frozen=True)
@@ -60,15 +48,10 @@ class Codec:
     (36, (1000,), dtype('uint8'))
     """
 
-    bits: int = 8
-    """Bits per block, for `K = 2^bits` candidates. Encoding time is proportional to `K`; decoding time is not."""
-    selection: Selection = "sample"
-    """Rule by which the encoder selects a candidate; see `selection.py`."""
-    threads: int | None = None
-    """Maximum number of threads; by default, one per core. The bytes do not depend on it."""
-    memory: int = 0
-    """Bits of earlier indices that a block's candidates depend on, at most `16 - bits`; see `trellis.py`. Scoring takes
-    time proportional to `2^(bits + memory)`. With 0, the codec is the paper's."""
+    bits: int = 8  # bits per block, for `K = 2^bits` candidates; encoding time is proportional to `K`
+    selection: Selection = "sample"  # rule by which the encoder selects a candidate; see `selection.py`
+    threads: int | None = None  # maximum number of threads, by default one per core; the bytes do not depend on it
+    memory: int = 0  # bits of earlier indices that candidates depend on (`trellis.py`), at most `16 - bits`; paper: 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", integer("bits", self.bits, 1, MAX_BITS))
@@ -85,7 +68,7 @@ class Codec:
         blocks: Blocks,
         *,
         key: SharedKey,
-        rng: np.random.Generator | None = None,
+        rng: Generator | None = None,
         send_blocks: bool = False,
         scalars: Sequence[float] = (),
         send_kl: bool = True,
@@ -95,18 +78,11 @@ class Codec:
         return self.write(chosen, p, blocks, key=key, send_blocks=send_blocks, scalars=scalars, send_kl=send_kl)
 
     def choose(
-        self,
-        q: Distribution,
-        p: Distribution,
-        blocks: Blocks,
-        *,
-        key: SharedKey,
-        rng: np.random.Generator | None = None,
+        self, q: Distribution, p: Distribution, blocks: Blocks, *, key: SharedKey, rng: Generator | None = None
     ) -> Chosen:
         """Select the candidate of each block, so that together they are close to a sample of `q`.
 
-        `rng` is the sender's private randomness, which `greedy` does not need. Never derive it from the key, which the
-        receiver knows.
+        `rng` is private randomness, which `greedy` does not need. Never derive it from the key: the receiver knows it.
         """
         q.check_same_family(p)
         _check_blocks(blocks, p)
@@ -116,28 +92,27 @@ class Codec:
         draws = len(blocks) + (segments.size - 1 if self.memory else 0)
         if rule == GREEDY:
             uniforms = np.zeros(draws)
-        elif not isinstance(rng, np.random.Generator):
+        elif not isinstance(rng, Generator):
             raise InvalidArgument(f"selection {self.selection!r} draws at random: rng must be a numpy Generator")
         else:
             uniforms = rng.random(draws)
         shared = shared_words(key, blocks, self.bits + self.memory)
         selector = Selector(rule=rule, uniforms=uniforms, bits=self.bits, memory=self.memory, segment=segment)
+        linked = True if self.memory else None
         results = Results(indices=np.empty(len(blocks), dtype=np.uint16), nats=np.empty(len(blocks)))
         if isinstance(q, Discrete) and isinstance(p, Discrete):
             laws = (blocks.bounds, q.probabilities, p.thresholds)
-            over(segments, self.threads, discrete.encode_blocks, *laws, shared, selector, results)
+            over(segments, self.threads, discrete.encode_blocks, *laws, shared, selector, linked, results)
         elif isinstance(q, Gaussian) and isinstance(p, Gaussian):
-            pair, tables = gaussian_pair(q, p), gaussian.encoder_tables()
-            work = gaussian.encode_blocks
-            over(segments, self.threads, work, blocks.bounds, pair, tables, shared, selector, results)
+            pair = (blocks.bounds, q.paired_with(p), gaussian.encoder_tables())
+            over(segments, self.threads, gaussian.encode_blocks, *pair, shared, selector, linked, results)
         else:
             raise InvalidArgument(f"the codec has no kernels for a {type(q).__name__}")
         return Chosen(results.indices, float(results.nats.mean()) / LN_2)
 
     def candidates(self, indices: UInt16, p: Distribution, blocks: Blocks, *, key: SharedKey) -> Sample:
         """Generate the candidates with the given indices, one per block: uint8 for Bernoulli, float32 otherwise."""
-        _check_blocks(blocks, p)
-        self._check_indices(indices, blocks)
+        self._check_indices(indices, p, blocks)
         return self._candidates(indices, self.bits, self.memory, p, blocks, key)
 
     def write(
@@ -156,19 +131,9 @@ class Codec:
         `send_blocks` includes the block map, for a receiver that does not have it. `scalars` are sent as float32.
         Without `send_kl` the message states a KL of 0, because the KL depends on `q` beyond the sample.
         """
-        _check_blocks(blocks, p)
-        self._check_indices(chosen.indices, blocks)
-        return wire.write(
-            p,
-            blocks,
-            key,
-            bits=self.bits,
-            memory=self.memory,
-            indices=chosen.indices,
-            mean_kl=chosen.mean_kl if send_kl else 0.0,
-            scalars=scalars,
-            send_blocks=send_blocks,
-        )
+        self._check_indices(chosen.indices, p, blocks)
+        sent = chosen if send_kl else replace(chosen, mean_kl=0.0)
+        return wire.write(sent, p, blocks, key, self.bits, self.memory, scalars, send_blocks)
 
     def decode(self, message: bytes, p: Distribution, *, key: SharedKey, blocks: Blocks | None = None) -> Sample:
         """Decode the sample of a message: uint8 for Bernoulli, float32 otherwise; see `read`."""
@@ -220,8 +185,7 @@ class Codec:
             indices = addresses(indices, bits, memory)
         if isinstance(p, Discrete):
             sample: Sample = np.empty(p.d, dtype=p.values.dtype)
-            symbols = discrete.Symbols(thresholds=p.thresholds, values=p.values)
-            over(blocks.bounds, self.threads, discrete.decode_blocks, indices, shared, symbols, sample)
+            over(blocks.bounds, self.threads, discrete.decode_blocks, indices, shared, p.thresholds, p.values, sample)
             return sample
         if isinstance(p, Gaussian):
             normal = np.empty(p.d, dtype=np.float32)
@@ -230,7 +194,8 @@ class Codec:
             return normal
         raise InvalidArgument(f"the codec has no kernels for a {type(p).__name__}")
 
-    def _check_indices(self, indices: UInt16, blocks: Blocks) -> None:
+    def _check_indices(self, indices: UInt16, p: Distribution, blocks: Blocks) -> None:
+        _check_blocks(blocks, p)
         if indices.dtype != np.uint16 or indices.shape != (len(blocks),) or int(indices.max()) >> self.bits:
             raise InvalidArgument(f"indices must be {len(blocks)} uint16 numbers below {1 << self.bits}, one per block")
 

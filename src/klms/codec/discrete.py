@@ -12,65 +12,41 @@ per block, so that sixteen candidates fit into a 256-bit register. Running sums 
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from klms.codec.candidates import SharedWords, chosen_words, expand, expand_two, signed
 from klms.codec.distributions import Values, log_ratios
 from klms.codec.selection import Results, Selector
 from klms.codec.trellis import new_paths, select_block
-from klms.numerics.jit import inlined, kernel
+from klms.numerics.jit import Float32, Float64, Int16, Int32, Int64, UInt16, inlined, kernel
 from klms.numerics.philox import U_STREAM, buffer_size, words
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Int16 = npt.NDArray[np.int16]
-Int64 = npt.NDArray[np.int64]
-UInt16 = npt.NDArray[np.uint16]
 
 _FLUSH_STEPS = 32
 _LARGEST_SUM = 32000.0  # rounding adds at most half a unit per step in at most 256 steps, so sums stay below 32767
 
 
-class Symbols(NamedTuple):
-    """Fixed-point form of a discrete `p`; see `Discrete`."""
-
-    thresholds: UInt16
-    values: Values
-
-
 class _Step(NamedTuple):
     """One step of the score: candidates whose word is below the threshold collect `height`."""
 
-    words: Int16
-    """Words of the lower half of the candidates."""
-    flip: np.int16
-    """Generator of the last index bit: the upper half of the candidates has the words XOR `flip`."""
+    words: Int16  # words of the lower half of the candidates
+    flip: np.int16  # generator of the last index bit: the upper half of the candidates has the words XOR `flip`
     threshold: np.int16
     height: np.int16
 
 
 class _Sums(NamedTuple):
-    """Scratch space for the scores of all candidates."""
-
-    expanded: Int16
-    """Two rows of words, for the lower half of the candidates at two coordinates."""
-    partial: Int16
-    """Running sums of steps since the last flush."""
-    total: npt.NDArray[np.int32]
+    expanded: Int16  # two rows of words, for the lower half of the candidates at two coordinates
+    partial: Int16  # running sums of steps since the last flush
+    total: Int32
 
 
 @inlined
 def _add_steps(low: Int16, high: Int16, one: _Step, two: _Step) -> None:
-    """Add two steps to the lower and the upper half of the candidates.
-
-    Adding two steps at once and doing the last doubling in registers saves memory traffic, which limits this loop.
-    """
+    """Add two steps at once, and do the last doubling in registers: memory traffic limits this loop."""
     words_0, flip_0, threshold_0, height_0 = one
     words_1, flip_1, threshold_1, height_1 = two
     zero = np.int16(0)
     for k in range(low.size):
-        word_0 = words_0[k]
-        word_1 = words_1[k]
+        word_0, word_1 = words_0[k], words_1[k]
         a = np.int16(height_0 if word_0 < threshold_0 else zero)
         b = np.int16(height_1 if word_1 < threshold_1 else zero)
         low[k] = np.int16(low[k] + np.int16(a + b))
@@ -81,15 +57,9 @@ def _add_steps(low: Int16, high: Int16, one: _Step, two: _Step) -> None:
 
 @kernel
 def _weigh_block(q: Float64, ratio: Float64, per_flush: int, heights: Int16) -> tuple[float, float, float]:
-    """Fill `heights`, coordinate by coordinate.
-
-    Return, in nats, their unit, the block's KL, and the score of a candidate that has the last symbol everywhere.
-    """
+    """Fill `heights`; return, in nats, their unit, the block's KL, and the score of the last symbol everywhere."""
     symbols, n = q.shape
-    kl = 0.0
-    base = 0.0
-    group = 0.0
-    most = 0.0
+    kl = base = group = most = 0.0
     for o in range(n):
         if o % per_flush == 0:
             group = 0.0
@@ -112,14 +82,11 @@ def _score_block(
 ) -> None:
     """Set `sums.total[k]` to the sum of the steps that candidate `k` collects over the block."""
     per_coordinate, n = thresholds.shape
-    partial = sums.partial
-    total = sums.total
+    partial, total = sums.partial, sums.total
     half = partial.size // 2
     last = generators.shape[0] - 1
-    low = partial[:half]
-    high = partial[half:]
-    words_0 = sums.expanded[0]
-    words_1 = sums.expanded[1]
+    low, high = partial[:half], partial[half:]
+    words_0, words_1 = sums.expanded[0], sums.expanded[1]
     zero = np.int16(0)
     partial[:] = 0
     total[:] = 0
@@ -159,6 +126,7 @@ def encode_blocks(
     thresholds: UInt16,
     shared: SharedWords,
     selector: Selector,
+    linked: bool | None,
     results: Results,
 ) -> None:
     """Encode the segments `first` to `end - 1`, given the probabilities of `q` and the thresholds of `p`."""
@@ -190,7 +158,7 @@ def encode_blocks(
         _score_block(u, own, heights, generators, int(shared.windows[m]), per_flush, sums)
         for k in range(candidates):
             scores[k] = sums.total[k] * unit
-        select_block(m, scores, kl - base, selector, paths, results)
+        select_block(m, scores, kl - base, selector, linked, paths, results)
         results.nats[m] = kl
 
 
@@ -201,11 +169,11 @@ def decode_blocks(
     bounds: Int64,
     indices: UInt16,
     shared: SharedWords,
-    symbols: Symbols,
+    thresholds: UInt16,
+    values: Values,
     out: Values,
 ) -> None:
     """Write the chosen candidates of the blocks `first <= m < end` to `out`."""
-    thresholds, values = symbols
     per_coordinate = thresholds.shape[0]
     buffer = np.empty(buffer_size(shared.largest), dtype=np.uint64)
     for m in range(first, end):

@@ -2,12 +2,9 @@
 
 One class serves both roles. As `p` (the side information), a discrete distribution is reduced to integers before
 anything random happens: cumulative 16-bit thresholds, where a word `u` stands for symbol `a` iff
-`thresholds[a-1] <= u < thresholds[a]`. Two hosts with the same parameters have the same thresholds, whatever their
-floating-point units do. As `q` (the client's own distribution) it consists of probabilities, which only the encoder
-sees. The encoder's scores use the same quantised `p` that the decoder samples, so quantisation costs a little KL but
-causes no bias.
-
-KL divergences are per coordinate and in bits.
+`thresholds[a-1] <= u < thresholds[a]`. As `q` (the client's own distribution) it consists of probabilities, which only
+the encoder sees. The encoder scores with the quantised `p` that the decoder samples, so quantisation costs a little KL
+but causes no bias. KL divergences are per coordinate and in bits.
 """
 
 import hashlib
@@ -21,12 +18,9 @@ import numpy.typing as npt
 from klms.errors import InvalidArgument
 from klms.numerics.checks import frozen
 from klms.numerics.elementary import LN_2, take_logarithms
-from klms.numerics.jit import kernel
+from klms.numerics.jit import Float32, Float64, UInt8, UInt16, kernel
 
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-UInt16 = npt.NDArray[np.uint16]
-Values = npt.NDArray[np.uint8] | Float32
+Values = UInt8 | Float32
 
 MAX_ALPHABET = 256
 SMALLEST_PROBABILITY = 2.0**-24
@@ -42,8 +36,7 @@ class Distribution(ABC):
 
     @property
     @abstractmethod
-    def d(self) -> int:
-        """Number of coordinates."""
+    def d(self) -> int: ...
 
     @abstractmethod
     def kl(self, p: Self) -> Float64:
@@ -65,8 +58,7 @@ class Distribution(ABC):
 class Discrete(Distribution):
     """A distribution over a small alphabet at each coordinate. Symbol `a` stands for `values[a]`."""
 
-    probabilities: Float32
-    """One row per symbol. The last row may be missing: it is 1 minus the others."""
+    probabilities: Float32  # one row per symbol; the last may be missing: it is 1 minus the others
     values: Values
 
     @property
@@ -113,7 +105,6 @@ class Bernoulli(Discrete):
 
     @property
     def probability(self) -> Float32:
-        """Probability of a one at each coordinate."""
         row: Float32 = self.probabilities[0]
         return row
 
@@ -183,12 +174,15 @@ class Gaussian(Distribution):
     def kl(self, p: Self) -> Float64:
         self.check_same_family(p)
         out = np.empty(self.d)
-        _gaussian_kl(gaussian_pair(self, p), out)
+        _gaussian_kl(self.paired_with(p), out)
         return out
 
     @cached_property
     def digest(self) -> bytes:
         return _sha256(f"{self.family} {self.d} ".encode(), self.mean, self.std)
+
+    def paired_with(self, p: "Gaussian") -> "GaussianPair":
+        return GaussianPair(q_mean=self.mean, q_std=self.std, p_mean=p.mean, p_std=p.std)
 
 
 class GaussianPair(NamedTuple):
@@ -198,11 +192,6 @@ class GaussianPair(NamedTuple):
     q_std: Float32
     p_mean: Float32
     p_std: Float32
-
-
-def gaussian_pair(q: Gaussian, p: Gaussian) -> GaussianPair:
-    """Collect the parameters of `q` and `p`."""
-    return GaussianPair(q_mean=q.mean, q_std=q.std, p_mean=p.mean, p_std=p.std)
 
 
 def _vector(name: str, values: npt.ArrayLike) -> Float32:
@@ -224,10 +213,7 @@ def _sha256(header: bytes, *arrays: npt.NDArray[np.generic]) -> bytes:
 
 @kernel
 def _normalise(table: Float64, rows: Float32) -> int:
-    """Transpose the table into `rows` and scale each coordinate to sum to 1.
-
-    Return 0, or 1 if an entry is not in [0, 1], or 2 if the entries of a coordinate do not nearly sum to 1.
-    """
+    """Transpose and scale the table; return 1 for an entry outside [0, 1], 2 for a sum far from 1, else 0."""
     symbols, d = rows.shape
     for i in range(d):
         total = 0.0

@@ -19,13 +19,12 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from klms.codec.candidates import SharedWords, chosen_words, expand, signed
 from klms.codec.distributions import GaussianPair, gaussian_nats
 from klms.codec.selection import Results, Selector
 from klms.codec.trellis import new_paths, select_block
-from klms.numerics.jit import inlined, kernel
+from klms.numerics.jit import Float32, Float64, Int16, Int64, UInt16, inlined, kernel
 from klms.numerics.philox import U_STREAM, buffer_size, words
 from klms.numerics.quantiles import LEVELS, normal_quantiles
 
@@ -36,20 +35,12 @@ _SMALLEST_WALSH_BLOCK = 16  # for smaller blocks the transform costs more than i
 _STRONG_LINEAR = 1.0
 _STRONG_SQUARE = 0.05
 
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Int16 = npt.NDArray[np.int16]
-Int64 = npt.NDArray[np.int64]
-UInt16 = npt.NDArray[np.uint16]
-
 
 class EncoderTables(NamedTuple):
     """Functions of the quantile table that the encoder looks up."""
 
-    cells: Float64
-    """Means over each cell of `_FINE_BITS` bits: of `Q` in row 0, of its square in row 1."""
-    terms: Float64
-    """Walsh spectra of `z` (row 0) and `z^2` (row 1) over cells of `_WALSH_BITS` bits; see `_walsh_terms`."""
+    cells: Float64  # means over each cell of `_FINE_BITS` bits: of `Q` in row 0, of its square in row 1
+    terms: Float64  # Walsh spectra of `z` (row 0) and `z^2` (row 1) over cells of `_WALSH_BITS` bits
     quantiles: Float32
 
 
@@ -74,8 +65,7 @@ class _Block(NamedTuple):
 class _Spectrum(NamedTuple):
     """Scratch space for the Walsh functions of one coordinate."""
 
-    row: Int16
-    """Generators of the coordinate, copied because contiguous memory is faster to combine."""
+    row: Int16  # generators of the coordinate, copied because contiguous memory is faster to combine
     positions: Int64
     signs: Float64
 
@@ -87,19 +77,16 @@ def encoder_tables() -> EncoderTables:
 
 
 def _walsh_terms() -> Float64:
-    """Compute the Walsh spectra of `z` and `z^2` without their zeros.
+    """Compute the Walsh spectra of `z` (zero at masks with an even number of bits) and `z^2` (zero at all others).
 
-    `z` is odd, so its spectrum is zero at masks with an even number of bits, and that of `z^2` at all others. Column
-    `r` of either row belongs to the mask whose upper bits are `r`; the lowest bit gives it the right parity.
+    Column `r` of either row belongs to the mask whose upper bits are `r`; the lowest bit gives it the right parity.
     """
     spectra = _cell_means(_WALSH_BITS)
     for row in spectra:
         walsh_hadamard(row)
     upper = np.arange(1 << (_WALSH_BITS - 1))
     parity = np.array([int(r).bit_count() % 2 for r in upper])
-    odd = spectra[0][2 * upper + 1 - parity]
-    even = spectra[1][2 * upper + parity]
-    return np.stack([odd, even]) / (1 << _WALSH_BITS)
+    return np.stack([spectra[0][2 * upper + 1 - parity], spectra[1][2 * upper + parity]]) / (1 << _WALSH_BITS)
 
 
 def _cell_means(bits: int) -> Float64:
@@ -116,10 +103,7 @@ def walsh_hadamard(values: Float64) -> None:
             upper = values[group : group + half]
             lower = values[group + half : group + 2 * half]
             for k in range(half):
-                a = upper[k]
-                b = lower[k]
-                upper[k] = a + b
-                lower[k] = a - b
+                upper[k], lower[k] = upper[k] + lower[k], upper[k] - lower[k]
         half *= 2
 
 
@@ -132,14 +116,12 @@ def _is_strong(linear: float, square: float) -> bool:
 def _score_by_lookup(block: _Block, cells: Float64, expanded: Int16, scores: Float64) -> None:
     """Add the scores of all weak coordinates, candidate by candidate."""
     linear, square, u, window, generators = block
-    mean = cells[0]
-    mean_square = cells[1]
+    mean, mean_square = cells[0], cells[1]
     for o in range(linear.size):
         if _is_strong(linear[o], square[o]):
             continue
         expand(signed(u[o]), generators, window + o, generators.shape[0], expanded)
-        c = linear[o]
-        a = square[o]
+        c, a = linear[o], square[o]
         if a == 0.0:
             for k in range(scores.size):
                 scores[k] += c * mean[(int(expanded[k]) + 32768) >> (16 - _FINE_BITS)]
@@ -194,7 +176,6 @@ def _bit_of_all(row: Int16, bit: int) -> int:
 
 @kernel
 def _add_strong(block: _Block, quantiles: Float32, expanded: Int16, scores: Float64) -> None:
-    """Add the exact scores of the strong coordinates."""
     linear, square, u, window, generators = block
     for o in range(linear.size):
         if _is_strong(linear[o], square[o]):
@@ -214,6 +195,7 @@ def encode_blocks(
     tables: EncoderTables,
     shared: SharedWords,
     selector: Selector,
+    linked: bool | None,
     results: Results,
 ) -> None:
     """Encode the segments `first` to `end - 1`."""
@@ -226,21 +208,18 @@ def encode_blocks(
     buffer = np.empty(buffer_size(shared.largest), dtype=np.uint64)
     expanded = np.empty(1 << bits, dtype=np.int16)
     functions = tables.terms.shape[1]
-    row = np.empty(bits, dtype=np.int16)
-    spectrum = _Spectrum(row, np.empty(functions, dtype=np.int64), np.empty(functions))
+    spectrum = _Spectrum(np.empty(bits, dtype=np.int16), np.empty(functions, dtype=np.int64), np.empty(functions))
     scores = np.empty(1 << bits)
     paths = new_paths(selector)
     for m in range(first * selector.segment, min(end * selector.segment, bounds.size - 1)):
         start = bounds[m]
         n = bounds[m + 1] - start
         gaussian_nats(pair, start, nats[:n], scratch)
-        kl = 0.0
-        wanted = 0.0
+        kl = wanted = 0.0
         for o in range(n):
             i = start + o
             q_std = np.float64(pair.q_std[i])
-            p_std = np.float64(pair.p_std[i])
-            scale = p_std / q_std
+            scale = np.float64(pair.p_std[i]) / q_std
             shift = (np.float64(pair.q_mean[i]) - np.float64(pair.p_mean[i])) / q_std
             linear[o] = scale * shift
             square[o] = 0.5 - 0.5 * scale * scale
@@ -255,7 +234,7 @@ def encode_blocks(
         else:
             _score_by_walsh(block, tables.terms, spectrum, scores)
         _add_strong(block, tables.quantiles, expanded, scores)
-        select_block(m, scores, wanted, selector, paths, results)
+        select_block(m, scores, wanted, selector, linked, paths, results)
         results.nats[m] = kl
 
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from klms.codec.block_sizes import pack_sizes, unpack_sizes
 from klms.codec.blocks import Blocks
@@ -23,6 +22,7 @@ from klms.codec.candidates import MAX_BITS
 from klms.codec.distributions import Distribution
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
 from klms.numerics.bit_packing import pack_bits, unpack_bits
+from klms.numerics.jit import UInt16
 from klms.numerics.philox import SharedKey
 
 MAGIC = b"KL"
@@ -43,16 +43,12 @@ class MessageInfo:
 
     version: int
     family: str
-    bits: int
-    """Bits per index, one index per block."""
-    memory: int
-    """Bits of earlier indices that a block's candidates depend on."""
+    bits: int  # bits per index, one index per block
+    memory: int  # bits of earlier indices that a block's candidates depend on
     d: int
-    blocks: int
-    """Number of blocks."""
+    blocks: int  # number of blocks
     carries_blocks: bool
-    mean_kl: float
-    """Mean KL per block, in bits."""
+    mean_kl: float  # mean KL per block, in bits
     scalars: tuple[float, ...]
     tag: bytes
     total_bytes: int
@@ -68,22 +64,25 @@ class MessageInfo:
 
 def agreement_tag(p: Distribution, blocks: Blocks, key: SharedKey) -> bytes:
     """Hash what both sides must agree on. Two different triples have the same tag with probability 2^-64."""
-    state = hashlib.sha256(b"klms agreement 1")
-    state.update(p.digest)
-    state.update(key.to_bytes())
-    state.update(blocks.sizes.astype("<u4").data)
-    return state.digest()[:8]
+    sizes = blocks.sizes.astype("<u4").tobytes()
+    return hashlib.sha256(b"klms agreement 1" + p.digest + key.to_bytes() + sizes).digest()[:8]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The encoder's selection, before it is written as bytes."""
+
+    indices: UInt16  # index of the selected candidate of each block
+    mean_kl: float  # mean KL per block, in bits
 
 
 def write(
+    chosen: Chosen,
     p: Distribution,
     blocks: Blocks,
     key: SharedKey,
-    *,
     bits: int,
     memory: int,
-    indices: npt.NDArray[np.uint16],
-    mean_kl: float,
     scalars: Sequence[float],
     send_blocks: bool,
 ) -> bytes:
@@ -92,10 +91,9 @@ def write(
         raise InvalidArgument(f"there are {len(scalars)} scalars; a message holds at most {MAX_SCALARS}")
     with np.errstate(over="ignore"):
         sides = np.asarray(scalars, dtype="<f4")
+        short = sides.astype("<f2")
     if sides.ndim != 1 or not np.isfinite(sides).all():
         raise InvalidArgument("scalars must be a list of finite float32 numbers")
-    with np.errstate(over="ignore"):
-        short = sides.astype("<f2")
     lossless = bool(sides.size and (short == sides).all())
     header = _HEADER.pack(
         MAGIC,
@@ -107,12 +105,12 @@ def write(
         blocks.d,
         len(blocks),
         agreement_tag(p, blocks, key),
-        min(mean_kl, float(np.finfo(np.float32).max)),
+        min(chosen.mean_kl, float(np.finfo(np.float32).max)),
     )
     sizes = b""
     if send_blocks:
         sizes = bytes([blocks.group]) + pack_sizes(blocks.pieces.sizes) if memory else pack_sizes(blocks.sizes)
-    body = header + (short if lossless else sides).tobytes() + sizes + pack_bits(indices, bits).tobytes()
+    body = header + (short if lossless else sides).tobytes() + sizes + pack_bits(chosen.indices, bits).tobytes()
     return body + _CRC.pack(zlib.crc32(body))
 
 
@@ -139,8 +137,7 @@ class Message:
             raise CorruptMessage(f"a piece of {pieces.min()} coordinates cannot hold {group} blocks")
         return Blocks.divided(Blocks.of_sizes(pieces), group)
 
-    def indices(self) -> npt.NDArray[np.uint16]:
-        """Read the index of every block."""
+    def indices(self) -> UInt16:
         end = len(self.data) - _CRC.size
         packed = np.frombuffer(self.data, dtype=np.uint8)[end - self.header.index_bytes : end]
         used = self.header.blocks * self.header.bits % 8
@@ -150,10 +147,7 @@ class Message:
 
 
 def inspect(message: bytes) -> MessageInfo:
-    """Read and check the header of a message; neither `p` nor the key is needed.
-
-    Raises `CorruptMessage` or `UnsupportedMessage`.
-    """
+    """Read the header of a message without `p` or the key; raise `CorruptMessage` or `UnsupportedMessage`."""
     return parse(message).header
 
 
@@ -199,20 +193,8 @@ def parse(data: bytes | bytearray | memoryview) -> Message:
     sides = struct.unpack_from(f"<{scalars}{letter}", message, _HEADER.size)
     if not all(map(math.isfinite, (mean_kl, *sides))) or mean_kl < 0:
         raise CorruptMessage("the mean KL or a side scalar is not finite, or the mean KL is negative")
-    header = MessageInfo(
-        version=version,
-        family=names[family],
-        bits=bits,
-        memory=memory,
-        d=d,
-        blocks=blocks,
-        carries_blocks=carries_blocks,
-        mean_kl=mean_kl,
-        scalars=sides,
-        tag=tag,
-        total_bytes=len(message),
-        scalar_bytes=width * scalars,
-        block_size_bytes=block_size_bytes,
-        index_bytes=index_bytes,
+    lengths = (len(message), width * scalars, block_size_bytes, index_bytes)
+    name = names[family]
+    return Message(
+        message, MessageInfo(version, name, bits, memory, d, blocks, carries_blocks, mean_kl, sides, tag, *lengths)
     )
-    return Message(message, header)

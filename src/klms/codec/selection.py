@@ -8,11 +8,8 @@ score equals its mean under `q`: this undoes the shrinkage of `sample` where the
 
 from typing import Literal, NamedTuple, get_args
 
-import numpy as np
-import numpy.typing as npt
-
 from klms.numerics.elementary import largest, take_exponentials, total
-from klms.numerics.jit import inlined, kernel
+from klms.numerics.jit import Float64, UInt16, inlined, kernel
 
 Selection = Literal["sample", "greedy", "matched"]
 SELECTIONS: tuple[Selection, ...] = get_args(Selection)
@@ -22,35 +19,27 @@ _MAX_BETA = 64.0
 _BETA_STEPS = 40
 _BETA_TOLERANCE = 1e-3  # nats of expected score, far below the noise of one draw
 
-Float64 = npt.NDArray[np.float64]
-
 
 class Selector(NamedTuple):
     """Selection rule, the sender's private randomness, and the shape of the trellis (see `trellis.py`)."""
 
     rule: int
-    uniforms: Float64
-    """One uniform number per block, then, with memory, one per segment; `greedy` ignores them."""
+    uniforms: Float64  # one per block, then, with memory, one per segment; `greedy` ignores them
     bits: int
     memory: int
-    segment: int
-    """Blocks that are selected together."""
+    segment: int  # number of blocks that are selected together
 
 
 class Results(NamedTuple):
     """What the encoding kernels write: the selected index of each block, and the block's KL in nats."""
 
-    indices: npt.NDArray[np.uint16]
+    indices: UInt16
     nats: Float64
 
 
 @kernel
 def select(scores: Float64, rule: int, uniform: float, wanted: float, weights: Float64) -> int:
-    """Return the index to send.
-
-    `uniform` is private randomness and `wanted` the expected score under `q`. The scores are shifted in place;
-    `weights` is scratch space.
-    """
+    """Return the index to send, given the expected score under `q`; `scores` and `weights` are scratch afterwards."""
     top = largest(scores)
     if rule == GREEDY:
         best = 0
@@ -77,16 +66,12 @@ def draw(weights: Float64, limit: float) -> int:
 
 @kernel
 def matching_beta(scores: Float64, wanted: float, weights: Float64) -> float:
-    """Solve for the `beta` at which `softmax(beta * scores)` has expected score `wanted`; the largest score must be 0.
-
-    `weights` is scratch space.
-    """
+    """Solve for the `beta` at which `softmax(beta * scores)` has expected score `wanted`; the largest must be 0."""
     search = BetaSearch(1.0, 0.0, _MAX_BETA)
     for _ in range(_BETA_STEPS):
         take_exponentials(scores, search.beta, weights)
         mass = total(weights)
-        mean = 0.0
-        square = 0.0
+        mean = square = 0.0
         for k in range(scores.size):
             mean += weights[k] * scores[k]
             square += weights[k] * scores[k] * scores[k]

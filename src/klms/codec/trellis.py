@@ -7,22 +7,18 @@ With `memory` bits, block `m` is addressed by the last `memory + bits` bits of t
 so that a block still costs `bits` bits, but the encoder chooses among all paths through a trellis whose state is the
 last `memory` bits. A path has the sum of its candidates' scores. `greedy` takes the best path (Viterbi, 1967). `sample`
 draws a path with probability proportional to `exp(score)`, exactly, by forward filtering and backward sampling:
-`alpha(s)` is the total weight of all paths that end in state `s`, and the predecessor of a state is drawn with
-probability proportional to its share of `alpha`. `matched` does the same with scores multiplied by `beta`, solved per
-segment such that the expected score of the path equals its mean under `q`.
-
-Predecessors are drawn for all states while the weights are at hand. Only those on the path are used in the end, one
-per block, so one uniform number per block suffices. Only `matched` must keep the scores of a segment.
+`alpha(s)` is the total weight of all paths into state `s`, and a predecessor is drawn in proportion to its share of
+`alpha`, for all states while the weights are at hand; one uniform number per block suffices, because only one of its
+predecessors is on the path. `matched` multiplies the scores by a `beta` per segment, as in `selection.py`.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from klms.codec.selection import GREEDY, MATCHED, BetaSearch, Results, Selector, draw, improved, select
 from klms.numerics.elementary import largest, take_exponentials, take_logarithms, total
-from klms.numerics.jit import kernel
+from klms.numerics.jit import Float64, UInt16, kernel
 
 SEGMENT = 256
 """Blocks per segment, part of the format. Segments are coded independently, which bounds the encoder's memory."""
@@ -32,29 +28,20 @@ _MAX_BETA = 8.0  # close to the best path
 _BETA_STEPS = 8
 _BETA_TOLERANCE = 0.003  # relative to the wanted score
 
-Float64 = npt.NDArray[np.float64]
-UInt16 = npt.NDArray[np.uint16]
-
 
 class Paths(NamedTuple):
     """All paths through a segment so far, and scratch space."""
 
     bits: int
     memory: int
-    log_alpha: Float64
-    """Logarithm of the weight of all paths into each state, up to a constant; for `greedy`, the score of the best."""
-    alpha: Float64
-    """Weight of all paths into each state."""
+    log_alpha: Float64  # log of `alpha` up to a constant; for `greedy`, the score of the best path into each state
+    alpha: Float64  # weight of all paths into each state
     running: Float64
     limits: Float64
-    weights: Float64
-    """One number per candidate."""
-    predecessors: UInt16
-    """Entry `[m, s]`: the upper `bits` bits of the candidate through which a path enters state `s` at block `m`."""
-    scores: Float64
-    """Scores of all blocks of the segment, for `matched`."""
-    wanted: Float64
-    """Expected score of all blocks of the segment under `q`, for `matched`."""
+    weights: Float64  # one per candidate
+    predecessors: UInt16  # [m, s]: upper `bits` bits of the candidate by which a path enters state `s` at block `m`
+    scores: Float64  # of all blocks of the segment, for `matched`
+    wanted: Float64  # expected score of each block of the segment under `q`, for `matched`
 
 
 @kernel
@@ -78,18 +65,21 @@ def new_paths(selector: Selector) -> Paths:
 
 
 @kernel
-def select_block(m: int, scores: Float64, wanted: float, selector: Selector, paths: Paths, results: Results) -> None:
+def select_block(
+    m: int, scores: Float64, wanted: float, selector: Selector, linked: bool | None, paths: Paths, results: Results
+) -> None:
     """Select the index of block `m`, or, with memory, extend the paths and select those of a segment at its end.
 
     `wanted` is the expected score under `q`. Blocks must come in order, whole segments at a time; `scores` is scratch
-    space afterwards.
+    space afterwards. Without memory, `linked` must be None: then Numba prunes the rest and compiles no trellis.
     """
-    if selector.memory == 0:
+    if linked is None:
         results.indices[m] = select(scores, selector.rule, selector.uniforms[m], wanted, paths.weights)
         return
     place = m % SEGMENT
     if selector.rule == MATCHED:
-        paths.scores[place] = scores
+        for c in range(scores.size):  # assigning the whole array compiles two seconds longer
+            paths.scores[place, c] = scores[c]
         paths.wanted[place] = wanted
     else:
         _extend(paths, place, scores, 1.0, selector.rule, selector.uniforms[m])
@@ -132,10 +122,10 @@ def _weigh(paths: Paths, place: int, scores: Float64, beta: float) -> None:
 
 @kernel
 def _keep_best(paths: Paths, predecessors: UInt16) -> None:
-    """Keep the best path into each state."""
-    states = paths.log_alpha.size
     best = paths.log_alpha
-    best[:] = paths.weights[:states]
+    states = best.size
+    for s in range(states):
+        best[s] = paths.weights[s]
     predecessors[:] = 0
     for branch in range(1, 1 << paths.bits):
         row = paths.weights[branch * states : (branch + 1) * states]
@@ -148,16 +138,15 @@ def _keep_best(paths: Paths, predecessors: UInt16) -> None:
 @kernel
 def _sum_and_draw(paths: Paths, predecessors: UInt16, uniform: float) -> None:
     """Add up the weights of all paths into each state, and draw its predecessor in proportion to them."""
-    states = paths.alpha.size
-    branches = 1 << paths.bits
     alpha = paths.alpha
+    states = alpha.size
+    branches = 1 << paths.bits
     alpha[:] = 0.0
     for branch in range(branches):
         row = paths.weights[branch * states : (branch + 1) * states]
         for s in range(states):
             alpha[s] += row[s]
-    running = paths.running
-    limits = paths.limits
+    running, limits = paths.running, paths.limits
     running[:] = 0.0
     for s in range(states):
         limits[s] = uniform * alpha[s]
@@ -189,10 +178,7 @@ def _matching_beta(paths: Paths, blocks: int) -> float:
 
 @kernel
 def _path_moments(paths: Paths, blocks: int, beta: float) -> tuple[float, float]:
-    """Return the mean and the variance of a path's score, when paths are drawn in proportion to `exp(beta score)`.
-
-    Both are carried along for the paths into each state, as `alpha` is.
-    """
+    """Return the mean and the variance of a path's score, when paths are drawn in proportion to `exp(beta score)`."""
     states = paths.alpha.size
     mean = np.zeros(states)
     square = np.zeros(states)
@@ -200,15 +186,12 @@ def _path_moments(paths: Paths, blocks: int, beta: float) -> tuple[float, float]
         scores = paths.scores[place]
         _weigh(paths, place, scores, beta)
         take_exponentials(paths.weights, 1.0, paths.weights)
-        alpha = paths.alpha
+        alpha, next_mean, next_square = paths.alpha, paths.running, paths.limits
         alpha[:] = 0.0
-        next_mean = paths.running
         next_mean[:] = 0.0
-        next_square = paths.limits
         next_square[:] = 0.0
         for c in range(scores.size):
-            before = c >> paths.bits
-            after = c & (states - 1)
+            before, after = c >> paths.bits, c & (states - 1)
             weight = paths.weights[c]
             alpha[after] += weight
             next_mean[after] += weight * (mean[before] + scores[c])

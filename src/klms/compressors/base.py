@@ -2,38 +2,38 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from klms.codec import Decoded, SharedKey
 from klms.errors import CorruptMessage, InvalidArgument, TrainingDiverged
+from klms.numerics.jit import Float32
 
-Vector = npt.NDArray[np.float32]
+Vector = Float32
 Side = Mapping[str, npt.NDArray[np.generic]]
 """Side information: what server and clients share besides the model. It goes out with every round."""
 
 LARGEST_ENTRY = 1e15  # so that squares, sums and scales stay finite in float32
 
 
-class Learner(Protocol):
-    """Gathers the side information of the next round from this round's messages, one by one."""
+class SideLearner:
+    """Gathers the next round's side information from this round's messages, one by one; here it stays unchanged."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
 
     def add(self, decoded: Decoded) -> None:
-        """Take in one decoded message."""
-        ...
+        pass
 
     def finish(self) -> Side:
-        """Return the side information of the next round."""
-        ...
+        return self._side
 
 
 class Compressor(ABC):
     """A scheme at its settings. It holds no state: what changes from round to round is in `Side`."""
 
     def start(self) -> Side:
-        """Return the side information of the first round."""
         return {}
 
     @abstractmethod
@@ -44,20 +44,8 @@ class Compressor(ABC):
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
         """Read a message; raise a `KLMSError` on any bytes that are not a message of this scheme and round."""
 
-    def learner(self, side: Side) -> Learner:
-        """Return what computes the next round's side information; by default it stays unchanged."""
-        return _Unchanged(side)
-
-
-class _Unchanged:
-    def __init__(self, side: Side) -> None:
-        self._side = side
-
-    def add(self, decoded: Decoded) -> None:
-        pass
-
-    def finish(self) -> Side:
-        return self._side
+    def learner(self, side: Side) -> SideLearner:
+        return SideLearner(side)
 
 
 def check_update(update: Vector, d: int) -> Vector:

@@ -6,11 +6,13 @@ is an UPDATE round. With fixed blocks none of this happens. If every client keep
 UPDATE round: that suits clients that differ, and costs few bytes when blocks are cut in groups.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Generic, Literal, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+from numpy.random import Generator
 from pydantic import Field, model_validator
 
 from klms.codec import (
@@ -23,17 +25,20 @@ from klms.codec import (
     Decoded,
     Distribution,
     MessageInfo,
+    Sample,
     Selection,
     SharedKey,
     UpdateRule,
     adaptive_blocks,
     fixed_blocks,
 )
-from klms.compressors.base import Side
+from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.scheme import Settings
 from klms.errors import SideInformationMismatch
 
+T = TypeVar("T")
 Aggregate = Literal["location", "count", "own"]
+Source = npt.NDArray[np.generic]
 
 
 class BlockSettings(Settings):
@@ -65,7 +70,6 @@ class BlockSettings(Settings):
         return self
 
     def coder(self, d: int, threads: int | None) -> "BlockCoder":
-        """Return the codec with its block policy for `d` parameters."""
         return BlockCoder(
             d=d,
             codec=Codec(bits=self.bits, memory=self.memory, selection=self.selection, threads=threads),
@@ -84,16 +88,13 @@ class BlockCoder:
 
     d: int
     codec: Codec
-    target: float
-    """Bits of KL per block; `codec.bits` is what a block costs."""
+    target: float  # bits of KL per block; `codec.bits` is what a block costs
     max_size: int
     rule: UpdateRule
     group: int = 1
-    fixed: int = 0
-    """Size of all blocks if not 0."""
+    fixed: int = 0  # size of all blocks if not 0
     aggregate: Aggregate = "location"
-    tells_kl: bool = True
-    """Whether messages report their KL. The UPDATE rule needs it; privacy forbids it."""
+    tells_kl: bool = True  # whether messages report their KL: the UPDATE rule needs it, privacy forbids it
 
     def start(self) -> Side:
         """Return the block map of round 1, which is an UPDATE round unless blocks are fixed."""
@@ -105,19 +106,19 @@ class BlockCoder:
         q: Distribution,
         p: Distribution,
         side: Side,
-        *,
         key: SharedKey,
-        rng: np.random.Generator,
-        scalars: Sequence[float] = (),
+        rng: Generator,
+        scalars: Sequence[float] | Callable[[Sample], Sequence[float]] = (),
     ) -> bytes:
-        """Return a client's message."""
+        """Return a client's message; its scalars may be a function of the sample that it conveys."""
         update = bool(side["block_update"])
         blocks = adaptive_blocks(q.kl(p), self.target, self.max_size, self.group) if update else _blocks(side)
-        return self.codec.encode(
-            q, p, blocks, key=key, rng=rng, send_blocks=update, scalars=scalars, send_kl=self.tells_kl
-        )
+        chosen = self.codec.choose(q, p, blocks, key=key, rng=rng)
+        if callable(scalars):
+            scalars = scalars(self.codec.candidates(chosen.indices, p, blocks, key=key))
+        return self.codec.write(chosen, p, blocks, key=key, send_blocks=update, scalars=scalars, send_kl=self.tells_kl)
 
-    def decode(self, message: bytes, p: Distribution, side: Side, *, key: SharedKey, scalars: int = 0) -> Decoded:
+    def decode(self, message: bytes, p: Distribution, side: Side, key: SharedKey, scalars: int = 0) -> Decoded:
         """Read a message; the round decides whether it carries blocks, how many bits and how many scalars it has."""
         update = bool(side["block_update"])
 
@@ -137,22 +138,29 @@ class BlockCoder:
 
         return self.codec.read(message, p, key=key, blocks=None if update else _blocks(side), check=check)
 
-    def learner(self, side: Side) -> "BlockLearner":
-        """Return what computes the next round's block map and UPDATE flag."""
-        return BlockLearner(self, side)
+
+class BlockCompressor(Compressor):
+    """A scheme whose messages are the codec's, with the blocks that `coder` keeps."""
+
+    coder: BlockCoder
+
+    def start(self) -> Side:
+        return self.coder.start()
+
+    def learner(self, side: Side) -> SideLearner:
+        return BlockLearner(self.coder, side)
 
 
-class BlockLearner:
+class BlockLearner(SideLearner):
     """Merges the clients' block maps in an UPDATE round, and averages their reported KL in the others."""
 
     def __init__(self, coder: BlockCoder, side: Side) -> None:
+        super().__init__(side)
         self._coder = coder
-        self._side = side
         self._merger = None if coder.fixed or coder.aggregate == "own" else BlockMerger(coder.d, coder.aggregate)
         self._kls: list[float] = []
 
     def add(self, decoded: Decoded) -> None:
-        """Take in one decoded message."""
         assert decoded.header is not None
         assert decoded.blocks is not None
         self._kls.append(decoded.header.mean_kl)
@@ -160,7 +168,6 @@ class BlockLearner:
             self._merger.add(decoded.blocks)
 
     def finish(self) -> Side:
-        """Return the side information of the next round."""
         if self._merger is None or not self._kls:
             return self._side
         if self._side["block_update"]:
@@ -171,3 +178,16 @@ class BlockLearner:
 
 def _blocks(side: Side) -> Blocks:
     return Blocks(side["block_bounds"])
+
+
+class Once(Generic[T]):
+    """A value that is computed once per round, for as long as it is asked for with the very same array."""
+
+    def __init__(self) -> None:
+        self._held: tuple[Source, T] | None = None
+
+    def __call__(self, source: Source, make: Callable[[Source], T]) -> T:
+        held = self._held  # read and written whole, so that no other thread sees a value with another's source
+        if held is None or held[0] is not source:
+            self._held = held = source, make(source)
+        return held[1]

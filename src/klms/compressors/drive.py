@@ -11,10 +11,9 @@ import numpy as np
 
 from klms.codec import Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector, check_update
-from klms.compressors.envelope import unwrap, wrap
+from klms.compressors.envelope import read_scales, read_signs, unwrap, wrap, write_scales, write_signs
 from klms.compressors.rotation import Rotation
 from klms.compressors.scheme import Scheme, Settings
-from klms.compressors.sections import read_scales, read_signs, write_scales, write_signs
 
 _NUMBER = 10
 
@@ -29,7 +28,6 @@ class Drive(Compressor):
 
     @cached_property
     def rotation(self) -> Rotation:
-        """Rotation applied to the update before its signs are taken."""
         return Rotation(self.d, self.threads)
 
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
@@ -53,7 +51,6 @@ SCHEME = Scheme(
     name="drive",
     title="Signs after a random rotation, unbiased scale",
     reference="Vargaftik et al., NeurIPS 2021",
-    family="drive",
     settings=Settings,
     make=lambda layout, settings, threads: Drive(layout.d, threads=threads),
     wire_number=_NUMBER,

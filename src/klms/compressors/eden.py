@@ -10,32 +10,28 @@ The message: the budget and the scales (f32 each), then the indices, those with 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector, check_update
-from klms.compressors.envelope import unwrap, wrap
-from klms.compressors.normal_levels import normal_levels
+from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.rotation import Rotation, piece_holding
 from klms.compressors.scheme import Scheme, Settings
-from klms.compressors.sections import read_scales, write_scales
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
 from klms.numerics.bit_packing import pack_bits, unpack_bits
-from klms.numerics.jit import kernel
+from klms.numerics.jit import Float32, Float64, Int64, UInt16, kernel
 from klms.numerics.parallel import over
 from klms.numerics.philox import SUBSET_STREAM, buffer_size, words
+from klms.numerics.quantiles import LEVELS, normal_quantiles
 
 MAX_RATE = 8.0
 _NUMBER = 11
+_LLOYD_STEPS = 600
 _SENT_OF_A_PIECE = 16  # coordinates at least: a scale that rests on fewer is unreliable
-
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 
 
 class EdenSettings(Settings):
@@ -44,16 +40,32 @@ class EdenSettings(Settings):
     rate: float = Field(1.0, gt=0, le=MAX_RATE, description="EDEN: bits per parameter; may be a fraction.")
 
 
+@cache
+def normal_levels(bits: int) -> Float32:
+    """Return the `2^bits` levels of the best quantiser of a standard normal variable (Lloyd, 1957; Max, 1960).
+
+    >>> normal_levels(2).round(4).tolist() == np.array([-1.5104, -0.4528, 0.4528, 1.5104], dtype=np.float32).tolist()
+    True
+    """
+    count = 1 << bits
+    # Panter and Dite's levels for many bits, which Lloyd's iteration then improves: each level becomes the mean of
+    # its cell. Symmetry is kept by working on the positive half.
+    middles = (2 * np.arange(count // 2, count) + 1) * (LEVELS // 2 // count)
+    levels = math.sqrt(3.0) * normal_quantiles()[middles].astype(np.float64)
+    for _ in range(_LLOYD_STEPS):
+        edges = np.concatenate([[0.0], (levels[1:] + levels[:-1]) / 2, [np.inf]])
+        mass = np.diff([math.erf(edge / math.sqrt(2)) / 2 for edge in edges])
+        levels = -np.diff(np.exp(-(edges**2) / 2)) / math.sqrt(2 * math.pi) / mass
+    return np.concatenate([-levels[::-1], levels]).astype(np.float32)
+
+
 class Part(NamedTuple):
     """The coordinates of every piece that are coded with the same number of bits."""
 
-    strides: Int64
-    """The order of each piece's coordinates: the `i`-th is `a i + c`, modulo the piece's size, with odd `a`."""
-    starts: Int64
-    """First place of the part in that order, for each piece."""
+    strides: Int64  # rows `a, c`: the `i`-th coordinate of a piece is `a i + c`, modulo its size, with odd `a`
+    starts: Int64  # first place of the part in that order, for each piece
     counts: Int64
-    ends: Int64
-    """Where the indices of each piece end in the message."""
+    ends: Int64  # where the indices of each piece end in the message
     levels: Float32
 
 
@@ -71,7 +83,6 @@ class Eden(Compressor):
 
     @cached_property
     def rotation(self) -> Rotation:
-        """Rotation applied to the update before it is quantised."""
         return Rotation(self.d, self.threads, piece_holding(_SENT_OF_A_PIECE / min(self.rate, 1)))
 
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
@@ -141,10 +152,10 @@ def _quantise(
     end: int,
     bounds: Int64,
     rotated: Float32,
-    factors: npt.NDArray[np.float64],
+    factors: Float64,
     part: Part,
-    indices: npt.NDArray[np.uint16],
-    products: npt.NDArray[np.float64],
+    indices: UInt16,
+    products: Float64,
 ) -> None:
     """Find the nearest level of every coordinate, and add up the inner product of each piece with its levels."""
     levels = part.levels
@@ -172,13 +183,7 @@ def _quantise(
 
 @kernel
 def _restore(
-    first: int,
-    end: int,
-    bounds: Int64,
-    indices: npt.NDArray[np.uint16],
-    scales: Float32,
-    part: Part,
-    rotated: Float32,
+    first: int, end: int, bounds: Int64, indices: UInt16, scales: Float32, part: Part, rotated: Float32
 ) -> None:
     for n in range(first, end):
         piece = rotated[bounds[n] : bounds[n + 1]]
@@ -193,7 +198,6 @@ SCHEME = Scheme(
     name="eden",
     title="Levels for a normal law after a random rotation, any rate",
     reference="Vargaftik et al., ICML 2022",
-    family="eden",
     settings=EdenSettings,
     make=lambda layout, settings, threads: Eden(layout.d, settings.rate, threads),
     wire_number=_NUMBER,

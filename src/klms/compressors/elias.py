@@ -8,10 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.errors import CorruptMessage
-from klms.numerics.jit import inlined, kernel
-
-UInt8 = npt.NDArray[np.uint8]
-Int64 = npt.NDArray[np.int64]
+from klms.numerics.jit import Int64, UInt8, inlined, kernel
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""The envelope of messages that are not the codec's: a header of 8 bytes and a checksum.
+"""Messages that are not the codec's: their envelope (a header of 8 bytes and a checksum) and their common sections.
 
 0  magic "KB"   2  version   3  scheme   4  d (u32)   8  payload   end-4  CRC32 (u32)
 """
@@ -6,12 +6,17 @@
 import struct
 import zlib
 
+import numpy as np
+import numpy.typing as npt
+
 from klms.errors import CorruptMessage, SideInformationMismatch, UnsupportedMessage
+from klms.numerics.jit import Float32
 
 MAGIC = b"KB"
 VERSION = 1
 RETIRED = {6: "DRIVE", 7: "EDEN", 9: "klms-rotated"}
-"""Numbers of schemes before their rotation had a stream of shared randomness of its own."""
+"""Numbers of schemes before their rotation had a stream of shared randomness of its own. The next free number is 12."""
+LARGEST = 2.0**96  # so that what is made of scales, levels and rotations stays finite
 
 _HEADER = struct.Struct("<2sBBI")
 _CRC = struct.Struct("<I")
@@ -45,3 +50,35 @@ def unwrap(message: bytes, scheme: int, d: int) -> bytes:
     if claimed != d:
         raise SideInformationMismatch(f"the message is for {claimed} parameters, but the model has {d}")
     return bytes(message[_HEADER.size : -_CRC.size])
+
+
+def write_scales(scales: npt.NDArray[np.floating]) -> bytes:
+    """Return norms or scales as bytes, f32 each."""
+    return scales.astype("<f4").tobytes()
+
+
+def read_scales(payload: bytes, count: int) -> tuple[Float32, bytes]:
+    """Return `count` scales and the bytes after them."""
+    if len(payload) < 4 * count:
+        raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} scales")
+    return check_scales(np.frombuffer(payload[: 4 * count], dtype="<f4").astype(np.float32)), payload[4 * count :]
+
+
+def check_scales(scales: Float32) -> Float32:
+    """Return the scales if none is negative, huge or not a number."""
+    if not ((scales >= 0) & (scales <= LARGEST)).all():
+        raise CorruptMessage(f"a scale is negative, above {LARGEST:g} or not a number")
+    return scales
+
+
+def write_signs(plus: npt.NDArray[np.bool_]) -> bytes:
+    """Return signs as bytes: one bit each, low bits first, 1 for plus."""
+    return np.packbits(plus, bitorder="little").tobytes()
+
+
+def read_signs(section: bytes, count: int) -> Float32:
+    """Return -1 and +1; `section` must hold exactly `count` of them."""
+    packed = np.frombuffer(section, dtype=np.uint8)
+    if packed.size != (count + 7) // 8 or (count % 8 and packed[-1] >> count % 8):
+        raise CorruptMessage(f"{packed.size} bytes for {count} signs")
+    return np.unpackbits(packed, count=count, bitorder="little").astype(np.float32) * 2 - 1

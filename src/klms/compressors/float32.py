@@ -37,7 +37,6 @@ SCHEME = Scheme(
     name="float32",
     title="Federated averaging, float32 differences",
     reference="McMahan et al., AISTATS 2017",
-    family="float32",
     settings=Settings,
     make=lambda layout, settings, threads: Float32(layout.d),
     wire_number=_NUMBER,

@@ -1,39 +1,81 @@
-"""SGLD-KLMS (paper, section 4.3): the sampler's noise is the sample.
+"""Samples of a Gaussian around the update, for the methods that need the noise.
 
-`q = N(H, std^2)`, `p = N(0, std^2)`: what arrives is the gradient with the noise that Langevin dynamics needs anyway.
+SGLD-KLMS (paper, section 4.3) has `q = N(H, std^2)` and `p = N(0, std^2)`: what arrives is the gradient with the noise
+that Langevin dynamics needs anyway.
+
+DP-REC (Triastcyn et al., 2021) has `q = N(clip(v), sigma^2)` and `p = N(m, sigma^2)`, where `m` is the mean update of
+the last round, which server and clients know. Blocks and their number of bits are fixed. The noise is there for
+privacy, not for compression; `methods/dp_rec.py` says what it buys.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from klms.codec import Decoded, Gaussian, SharedKey
-from klms.compressors.base import Compressor, Learner, Side, Vector, check_update
-from klms.compressors.block_coder import BlockCoder
+from klms.compressors.base import Side, SideLearner, Vector, check_update
+from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockLearner, Once, Source
 
 
 @dataclass(frozen=True)
-class KLMSGaussian(Compressor):
+class KLMSGaussian(BlockCompressor):
     """A sample of `N(update, std^2)`."""
 
     std: float
     coder: BlockCoder
 
-    def start(self) -> Side:
-        return self.coder.start()
-
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         update = check_update(update, self.coder.d)
-        return self.coder.encode(Gaussian(update, self.std), self.noise, side, key=key, rng=rng)
+        return self.coder.encode(Gaussian(update, self.std), self.noise, side, key, rng)
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        return self.coder.decode(message, self.noise, side, key=key)
-
-    def learner(self, side: Side) -> Learner:
-        return self.coder.learner(side)
+        return self.coder.decode(message, self.noise, side, key)
 
     @cached_property
     def noise(self) -> Gaussian:
-        """The shared distribution `p`, which never changes."""
         return Gaussian(np.zeros(self.coder.d, dtype=np.float32), self.std)
+
+
+@dataclass(frozen=True)
+class DPREC(BlockCompressor):
+    """`clip` bounds the norm of the update; `sigma` is the standard deviation of the noise on each coordinate."""
+
+    clip: float
+    sigma: float
+    coder: BlockCoder
+    _p: Once[Gaussian] = field(default_factory=Once, compare=False, repr=False)
+
+    def start(self) -> Side:
+        return {**self.coder.start(), "mean": np.zeros(self.coder.d, dtype=np.float32)}
+
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        update = check_update(update, self.coder.d)
+        norm = float(np.linalg.norm(update.astype(np.float64)))
+        clipped = update * np.float32(min(1.0, self.clip / norm)) if norm > 0 else update
+        q = Gaussian(clipped, self.sigma)
+        return self.coder.encode(q, self._p(side["mean"], self._around), side, key, rng)
+
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        return self.coder.decode(message, self._p(side["mean"], self._around), side, key)
+
+    def learner(self, side: Side) -> SideLearner:
+        return _MeanLearner(self.coder, side)
+
+    def _around(self, mean: Source) -> Gaussian:
+        return Gaussian(mean, self.sigma)
+
+
+class _MeanLearner(BlockLearner):
+    def __init__(self, coder: BlockCoder, side: Side) -> None:
+        super().__init__(coder, side)
+        self._total = np.zeros(coder.d)
+        self._count = 0
+
+    def add(self, decoded: Decoded) -> None:
+        super().add(decoded)
+        self._total += decoded.vector
+        self._count += 1
+
+    def finish(self) -> Side:
+        return {**super().finish(), "mean": (self._total / max(1, self._count)).astype(np.float32)}

@@ -6,9 +6,8 @@ that can be done (the test channel of rate-distortion theory) is `y | z ~ N(c z,
 block of `bits / R` coordinates. As in EDEN, the scale `|v|^2 / <Rv, y>` of a piece makes the estimate unbiased over
 rotations.
 
-The error of EDEN's scalar levels stays away from the limit `1 / (2^(2R) - 1)`, most of all below one bit, where it
-drops coordinates; blocks come closer to the limit the more bits they have. The message is the codec's own, with one
-side scalar per piece: its scale.
+EDEN's scalar levels stay away from the limit `1 / (2^(2R) - 1)` of the error; blocks come closer the more bits they
+have. The message is the codec's own, with one side scalar per piece: its scale.
 """
 
 import math
@@ -20,9 +19,9 @@ from pydantic import Field
 
 from klms.codec import MAX_BITS, MAX_BLOCK_SIZE, Blocks, Codec, Decoded, Gaussian, MessageInfo, SharedKey
 from klms.compressors.base import Compressor, Side, Vector, check_update
+from klms.compressors.envelope import check_scales
 from klms.compressors.rotation import Rotation, piece_holding
 from klms.compressors.scheme import Scheme, Settings
-from klms.compressors.sections import check_scales
 from klms.errors import InvalidArgument, SideInformationMismatch
 
 MAX_RATE = 4.0
@@ -46,25 +45,21 @@ class KLMSRotated(Compressor):
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        most = min(MAX_RATE, self.bits)
-        if not 0 < self.rate <= most:
+        if not 0 < self.rate <= min(MAX_RATE, self.bits):
             raise InvalidArgument(
                 f"rate must be above 0, at most {MAX_RATE:g} and at most bits ({self.bits}), got {self.rate}"
             )
 
     @cached_property
     def rotation(self) -> Rotation:
-        """Rotation applied to the update before coding."""
         return Rotation(self.d, self.threads, piece_holding(_BLOCKS_OF_A_PIECE * self.bits / self.rate))
 
     @cached_property
     def codec(self) -> Codec:
-        """The codec; it takes the likeliest candidate, so that no private randomness is needed."""
         return Codec(bits=self.bits, selection="greedy", threads=self.threads)
 
     @cached_property
     def p(self) -> Gaussian:
-        """The shared distribution, N(0, 1)."""
         return Gaussian(np.zeros(self.rotation.padded, dtype=np.float32), 1.0)
 
     @cached_property
@@ -103,7 +98,6 @@ SCHEME = Scheme(
     name="klms-rotated",
     title="Shared candidates after a random rotation, any rate",
     reference="klms; compare `klms bench mean`",
-    family="klms-rotated",
     settings=KLMSRotatedSettings,
     make=lambda layout, settings, threads: KLMSRotated(layout.d, settings.rate, settings.bits, threads),
     operating_points=tuple({"rate": rate, "bits": bits} for rate in (0.05, 0.1, 0.25, 0.5, 1, 1.5) for bits in (8, 10)),

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
+
+from klms.numerics.jit import Float32, Int64
 
 
 @dataclass(frozen=True)
@@ -22,21 +23,18 @@ class Layout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of entries of each tensor."""
         return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
     @property
     def d(self) -> int:
-        """Number of parameters."""
         return sum(self.sizes)
 
     @cached_property
     def parts(self) -> tuple[slice, ...]:
-        """Slice of the vector that holds each tensor."""
         ends = np.cumsum(self.sizes).tolist()
         return tuple(slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True))
 
-    def buckets(self, size: int) -> npt.NDArray[np.int64]:
+    def buckets(self, size: int) -> Int64:
         """Return boundaries that cut every tensor into pieces of at most `size`; 0 keeps tensors whole."""
         bounds = [0]
         for part in self.parts:
@@ -44,13 +42,6 @@ class Layout:
             bounds.append(part.stop)
         return np.array(bounds, dtype=np.int64)
 
-    def split(self, vector: npt.NDArray[np.float32]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-        """Yield the tensors of a vector by name."""
+    def split(self, vector: Float32) -> Iterator[tuple[str, Float32]]:
         for name, shape, part in zip(self.names, self.shapes, self.parts, strict=True):
             yield name, vector[part].reshape(shape)
-
-
-def root_mean_squares(vector: npt.NDArray[np.float32], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the root mean square of every piece."""
-    squares = np.add.reduceat(vector.astype(np.float64) ** 2, bounds[:-1])
-    return np.sqrt(squares / np.diff(bounds))

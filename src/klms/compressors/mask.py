@@ -1,16 +1,21 @@
-"""Binary masks, arithmetic-coded with the frequency of ones in each layer: what FedPM and FedMask send."""
+"""Binary masks: arithmetic-coded with the frequency of ones in each layer (FedPM, FedMask), or by KLMS.
 
-from dataclasses import dataclass
+FedPM-KLMS (paper, section 4.3) sends a sample of `Bern(phi)` at the cost of its KL to `Bern(theta)`. `theta`, the mask
+probabilities before the round, is part of the state that all clients hold.
+"""
+
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from klms.codec import Decoded, SharedKey
+from klms.codec import Bernoulli, Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector
+from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockSettings, Once
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.symbols import read_symbols, write_symbols
+from klms.numerics.jit import UInt8
 
 _NUMBER = 4
 
@@ -28,16 +33,14 @@ class Mask(Compressor):
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
         return Decoded(self.unpack(message))
 
-    def pack(self, mask: npt.NDArray[np.uint8]) -> bytes:
-        """Return the message that holds this mask."""
+    def pack(self, mask: UInt8) -> bytes:
         return wrap(_NUMBER, self.layout.d, write_symbols(self.layout, mask, 2))
 
-    def unpack(self, message: bytes) -> npt.NDArray[np.uint8]:
-        """Undo `pack`; the message is untrusted."""
+    def unpack(self, message: bytes) -> UInt8:
         return read_symbols(self.layout, unwrap(message, _NUMBER, self.layout.d), 2)
 
 
-def draw_mask(probabilities: Vector, rng: np.random.Generator | None) -> npt.NDArray[np.uint8]:
+def draw_mask(probabilities: Vector, rng: np.random.Generator | None) -> UInt8:
     """Sample a mask with these probabilities; without a generator, threshold them at one half."""
     ones = probabilities >= 0.5 if rng is None else rng.random(probabilities.size) < probabilities
     return ones.astype(np.uint8)
@@ -63,4 +66,31 @@ THRESHOLD = Scheme(
     wire_number=_NUMBER,
     codes="masks",
     unbiased=lambda settings: False,
+)
+
+
+@dataclass(frozen=True)
+class KLMSMask(BlockCompressor):
+    """Masks through the codec, with the shared probabilities `side["theta"]` as `p`."""
+
+    coder: BlockCoder
+    _p: Once[Bernoulli] = field(default_factory=Once, compare=False, repr=False)
+
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        return self.coder.encode(Bernoulli(update), self._p(side["theta"], Bernoulli), side, key, rng)
+
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        return self.coder.decode(message, self._p(side["theta"], Bernoulli), side, key)
+
+
+KLMS = Scheme(
+    name="mask-klms",
+    title="Probabilistic masks at their KL",
+    reference="Isik et al., AISTATS 2024",
+    family="mask",
+    settings=BlockSettings,
+    make=lambda layout, settings, threads: KLMSMask(settings.coder(layout.d, threads)),
+    codes="masks",
+    unbiased=lambda settings: False,
+    needs_side_information=True,
 )

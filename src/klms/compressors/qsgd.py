@@ -1,26 +1,30 @@
-"""QSGD (Alistarh et al., 2017): `s` levels of the norm of each bucket, rounded at random, Elias-coded.
+"""QSGD (Alistarh et al., 2017): `s` levels of the norm of each bucket, rounded at random; Elias-coded, or by KLMS.
 
 Buckets are pieces of layers. The message: the number of non-zero entries (u32), the norms (f32 each), the codes.
+
+QSGD-KLMS (paper, section 4.3) has the ternary law (`s = 1`, eq. 4) as `q`; the norms travel as side scalars. `p` is,
+for each coordinate, `(n_a + prior f_a) / (C + prior)`: how often symbol `a` occurred in the last round, smoothed
+towards its expected frequency in the bucket, so that no symbol has probability 0 and round 1 has a `p` at all. For a
+Gaussian update the expected share of non-zero entries in a bucket of `n` is `sqrt(2 / (pi n))`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
-from klms.codec import Decoded, SharedKey
+from klms.codec import Categorical, Decoded, Sample, SharedKey
 from klms.compressors import elias
-from klms.compressors.base import Compressor, Side, Vector, check_update
-from klms.compressors.envelope import unwrap, wrap
+from klms.compressors.base import Compressor, Side, SideLearner, Vector, check_update
+from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockLearner, BlockSettings, Once
+from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
-from klms.compressors.sections import read_scales, write_scales
+from klms.errors import CorruptMessage
+from klms.numerics.jit import Float32, Float64, Int64
 
 _NUMBER = 3
-
-Float32 = npt.NDArray[np.float32]
 
 
 class BucketSettings(Settings):
@@ -35,12 +39,12 @@ class QSGDSettings(BucketSettings):
     levels: int = Field(1, ge=1, le=2**20, description="QSGD: levels of the norm.")
 
 
-def bucket_norms(update: Vector, bounds: npt.NDArray[np.int64]) -> Float32:
+def bucket_norms(update: Vector, bounds: Int64) -> Float32:
     """Return the 2-norm of every bucket."""
     return np.sqrt(np.add.reduceat(update.astype(np.float64) ** 2, bounds[:-1])).astype(np.float32)
 
 
-def normalised(update: Vector, norms: Float32, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def normalised(update: Vector, norms: Float32, bounds: Int64) -> Float64:
     """Return `v_i / ||v||` with the norm of the bucket; 0 where the norm is 0."""
     widths = np.repeat(norms.astype(np.float64), np.diff(bounds))
     return np.divide(update, widths, out=np.zeros(update.size), where=widths > 0)
@@ -55,8 +59,7 @@ class QSGD(Compressor):
     bucket: int
 
     @cached_property
-    def bounds(self) -> npt.NDArray[np.int64]:
-        """Boundaries of the buckets."""
+    def bounds(self) -> Int64:
         return self.layout.buckets(self.bucket)
 
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
@@ -84,7 +87,6 @@ SCHEME = Scheme(
     name="qsgd",
     title="Stochastic rounding to levels of the norm, Elias-coded",
     reference="Alistarh et al., NeurIPS 2017",
-    family="qsgd",
     settings=QSGDSettings,
     make=lambda layout, settings, threads: QSGD(layout, settings.levels, settings.bucket),
     wire_number=_NUMBER,
@@ -94,4 +96,114 @@ SCHEME = Scheme(
         {"levels": 4, "bucket": 512},
         {"levels": 16, "bucket": 512},
     ),
+)
+
+
+VALUES = (-1.0, 0.0, 1.0)
+_MOST_RESCALED = 4.0
+_SMALLEST_NORM = 6e-6  # float16 is within 1 % from here on
+
+
+class KLMSQSGDSettings(BucketSettings, BlockSettings):
+    """Settings of QSGD-KLMS."""
+
+    prior: float = Field(10.0, gt=0, description="QSGD-KLMS: clients that the expected frequencies count for.")
+    rescale: bool = Field(False, description="QSGD-KLMS: undo the shrinkage of blocks by scaling the norms.")
+
+
+def round_up(norms: Float32) -> Float32:
+    """Round each norm up to the next float16, half the bits; if one is out of float16's good range, all stay unchanged.
+
+    Any number from the norm up serves: `E[v_hat] = v` holds as long as the law and the message use the same one.
+    """
+    with np.errstate(over="ignore"):
+        short = norms.astype(np.float16)
+    short = np.where(short < norms, np.nextafter(short, np.float16(np.inf)), short)
+    fits = np.isfinite(short) & ((norms == 0) | (norms >= _SMALLEST_NORM))
+    return short.astype(np.float32) if fits.all() else norms
+
+
+@dataclass(frozen=True)
+class KLMSQSGD(BlockCompressor):
+    """Ternary updates at their KL; `prior` is how many clients the expected frequencies count for."""
+
+    layout: Layout
+    bucket: int
+    prior: float
+    coder: BlockCoder
+    rescale: bool = False
+    _p: Once[Categorical] = field(default_factory=Once, compare=False, repr=False)
+
+    @cached_property
+    def bounds(self) -> Int64:
+        return self.layout.buckets(self.bucket)
+
+    def start(self) -> Side:
+        counts = np.zeros((2, self.layout.d), dtype=np.uint16)
+        return {**self.coder.start(), "counts": counts, "count_of": np.array(0)}
+
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        update = check_update(update, self.layout.d)
+        norms = round_up(bucket_norms(update, self.bounds))
+        ratio = normalised(update, norms, self.bounds)
+        minus, plus = np.clip(-ratio, 0, 1), np.clip(ratio, 0, 1)
+        q = Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES)
+        scalars = (lambda symbols: self._rescaled(norms, update, symbols)) if self.rescale else norms.tolist()
+        return self.coder.encode(q, self._frequencies(side), side, key, rng, scalars)
+
+    def _rescaled(self, norms: Float32, update: Vector, symbols: Sample) -> list[float]:
+        """Scale the norms such that the decoded update, which blocks shrink, has the length of the update along it."""
+        along = float(update @ (symbols * np.repeat(norms, np.diff(self.bounds))))
+        factor = min(max(float(update @ update) / along, 1.0), _MOST_RESCALED) if along > 0 else 1.0
+        scaled = (norms * np.float32(factor)).astype(np.float16)
+        return [float(norm) for norm in (scaled if np.isfinite(scaled).all() else norms)]
+
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        decoded = self.coder.decode(message, self._frequencies(side), side, key, scalars=self.bounds.size - 1)
+        assert decoded.header is not None
+        norms = np.array(decoded.header.scalars, dtype=np.float32)
+        if (norms < 0).any():
+            raise CorruptMessage("a norm is negative")
+        scaled = decoded.vector * np.repeat(norms, np.diff(self.bounds))
+        return replace(decoded, vector=scaled.astype(np.float32, copy=False))
+
+    def learner(self, side: Side) -> SideLearner:
+        return _FrequencyLearner(self, side)
+
+    def _frequencies(self, side: Side) -> Categorical:
+        return self._p(side["counts"], lambda counts: self._smoothed(side))
+
+    def _smoothed(self, side: Side) -> Categorical:
+        sizes = np.diff(self.bounds)
+        each = np.repeat(np.minimum(np.sqrt(2 / (np.pi * sizes)), 0.9) / 2, sizes)
+        minus, plus = (side["counts"].astype(np.float64) + self.prior * each) / (int(side["count_of"]) + self.prior)
+        return Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES)
+
+
+class _FrequencyLearner(BlockLearner):
+    def __init__(self, compressor: KLMSQSGD, side: Side) -> None:
+        super().__init__(compressor.coder, side)
+        self._counts = np.zeros((2, compressor.layout.d), dtype=np.uint16)
+        self._count = 0
+
+    def add(self, decoded: Decoded) -> None:
+        super().add(decoded)
+        self._counts[0] += decoded.vector < 0
+        self._counts[1] += decoded.vector > 0
+        self._count += 1
+
+    def finish(self) -> Side:
+        return {**super().finish(), "counts": self._counts, "count_of": np.array(self._count)}
+
+
+KLMS = Scheme(
+    name="qsgd-klms",
+    title="Ternary QSGD against last round's frequencies",
+    reference="Isik et al., AISTATS 2024",
+    family="qsgd",
+    settings=KLMSQSGDSettings,
+    make=lambda layout, s, threads: KLMSQSGD(layout, s.bucket, s.prior, s.coder(layout.d, threads), s.rescale),
+    unbiased=lambda settings: False,  # the share of the update that a block conveys is below 1
+    needs_side_information=True,
+    operating_points=({"target": 6.0},),
 )

@@ -1,11 +1,9 @@
 """A random rotation that is cheap to apply and to undo: random signs, a Walsh-Hadamard transform, and both again.
 
 After it, the coordinates of any vector look like draws of one normal distribution, which is what DRIVE and EDEN are
-made for. A transform needs a power of two: the vector is cut into pieces, as large as possible up to 2^20, so that
-little is padded (fewer than `smallest` entries at the very end), and each piece is rotated by itself. The signs come
-from streams of the shared key that nothing else uses. (One transform would do for vectors without outliers. With them
-it leaves DRIVE and EDEN a bias of some percent in the largest entries of short vectors; two leave none that 4,000 draws
-show, except for a last piece with only two or three entries in it.)
+made for. The vector is cut into pieces whose sizes are powers of two, as large as possible up to 2^20, so that little
+is padded (fewer than `smallest` entries at the very end), and each piece is rotated by itself. (With outliers, a single
+transform leaves a bias of some percent in the largest entries of short vectors; two leave none that 4,000 draws show.)
 """
 
 import math
@@ -16,12 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import SharedKey
-from klms.numerics.jit import kernel
+from klms.numerics.jit import Float32, Float64, Int64, UInt64, kernel
 from klms.numerics.parallel import over
 from klms.numerics.philox import ROTATION_STREAMS, buffer_size, words
-
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 
 _FIRST_SIGNS, _SECOND_SIGNS = ROTATION_STREAMS
 
@@ -51,8 +46,7 @@ class Rotation:
     d: int
     threads: int | None = None
     smallest: int = SMALLEST
-    """Size of the shortest piece, a power of two. Two or three entries can hardly be rotated, and what a scheme sends
-    of a piece must be enough to estimate its scale."""
+    """Size of the shortest piece, a power of two: what a scheme sends of a piece must suffice to estimate its scale."""
 
     @cached_property
     def bounds(self) -> Int64:
@@ -67,62 +61,48 @@ class Rotation:
 
     @property
     def padded(self) -> int:
-        """Length of a rotated vector."""
         return int(self.bounds[-1])
 
     @property
     def sizes(self) -> Int64:
-        """Number of coordinates of each piece."""
         return np.diff(self.bounds)
 
     def apply(self, vector: Float32, key: SharedKey) -> Float32:
-        """Return the rotated vector."""
         out = np.zeros(self.padded, dtype=np.float32)
         out[: self.d] = vector
-        over(self.bounds, self.threads, _forward, out, key.words())
+        over(self.bounds, self.threads, _rotate, out, key.words(), False)
         return out
 
     def undo(self, rotated: Float32, key: SharedKey) -> Float32:
         """Return the vector whose rotation `rotated` is; `rotated` is overwritten."""
-        over(self.bounds, self.threads, _backward, rotated, key.words())
+        over(self.bounds, self.threads, _rotate, rotated, key.words(), True)
         return rotated[: self.d]
 
-    def sums(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    def sums(self, values: npt.NDArray[np.floating]) -> Float64:
         """Return the sum over each piece of a rotated vector."""
         return np.add.reduceat(values, self.bounds[:-1], dtype=np.float64)
 
     def scaled(self, rotated: Float32, factors: Float32) -> Float32:
         """Return a rotated vector with each piece multiplied by its factor."""
-        out = np.empty_like(rotated)
-        for start, end, factor in zip(self.bounds[:-1], self.bounds[1:], factors, strict=True):
-            np.multiply(rotated[start:end], factor, out=out[start:end])
-        return out
+        return rotated * np.repeat(factors, self.sizes)
 
 
 @kernel
-def _forward(first: int, end: int, bounds: Int64, x: Float32, key: npt.NDArray[np.uint64]) -> None:
+def _rotate(first: int, end: int, bounds: Int64, x: Float32, key: UInt64, backward: bool) -> None:
     for n in range(first, end):
         piece = x[bounds[n] : bounds[n + 1]]
-        _flip(piece, bounds[n], _FIRST_SIGNS, key)
+        if not backward:
+            _flip(piece, bounds[n], _FIRST_SIGNS, key)
         _transform(piece)
         _flip(piece, bounds[n], _SECOND_SIGNS, key)
         _transform(piece)
+        if backward:
+            _flip(piece, bounds[n], _FIRST_SIGNS, key)
         piece *= np.float32(1 / piece.size)
 
 
 @kernel
-def _backward(first: int, end: int, bounds: Int64, x: Float32, key: npt.NDArray[np.uint64]) -> None:
-    for n in range(first, end):
-        piece = x[bounds[n] : bounds[n + 1]]
-        _transform(piece)
-        _flip(piece, bounds[n], _SECOND_SIGNS, key)
-        _transform(piece)
-        _flip(piece, bounds[n], _FIRST_SIGNS, key)
-        piece *= np.float32(1 / piece.size)
-
-
-@kernel
-def _flip(piece: Float32, place: int, stream: int, key: npt.NDArray[np.uint64]) -> None:
+def _flip(piece: Float32, place: int, stream: int, key: UInt64) -> None:
     """Flip the sign of coordinate `i` of the padded vector if bit `i mod 16` of shared word `i div 16` is set."""
     count = (piece.size + 15) // 16
     # Pieces begin at multiples of 256, so none shares a word with another.

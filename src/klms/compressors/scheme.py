@@ -45,35 +45,29 @@ class Scheme(Generic[S]):
     name: str
     title: str
     reference: str
-    family: str
-    """Schemes of one family share a colour in reports."""
     settings: type[S]
-    make: Callable[[Layout, S, int | None], Compressor]
-    """Build the compressor. The last argument is the number of threads, which changes no byte."""
-    wire_number: int | None = None
-    """Number in the envelope of its messages; None for schemes whose messages are the codec's own."""
+    make: Callable[[Layout, S, int | None], Compressor]  # the last argument is the number of threads
+    family: str = ""  # schemes of one family share a colour in reports; by default, the scheme is alone in its own
+    wire_number: int | None = None  # number in the envelope; None for schemes whose messages are the codec's own
     codes: Literal["updates", "masks"] = "updates"
-    unbiased: Callable[[S], bool] = lambda settings: True
-    """Whether the mean of the decoded update is the update, at these settings."""
-    directions_only: bool = False
-    """Whether messages carry no lengths, so that the server must choose a step size."""
-    needs_error_feedback: bool = False
-    """Whether clients must add what a message lost to their next update."""
-    needs_side_information: bool = False
-    """Whether server and clients share more than the model and the key."""
+    unbiased: Callable[[S], bool] = lambda settings: True  # whether the mean of the decoded update is the update
+    directions_only: bool = False  # whether messages carry no lengths, so that the server must choose a step size
+    needs_error_feedback: bool = False  # whether clients must add what a message lost to their next update
+    needs_side_information: bool = False  # whether server and clients share more than the model and the key
     operating_points: tuple[Mapping[str, Any], ...] = ({},)
     """Settings at which `klms bench mean` measures it; none for schemes whose error there would say nothing."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "family", self.family or self.name)
+
     @property
     def takes_rate(self) -> bool:
-        """Whether the bits per parameter can be set."""
         return "rate" in self.settings.model_fields
 
     @property
     def max_rate(self) -> float:
         """Highest rate in bits per parameter, for a scheme that takes one."""
-        bounds = [limit.le for limit in self.settings.model_fields["rate"].metadata if hasattr(limit, "le")]
-        return float(bounds[0])
+        return next(float(bound.le) for bound in self.settings.model_fields["rate"].metadata if hasattr(bound, "le"))
 
     def create(self, layout: Layout, values: Mapping[str, object], threads: int | None = None) -> Compressor:
         """Build the compressor from settings by name; those that are not given keep their defaults."""

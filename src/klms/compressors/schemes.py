@@ -1,41 +1,14 @@
-"""The list of schemes. A new one is a file that describes it, and a line here."""
+"""The list of schemes. A new one is a file that describes it, and its name here."""
 
 from typing import Any
 
-from klms.compressors import (
-    drive,
-    eden,
-    float32,
-    klms_mask,
-    klms_qsgd,
-    klms_rotated,
-    klms_sign,
-    mask,
-    qsgd,
-    sign,
-    terngrad,
-    topk,
-)
+from klms.compressors import drive, eden, float32, klms_rotated, mask, qsgd, sign, terngrad, topk
 from klms.compressors.scheme import Scheme
 
+_FILES = (float32, mask, qsgd, sign, terngrad, drive, eden, klms_rotated, topk)
+
 SCHEMES: dict[str, Scheme[Any]] = {
-    scheme.name: scheme
-    for scheme in (
-        float32.SCHEME,
-        mask.SAMPLED,
-        mask.THRESHOLD,
-        klms_mask.SCHEME,
-        qsgd.SCHEME,
-        klms_qsgd.SCHEME,
-        sign.SCHEME,
-        sign.STOCHASTIC,
-        klms_sign.SCHEME,
-        terngrad.SCHEME,
-        drive.SCHEME,
-        eden.SCHEME,
-        klms_rotated.SCHEME,
-        topk.SCHEME,
-    )
+    scheme.name: scheme for file in _FILES for scheme in vars(file).values() if isinstance(scheme, Scheme)
 }
 UPDATE_SCHEMES = {name: scheme for name, scheme in SCHEMES.items() if scheme.codes == "updates"}
 """Schemes for the difference between two models, as FedAvg and Flower apps send it."""

@@ -1,16 +1,20 @@
-"""SignSGD (Bernstein et al., 2018): one bit per parameter, and the paper's stochastic version of it."""
+"""SignSGD (Bernstein et al., 2018): one bit per parameter, the paper's stochastic version, and that with KLMS.
 
-from dataclasses import dataclass
+SignSGD-KLMS (paper, section 4.3) has `q = Bern(sigmoid(v / M))` for a plus and `p = Bern(1/2)`.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from pydantic import Field
 
-from klms.codec import Decoded, SharedKey
+from klms.codec import Bernoulli, Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector, check_update
-from klms.compressors.envelope import unwrap, wrap
-from klms.compressors.layout import Layout, root_mean_squares
+from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockSettings
+from klms.compressors.envelope import read_signs, unwrap, wrap, write_signs
+from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
-from klms.compressors.sections import read_signs, write_signs
 
 _NUMBER = 2
 
@@ -24,7 +28,8 @@ class StochasticSettings(Settings):
 def plus_probability(update: Vector, layout: Layout, scale: float) -> Vector:
     """`P(+1) = sigmoid(v / M)` (paper, eq. 5), with `M` = `scale` times the root mean square of the layer."""
     bounds = layout.buckets(0)
-    widths = scale * root_mean_squares(update, bounds)
+    squares = np.add.reduceat(update.astype(np.float64) ** 2, bounds[:-1])
+    widths = scale * np.sqrt(squares / np.diff(bounds))
     factors = np.divide(1.0, widths, out=np.zeros(widths.size), where=widths > 0).astype(np.float32)
     ratio = update * np.repeat(factors, np.diff(bounds))
     return np.asarray(1 / (1 + np.exp(-np.clip(ratio, -30, 30))))
@@ -53,7 +58,6 @@ SCHEME = Scheme(
     name="signsgd",
     title="Signs",
     reference="Bernstein et al., ICML 2018",
-    family="signsgd",
     settings=Settings,
     make=lambda layout, settings, threads: Sign(layout),
     wire_number=_NUMBER,
@@ -72,4 +76,44 @@ STOCHASTIC = Scheme(
     unbiased=lambda settings: False,
     directions_only=True,
     operating_points=(),
+)
+
+
+class KLMSSignSettings(StochasticSettings, BlockSettings):
+    """Settings of SignSGD-KLMS."""
+
+
+@dataclass(frozen=True)
+class KLMSSign(BlockCompressor):
+    """Signs drawn with probability `sigmoid(v / M)`, at the cost of their KL to a fair coin."""
+
+    layout: Layout
+    scale: float
+    coder: BlockCoder
+
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        update = check_update(update, self.layout.d)
+        q = Bernoulli(plus_probability(update, self.layout, self.scale))
+        return self.coder.encode(q, self.coin, side, key, rng)
+
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        decoded = self.coder.decode(message, self.coin, side, key)
+        return replace(decoded, vector=decoded.vector.astype(np.float32) * 2 - 1)
+
+    @cached_property
+    def coin(self) -> Bernoulli:
+        return Bernoulli(np.full(self.layout.d, 0.5, dtype=np.float32))
+
+
+KLMS = Scheme(
+    name="signsgd-klms",
+    title="Stochastic signs at their KL to a fair coin",
+    reference="Isik et al., AISTATS 2024",
+    family="signsgd",
+    settings=KLMSSignSettings,
+    make=lambda layout, s, threads: KLMSSign(layout, s.scale, s.coder(layout.d, threads)),
+    unbiased=lambda settings: False,
+    directions_only=True,
+    operating_points=(),
+    needs_side_information=True,
 )

@@ -5,12 +5,10 @@ The section: for every layer the counts of all symbols but 0 (u32 each), then th
 
 import constriction
 import numpy as np
-import numpy.typing as npt
 
 from klms.compressors.layout import Layout
 from klms.errors import CorruptMessage
-
-UInt8 = npt.NDArray[np.uint8]
+from klms.numerics.jit import Int64, UInt8
 
 
 def write_symbols(layout: Layout, symbols: UInt8, alphabet: int) -> bytes:
@@ -50,7 +48,7 @@ def read_symbols(layout: Layout, section: bytes, alphabet: int) -> UInt8:
     return symbols
 
 
-def _model(counts: npt.NDArray[np.int64]) -> object:
+def _model(counts: Int64) -> object:
     if counts.size == 2:
         return constriction.stream.model.Bernoulli(counts[1] / counts.sum(), perfect=False)
     return constriction.stream.model.Categorical(counts / counts.sum(), perfect=False)

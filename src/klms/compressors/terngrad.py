@@ -12,10 +12,9 @@ from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector, check_update
-from klms.compressors.envelope import unwrap, wrap
+from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
-from klms.compressors.sections import read_scales, write_scales
 from klms.compressors.symbols import read_symbols, write_symbols
 
 _NUMBER = 5
@@ -61,7 +60,6 @@ SCHEME = Scheme(
     name="terngrad",
     title="Ternary entries of the layer's largest, range-coded",
     reference="Wen et al., NeurIPS 2017",
-    family="terngrad",
     settings=TernGradSettings,
     make=lambda layout, settings, threads: TernGrad(layout, settings.tern_clip),
     wire_number=_NUMBER,

@@ -13,10 +13,9 @@ from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector, check_update
-from klms.compressors.envelope import unwrap, wrap
+from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
-from klms.compressors.sections import read_scales, write_scales
 from klms.compressors.symbols import read_symbols, write_symbols
 from klms.errors import CorruptMessage
 
@@ -71,7 +70,6 @@ SCHEME = Scheme(
     name="topk",
     title="The largest entries, with error feedback",
     reference="Stich et al., NeurIPS 2018",
-    family="topk",
     settings=TopKSettings,
     make=lambda layout, settings, threads: TopK(layout, settings.keep),
     wire_number=_NUMBER,

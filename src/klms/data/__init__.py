@@ -11,16 +11,5 @@ from klms.data.load import Info, Progress, get, load, names
 from klms.data.splits import dirichlet, iid, natural, paper_noniid
 from klms.errors import DataError
 
-__all__ = [
-    "DataError",
-    "Dataset",
-    "Info",
-    "Progress",
-    "dirichlet",
-    "get",
-    "iid",
-    "load",
-    "names",
-    "natural",
-    "paper_noniid",
-]
+__all__ = ["DataError", "Dataset", "Info", "Progress", "get", "load", "names"]
+__all__ += ["dirichlet", "iid", "natural", "paper_noniid"]

@@ -4,18 +4,15 @@ import operator
 import os
 import uuid
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from klms.data.dataset import Dataset, check_images
-from klms.data.text import Corpus, check_corpus
+from klms.data.dataset import Dataset, checked_images
+from klms.data.text import Corpus, checked_corpus
 from klms.errors import DataError
 
 # This number increases when a reader's result for the same files changes, so that older caches are not used.
 VERSION = 1
-_CORPUS = ("tokens", "bounds", "owners", "held_out")
 
 
 def location(name: str, folder: Path | None = None) -> Path:
@@ -29,16 +26,12 @@ def location(name: str, folder: Path | None = None) -> Path:
 
 def write(path: Path, data: Dataset | Corpus) -> None:
     """Store a checked data set. A reader sees either the old file or the new one, whatever happens in between."""
-    arrays: dict[str, npt.NDArray[Any]] = {}
+    arrays = {field: value for field, value in vars(data).items() if isinstance(value, np.ndarray)}
     if isinstance(data, Corpus):
-        arrays = {field: getattr(data, field) for field in _CORPUS}
         # The words are stored as one text, because an array of strings pads every word to the longest one.
         arrays["words"] = np.frombuffer("\n".join(data.words).encode(), np.uint8)
     else:
-        arrays = {"train_x": data.train_x, "train_y": data.train_y, "test_x": data.test_x, "test_y": data.test_y}
         arrays["classes"] = np.array(data.classes, np.int64)
-        if data.train_owner is not None and data.test_owner is not None:
-            arrays |= {"train_owner": data.train_owner, "test_owner": data.test_owner}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -63,13 +56,9 @@ def read(path: Path, name: str) -> Dataset | Corpus:
             raise DataError("it was stored by another release")
         if "words" in arrays:
             words = arrays.pop("words").tobytes().decode().split("\n")
-            corpus = Corpus(name, tuple(words), **arrays)
-            check_corpus(corpus)
-            return corpus
+            return checked_corpus(Corpus(name, tuple(words), **arrays))
         classes = operator.index(arrays.pop("classes"))
-        owners = {half: arrays.pop(half, None) for half in ("train_owner", "test_owner")}
-        dataset = Dataset(name, classes=classes, kind="image", **arrays, **owners)
-        check_images(dataset)
-        return dataset
+        arrays = {"train_owner": None, "test_owner": None, **arrays}
+        return checked_images(Dataset(name, classes=classes, kind="image", **arrays))
     except Exception as error:  # zipfile and NumPy raise almost any kind of error for a damaged file
         raise DataError(f"{path} is damaged or outdated ({error})") from error

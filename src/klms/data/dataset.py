@@ -1,5 +1,6 @@
 """The form in which every data set is used, and the check that it passes before it is used or cached."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +10,10 @@ import numpy.typing as npt
 from klms.errors import DataError
 
 Kind = Literal["image", "text"]
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+Half = tuple[Bytes, npt.NDArray[np.integer[Any]]]
+"""Images and their labels, for training or for testing."""
 
 
 @dataclass(frozen=True)
@@ -22,17 +27,17 @@ class Dataset:
     """
 
     name: str
-    train_x: npt.NDArray[np.uint8] | npt.NDArray[np.int64]
-    train_y: npt.NDArray[np.int64]
-    test_x: npt.NDArray[np.uint8] | npt.NDArray[np.int64]
-    test_y: npt.NDArray[np.int64]
+    train_x: Bytes | Integers
+    train_y: Integers
+    test_x: Bytes | Integers
+    test_y: Integers
     classes: int
-    train_owner: npt.NDArray[np.int64] | None
-    test_owner: npt.NDArray[np.int64] | None
+    train_owner: Integers | None
+    test_owner: Integers | None
     kind: Kind
 
 
-def integer_labels(values: object, classes: int, origin: str) -> npt.NDArray[np.int64]:
+def integer_labels(values: object, classes: int, origin: str) -> Integers:
     """Labels from a parsed JSON file: a list of integers in `[0, classes)`, not of fractions, booleans or text.
 
     >>> integer_labels([2, 0], 3, "labels.json").tolist()
@@ -47,56 +52,36 @@ def integer_labels(values: object, classes: int, origin: str) -> npt.NDArray[np.
 
 
 def images(
-    name: str,
-    train: tuple[npt.NDArray[np.uint8], npt.NDArray[np.integer[Any]]],
-    test: tuple[npt.NDArray[np.uint8], npt.NDArray[np.integer[Any]]],
-    classes: int,
-    owners: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None,
+    name: str, train: Half, test: Half, classes: int, owners: Sequence[Integers | None] = (None, None)
 ) -> Dataset:
-    """A checked data set of `(images, labels)` pairs; images without a channel axis are grey."""
-    (train_x, train_y), (test_x, test_y) = train, test
-    dataset = Dataset(
-        name=name,
-        train_x=_with_channels(train_x),
-        train_y=train_y.astype(np.int64),
-        test_x=_with_channels(test_x),
-        test_y=test_y.astype(np.int64),
-        classes=classes,
-        train_owner=None if owners is None else owners[0],
-        test_owner=None if owners is None else owners[1],
-        kind="image",
-    )
-    check_images(dataset)
-    return dataset
+    """A checked data set of images; images without a channel axis are grey."""
+    halves = [(x[:, None] if x.ndim == 3 else x, y.astype(np.int64)) for x, y in (train, test)]
+    return checked_images(Dataset(name, *halves[0], *halves[1], classes, owners[0], owners[1], "image"))
 
 
-def check_images(dataset: Dataset) -> None:
-    """Raise `DataError` unless both halves are images of one shape, each with a label in `[0, classes)`."""
+def checked_images(dataset: Dataset) -> Dataset:
+    """Return the data set; raise `DataError` unless both halves are images of one shape with valid labels."""
+    name, classes = dataset.name, dataset.classes
     halves = (
         ("training", dataset.train_x, dataset.train_y, dataset.train_owner),
         ("test", dataset.test_x, dataset.test_y, dataset.test_owner),
     )
     for half, x, y, owner in halves:
         if x.dtype != np.uint8 or x.ndim != 4 or x.size == 0:
-            raise DataError(f"{dataset.name}: the {half} images are {_describe(x)}, not uint8 (n, c, h, w)")
+            raise DataError(f"{name}: the {half} images are {_describe(x)}, not uint8 (n, c, h, w)")
         if y.dtype != np.int64 or y.shape != x.shape[:1]:
-            raise DataError(f"{dataset.name}: there are {len(x)} {half} images, but the labels are {_describe(y)}")
-        if y.min() < 0 or y.max() >= dataset.classes:
-            raise DataError(
-                f"{dataset.name}: the {half} labels range from {y.min()} to {y.max()}, but they must be in "
-                f"[0, {dataset.classes})"
-            )
+            raise DataError(f"{name}: there are {len(x)} {half} images, but the labels are {_describe(y)}")
+        low, high = y.min(), y.max()
+        if low < 0 or high >= classes:
+            raise DataError(f"{name}: the {half} labels range from {low} to {high}, but they must be in [0, {classes})")
         if owner is not None and (owner.dtype != np.int64 or owner.shape != y.shape or owner.min() < 0):
-            raise DataError(f"{dataset.name}: the {half} owners are {_describe(owner)}, not one index per image")
-    if dataset.train_x.shape[1:] != dataset.test_x.shape[1:]:
+            raise DataError(f"{name}: the {half} owners are {_describe(owner)}, not one index per image")
+    train, test = dataset.train_x.shape[1:], dataset.test_x.shape[1:]
+    if train != test:
         raise DataError(
-            f"{dataset.name}: the training images have the shape {dataset.train_x.shape[1:]}, but the test images "
-            f"have the shape {dataset.test_x.shape[1:]}"
+            f"{name}: the training images have the shape {train}, but the test images have the shape {test}"
         )
-
-
-def _with_channels(x: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    return x[:, None] if x.ndim == 3 else x
+    return dataset
 
 
 def _describe(array: npt.NDArray[Any]) -> str:

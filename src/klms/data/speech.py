@@ -26,8 +26,7 @@ def chitchat_from_folder(folder: Path) -> Corpus:
 
 def _chitchat(files: Iterable[tuple[str, bytes]], origin: str) -> Corpus:
     try:
-        conversations = [conversation for _, data in files for conversation in json.loads(data).values()]
-        turns = [turn for conversation in conversations for turn in conversation["messages"] if turn]
+        turns = [turn for _, data in files for talk in json.loads(data).values() for turn in talk["messages"] if turn]
         documents = [
             Document(turn[0]["sender"], [word for message in turn for word in words_of(message["text"])])
             for turn in turns

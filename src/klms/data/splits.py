@@ -34,11 +34,13 @@ def paper_noniid(labels: npt.ArrayLike, clients: int, c_max: int, seed: int) -> 
     classes instead, and if these do not hold enough either, it stays smaller than planned. Therefore a few examples
     (one in a thousand on MNIST with 100 clients) are not used.
     """
-    y = _check_labels(labels)
-    _check_clients(y.size, clients)
+    y = _check_labels(labels, clients)
     c_max = integer("c_max", c_max, 1, _MAX)
     rng = _generator(seed)
-    sizes = _sizes(y.size, rng.integers(10, 101, clients))
+    weights = rng.integers(10, 101, clients)
+    sizes = np.maximum(1, y.size * weights // weights.sum())
+    while sizes.sum() > y.size:
+        sizes[np.argmax(sizes)] -= 1
     pools = [rng.permutation(np.flatnonzero(y == label)) for label in np.unique(y)]
     left = np.array([pool.size for pool in pools], dtype=np.int64)
     parts: Indices = [np.empty(0, np.int64)] * clients
@@ -60,8 +62,7 @@ def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, seed: int) -> I
 
     A client that would get no example receives one from the client with the most examples.
     """
-    y = _check_labels(labels)
-    _check_clients(y.size, clients)
+    y = _check_labels(labels, clients)
     if isinstance(alpha, bool) or not (isinstance(alpha, (int, float, np.number)) and 0 < alpha < np.inf):
         raise InvalidArgument(f"alpha must be a positive, finite number, got {alpha!r}")
     rng = _generator(seed)
@@ -91,22 +92,12 @@ def natural(owners: npt.ArrayLike, clients: int, seed: int) -> Indices:
     >>> sorted(part.tolist() for part in natural([7, 7, 3, 9, 9, 9], clients=2, seed=0))
     [[0, 1], [3, 4, 5]]
     """
-    authors, counts = np.unique(_check_labels(owners), return_counts=True)
-    clients = integer("clients (one per author)", clients, 1, authors.size)
-    kept = authors[np.argsort(-counts, kind="stable")[:clients]]
-    of = np.asarray(owners)
-    order = np.argsort(of, kind="stable")
-    starts = np.searchsorted(of, kept, side="left", sorter=order)
-    ends = np.searchsorted(of, kept, side="right", sorter=order)
-    return [order[starts[i] : ends[i]].astype(np.int64) for i in _generator(seed).permutation(clients).tolist()]
-
-
-def _sizes(n: int, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Shares of `n` proportional to `weights`, rounded down, none empty."""
-    sizes: npt.NDArray[np.int64] = np.maximum(1, n * weights // weights.sum())
-    while sizes.sum() > n:
-        sizes[np.argmax(sizes)] -= 1
-    return sizes
+    of = _check_labels(owners)
+    counts = np.unique(of, return_counts=True)[1]
+    clients = integer("clients (one per author)", clients, 1, counts.size)
+    by_author = np.split(np.argsort(of, kind="stable"), np.cumsum(counts)[:-1])
+    kept = np.argsort(-counts, kind="stable")[:clients]
+    return [by_author[author] for author in kept[_generator(seed).permutation(clients)]]
 
 
 def _even_shares(capacities: npt.NDArray[np.int64], amount: int) -> npt.NDArray[np.int64]:
@@ -119,12 +110,13 @@ def _even_shares(capacities: npt.NDArray[np.int64], amount: int) -> npt.NDArray[
     return shares
 
 
-def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def _check_labels(labels: npt.ArrayLike, clients: int = 1) -> npt.NDArray[np.int64]:
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
         raise InvalidArgument(
             "the labels must be one integer per example; text has no labels, so split it with natural() or iid()"
         )
+    _check_clients(array.size, clients)
     return array.astype(np.int64)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from klms.data.dataset import Dataset
+from klms.data.dataset import Dataset, Integers
 from klms.errors import DataError
 from klms.numerics.checks import integer
 
@@ -36,8 +36,8 @@ class Corpus:
     name: str
     words: tuple[str, ...]
     tokens: npt.NDArray[np.int32]
-    bounds: npt.NDArray[np.int64]
-    owners: npt.NDArray[np.int64]
+    bounds: Integers
+    owners: Integers
     held_out: npt.NDArray[np.bool_]
 
 
@@ -68,28 +68,28 @@ def collect(name: str, documents: Iterable[Document]) -> Corpus:
         owners.append(authors.setdefault(document.author, len(authors)))
         decided.append(document.held_out)
     owner = np.array(owners, np.int64)
-    if None in decided:
-        held_out = _last_tenth(owner)
-    else:
-        held_out = np.array(decided, np.bool_)
+    held_out = _last_tenth(owner) if None in decided else np.array(decided, np.bool_)
     words = tuple(sorted(index))
     place = np.empty(len(words), np.int32)
     place[[index[word] for word in words]] = np.arange(len(words))
-    corpus = Corpus(name, words, place[np.array(tokens, np.int64)], np.array(bounds, np.int64), owner, held_out)
-    check_corpus(corpus)
-    return corpus
+    coded = place[np.array(tokens, np.int64)]
+    return checked_corpus(Corpus(name, words, coded, np.array(bounds, np.int64), owner, held_out))
 
 
-def _last_tenth(owner: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _last_tenth(owner: Integers) -> npt.NDArray[np.bool_]:
     counts = np.bincount(owner)
-    order = np.argsort(owner, kind="stable")
     place = np.empty_like(owner)
-    place[order] = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    place[np.argsort(owner, kind="stable")] = _places(counts)
     return place >= (counts - counts // 10)[owner]
 
 
-def check_corpus(corpus: Corpus) -> None:
-    """Raise `DataError` unless the arrays fit each other and there is something to train and to test on."""
+def _places(counts: Integers) -> Integers:
+    """0, 1, ... within each of several consecutive groups of these sizes."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def checked_corpus(corpus: Corpus) -> Corpus:
+    """Return the corpus; raise `DataError` unless its arrays fit each other and suffice to train and to test."""
     n = corpus.owners.size
     types = [array.dtype for array in (corpus.tokens, corpus.bounds, corpus.owners, corpus.held_out)]
     whole = (
@@ -102,12 +102,12 @@ def check_corpus(corpus: Corpus) -> None:
     )
     if not whole:
         raise DataError(f"{corpus.name}: the arrays of the text do not fit each other")
-    if not 0 < np.count_nonzero(corpus.held_out) < n:
-        raise DataError(
-            f"{corpus.name}: {n} documents, {np.count_nonzero(corpus.held_out)} of them for testing, are too few"
-        )
+    testing = np.count_nonzero(corpus.held_out)
+    if not 0 < testing < n:
+        raise DataError(f"{corpus.name}: {n} documents, {testing} of them for testing, are too few")
     if corpus.tokens.min() < 0 or corpus.tokens.max() >= len(corpus.words) or corpus.owners.min() < 0:
         raise DataError(f"{corpus.name}: the index of a word or of an author is out of range")
+    return corpus
 
 
 def examples(corpus: Corpus, vocabulary: int, length: int) -> Dataset:
@@ -117,39 +117,15 @@ def examples(corpus: Corpus, vocabulary: int, length: int) -> Dataset:
     """
     vocabulary = integer("vocabulary", vocabulary, 3, MAX_VOCABULARY)
     length = integer("length", length, 1, MAX_LENGTH)
-    training = np.repeat(~corpus.held_out, np.diff(corpus.bounds))
-    counts = np.bincount(corpus.tokens[training], minlength=len(corpus.words))
+    steps = np.diff(corpus.bounds) - 1
+    counts = np.bincount(corpus.tokens[np.repeat(~corpus.held_out, steps + 1)], minlength=len(corpus.words))
     ranked = np.argsort(-counts, kind="stable")[: vocabulary - 2]
     ids = np.full(len(corpus.words), UNKNOWN, np.int64)
     ids[ranked] = np.arange(2, 2 + ranked.size)
-    x, y, owner, held_out = _windows(corpus, ids[corpus.tokens], length)
-    return Dataset(
-        name=corpus.name,
-        train_x=x[~held_out],
-        train_y=y[~held_out],
-        test_x=x[held_out],
-        test_y=y[held_out],
-        classes=vocabulary,
-        train_owner=owner[~held_out],
-        test_owner=owner[held_out],
-        kind="text",
-    )
-
-
-def _windows(
-    corpus: Corpus, ids: npt.NDArray[np.int64], length: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    steps = np.diff(corpus.bounds) - 1
     windows = -(-steps // length)
     document = np.repeat(np.arange(steps.size), windows)
-    place = np.arange(document.size) - np.repeat(np.cumsum(windows) - windows, windows)
-    start = corpus.bounds[document] + place * length
-    where = start[:, None] + np.arange(length + 1)
-    inside = where < corpus.bounds[document + 1][:, None]
-    grid = np.where(inside, ids[np.minimum(where, ids.size - 1)], PADDING)
-    return (
-        np.ascontiguousarray(grid[:, :-1]),
-        np.ascontiguousarray(grid[:, 1:]),
-        corpus.owners[document],
-        corpus.held_out[document],
-    )
+    where = (corpus.bounds[document] + _places(windows) * length)[:, None] + np.arange(length + 1)
+    words = ids[corpus.tokens[np.minimum(where, corpus.tokens.size - 1)]]
+    words[where >= corpus.bounds[document + 1][:, None]] = PADDING
+    x, y, owner, test = words[:, :-1], words[:, 1:], corpus.owners[document], corpus.held_out[document]
+    return Dataset(corpus.name, x[~test], y[~test], x[test], y[test], vocabulary, owner[~test], owner[test], "text")

@@ -13,9 +13,8 @@ from klms.data import Dataset, splits
 from klms.errors import InvalidArgument, MissingExtra
 from klms.learning.examples import Examples, examples_from
 from klms.methods.base import Method
-from klms.methods.config import RunConfig
 from klms.methods.entry import Setup
-from klms.methods.table import METHODS
+from klms.methods.table import METHODS, RunConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,8 +53,8 @@ class Federation:
         dataset = datasets.load(config.data, folder=config.data_dir, vocabulary=config.vocabulary, length=config.length)
         shape = tuple(dataset.train_x.shape[1:])
         network = network_type.create(config.model, shape, dataset.classes, config.width, config.device)
-        tested = slice(0, config.test_images or None)
-        test = Examples(dataset.test_x[tested], dataset.test_y[tested])
+        count = config.test_images or None
+        test = Examples(dataset.test_x[:count], dataset.test_y[:count])
         clients = Parts(dataset, split(config, dataset))
         classes = dataset.classes if dataset.train_y.ndim == 1 else 1
         return cls._of(config, network, clients, test, classes, threads, partial(cls.create, config))
@@ -99,11 +98,11 @@ class Federation:
         method = METHODS[config.method].make(Setup(config, Learner(network), threads))
         layout = method.layout
         layers = [{"name": name, "size": size} for name, size in zip(layout.names, layout.sizes, strict=True)]
-        counts = _examples_per_class(clients, classes) if isinstance(clients, list | Parts) else []
+        labels = [clients[n].y for n in range(len(clients))] if isinstance(clients, list | Parts) else []
+        counts = [np.bincount(y, minlength=classes).tolist() if classes > 1 else [len(y)] for y in labels]
         return cls(method, clients, test, {"layers": layers, "split": counts, "classes": classes}, recipe)
 
     def examples(self, client: int) -> Examples:
-        """Return a client's data."""
         return examples_from(self.clients[client])
 
 
@@ -127,11 +126,6 @@ def _network_type() -> "type[Network]":
     except ModuleNotFoundError as error:
         raise MissingExtra(f"training needs {error.name}: pip install 'klms[learn]'") from error
     return Network
-
-
-def _examples_per_class(clients: "list[Examples] | Parts", classes: int) -> list[list[int]]:
-    labels = [clients[client].y for client in range(len(clients))]
-    return [np.bincount(y, minlength=classes).tolist() if classes > 1 else [len(y)] for y in labels]
 
 
 def split(config: RunConfig, dataset: Dataset) -> list[Indices]:

@@ -1,7 +1,7 @@
 """The ledger of a run: one record per round, written by the engine and read by everybody else.
 
 A record is one line of JSON. Its fields are declared here and nowhere else; a method, a user's own metric or a newer
-release may add fields, which are kept as `extra` numbers. Nothing here needs torch.
+release may add fields, which are kept.
 """
 
 import json
@@ -63,28 +63,24 @@ class LedgerRecord(BaseModel):
 
     @property
     def aggregated(self) -> bool:
-        """Whether the round changed the model."""
         return not self.passed_over
 
     @property
     def evaluated(self) -> bool:
-        """Whether the model was evaluated after this round."""
         return self.accuracy is not None or self.loss is not None
 
     def numbers(self) -> dict[str, float]:
-        """Every scalar of the record by name, nested ones as `seconds/train`; for trackers and spreadsheets."""
+        """Return every scalar of the record by name, nested ones as `seconds/train`; for trackers and spreadsheets."""
         found: dict[str, float] = {}
         for name, value in self.model_dump(exclude_none=True, exclude={"round"}).items():
-            nested = (
-                {f"{name}/{inner}": number for inner, number in value.items()} if isinstance(value, Mapping) else {}
-            )
-            for key, number in (nested or {name: value}).items():
+            nested = [(f"{name}/{inner}", n) for inner, n in value.items()] if isinstance(value, Mapping) else []
+            for key, number in nested or [(name, value)]:
                 if isinstance(number, (int, float)) and abs(number) < 2**63:
                     found[key] = float(number)
         return found
 
     def to_json(self) -> str:
-        """One line of JSON, identical for identical records."""
+        """Return one line of JSON, identical for identical records."""
         return json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True, allow_nan=False)
 
     @classmethod
@@ -92,42 +88,35 @@ class LedgerRecord(BaseModel):
         """Undo `to_json`; a `RunFolderError` says what is wrong with the line."""
         try:
             return cls.model_validate_json(line)
-        except (ValidationError, RecursionError) as error:
-            raise RunFolderError(_reason(error)) from error
-
-
-def _reason(error: ValidationError | RecursionError) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
+        except RecursionError as error:
+            raise RunFolderError("nested too deeply") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RunFolderError(f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}") from error
 
 
 def bits_per_parameter(records: Iterable[LedgerRecord]) -> float:
-    """The bitrate of a run: the mean over the rounds that were aggregated; 0 if there is none.
-
-    Skipped rounds sent nothing that counts, so they neither add bits nor lower the average.
-    """
+    """Return the bitrate of a run: the mean over rounds, except those that were skipped; 0 if there is none."""
     rates = [record.bits_per_parameter for record in records if record.aggregated]
     return statistics.fmean(rates) if rates else 0.0
 
 
 def seconds_by_phase(records: Iterable[LedgerRecord]) -> dict[str, float]:
-    """Seconds of each phase, summed over rounds."""
+    """Return the seconds of each phase, summed over rounds."""
     total: dict[str, float] = {}
     for record in records:
-        for phase, value in record.seconds.items():
-            total[phase] = total.get(phase, 0.0) + value
+        for phase, seconds in record.seconds.items():
+            total[phase] = total.get(phase, 0.0) + seconds
     return total
 
 
 def coding_share(records: Sequence[LedgerRecord]) -> float | None:
-    """Encoding and decoding as a fraction of the working time of clients and server; None if no time was recorded."""
+    """Return the fraction of the working time that goes into encoding and decoding; None if no time was recorded."""
     spent = seconds_by_phase(records)
     work = sum(spent.get(phase, 0.0) for phase in WORK_PHASES)
     return (spent.get("encode", 0.0) + spent.get("decode", 0.0)) / work if work else None
 
 
 def last_evaluated(records: Sequence[LedgerRecord]) -> LedgerRecord | None:
-    """The last record that holds an evaluation."""
+    """Return the last record that holds an evaluation."""
     return next((record for record in reversed(records) if record.evaluated), None)

@@ -6,17 +6,18 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any
 
+from klms.engine.broadcast import read_broadcast
 from klms.engine.federation import Federation
 from klms.engine.rounds import Memory, RoundResult, rounds
 from klms.errors import KLMSError
 from klms.methods.base import Upload
-from klms.methods.config import RunConfig
 from klms.methods.state import State
+from klms.methods.table import RunConfig
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,12 @@ class LocalClients:
     run: Callable[[bytes, Sequence[tuple[int, Memory]]], Iterator[Upload]]
 
     def refuse(self, client: int, error: KLMSError) -> None:
-        """Raise the error: a local client that sends rubbish is a bug."""
         raise error
 
     def enough(self, count: int) -> bool:
-        """Return True, since all clients answered."""
         return True
 
     def report(self) -> dict[str, object]:
-        """Return nothing to add to the ledger."""
         return {}
 
 
@@ -50,17 +48,17 @@ def clients_in(federation: Federation, workers: int) -> Iterator[LocalClients]:
     if workers <= 1:
         yield LocalClients(lambda broadcast, wanted: (update(federation, broadcast, *client) for client in wanted))
         return
-    with ExitStack() as stack:
-        spawn = multiprocessing.get_context("spawn")
-        start = (federation.recipe, workers)
-        pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker, initargs=start)
-        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker, initargs=(federation.recipe, workers))
+    try:
         yield LocalClients(lambda broadcast, wanted: pool.map(_update, [broadcast] * len(wanted), wanted))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def update(federation: Federation, broadcast: bytes, client: int, memory: Memory = None) -> Upload:
     """Do one client's part of a round, from the bytes that it received and what it remembers."""
-    state = State.from_bytes(broadcast)
+    state = read_broadcast(broadcast)
     if memory is not None:
         state = replace(state, memories={client: memory})
     rng = federation.method.private_rng(state.round + 1, client)
@@ -71,15 +69,14 @@ _worker: dict[str, Any] = {}  # a worker process serves one run: its federation
 
 
 def end_with_parent() -> None:
-    """End this worker when its parent is killed; otherwise it would work on what the next start works on too."""
+    """Leave Ctrl-C to the parent, and end when that is killed; otherwise this worker would disturb the next start."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
-        watch = threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True)
-        watch.start()
+        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
 
 
 def _start_worker(recipe: Callable[..., Federation], workers: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     end_with_parent()
     _worker["federation"] = recipe(threads=max(1, (os.cpu_count() or 1) // workers))
 

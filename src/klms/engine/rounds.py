@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.compressors.base import check_decoded
+from klms.engine.broadcast import write_broadcast
 from klms.engine.federation import Federation, participants
 from klms.engine.ledger import LedgerRecord
 from klms.errors import KLMSError
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
-from klms.methods.config import RunConfig
 from klms.methods.state import State
+from klms.methods.table import RunConfig
 
 Memory = npt.NDArray[np.generic] | None
 
@@ -24,19 +25,15 @@ class Clients(Protocol):
 
     def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
         """Yield the uploads of the wanted clients in their order, as many as come."""
-        ...
 
     def refuse(self, client: int, error: KLMSError) -> None:
         """Take note of an upload that could not be decoded; raise if that must not happen."""
-        ...
 
     def enough(self, count: int) -> bool:
         """Return whether this many decoded uploads make a round."""
-        ...
 
     def report(self) -> Mapping[str, object]:
         """Return further fields of the round's ledger record."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,11 @@ def rounds(federation: Federation, config: RunConfig, state: State, clients: Cli
 def one_round(federation: Federation, config: RunConfig, state: State, clients: Clients) -> RoundResult:
     """Run the round after those that `state` has completed.
 
-    With too few uploads the model stays unchanged, and the round is over all the same: its number, and with it the
-    keys of its messages, is never used again.
+    With too few uploads the model stays unchanged, but the round's number, and with it its keys, is never used again.
     """
-    clock = Stopwatch()
-    method = federation.method
-    number = state.round + 1
+    clock, method, number = Stopwatch(), federation.method, state.round + 1
     with clock("total"):
-        broadcast = state.to_bytes(private=False)
+        broadcast = write_broadcast(state)
         wanted = [(client, state.memories.get(client)) for client in participants(config, number)]
         intake = _Intake(method, state)
         for upload in _timed(clients.run(broadcast, wanted), clock):
@@ -83,7 +77,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
         if federation.test is not None and (number % config.evaluate_every == 0 or number == config.rounds):
             with clock("evaluate"):
                 metrics, state = method.evaluate(state, federation.test)
-    seconds = {**clock.seconds, **intake.seconds}
+    seconds = sorted((clock.seconds | intake.seconds).items())
     record = {
         "round": number,
         "clients": intake.clients,
@@ -94,7 +88,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
         **intake.measurements(),
         **clients.report(),
         **metrics,
-        "seconds": {phase: round(value, 4) for phase, value in sorted(seconds.items())},
+        "seconds": {phase: round(value, 4) for phase, value in seconds},
     }
     return RoundResult(state, LedgerRecord.model_validate(record))
 
@@ -114,7 +108,6 @@ class _Intake:
         self._measured: dict[str, list[Sequence[float]]] = {}
 
     def add(self, upload: Upload) -> None:
-        """Decode an upload and add it up; raise a `KLMSError` if it cannot be decoded."""
         decoded = check_decoded(self._method.decode(self._state, upload.client, upload.message))
         self.received.add(decoded, len(upload.message))
         self.clients.append(upload.client)
@@ -128,7 +121,6 @@ class _Intake:
             self._measured.setdefault(name, []).append(values)
 
     def measurements(self) -> dict[str, list[float]]:
-        """Return what clients measured, averaged over those that did."""
         return {name: np.mean(values, axis=0).tolist() for name, values in self._measured.items()}
 
 

@@ -10,14 +10,14 @@ with one seed only, and `series` the fields of the ledger that the results keep 
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from klms.errors import InvalidArgument
 from klms.experiments.toy import TOYS
-from klms.methods.config import RunConfig
+from klms.methods.table import RunConfig
 from klms.runs.settings import check_name, resolve
 
 
@@ -36,13 +36,10 @@ class Cell:
         return replace(self, config=self.config.model_copy(update={"data_dir": own if own.is_dir() else folder}))
 
     def with_at_most(self, rounds: int) -> "Cell":
-        """Return the same cell, ending after at most `rounds` rounds."""
         return replace(self, config=self.config.model_copy(update={"rounds": min(rounds, self.config.rounds)}))
 
     def folder(self, runs: Path) -> Path:
-        """Return the folder of the run, below that of the experiment."""
-        name = self.row.replace(", ", "-").replace(" ", "-")
-        return runs / self.data / f"{name}-{self.seed}"
+        return runs / self.data / f"{self.row.replace(', ', '-').replace(' ', '-')}-{self.seed}"
 
     def __str__(self) -> str:
         return f"{self.row}, {self.data}, seed {self.seed}"
@@ -53,30 +50,14 @@ class Experiment:
     """A grid of runs: rows, data sets and seeds."""
 
     name: str
-    content: dict[str, Any]
-
-    @property
-    def title(self) -> str:
-        """What the experiment shows."""
-        return str(self.content["title"])
-
-    @property
-    def paper(self) -> str:
-        """Where the paper shows it."""
-        return str(self.content["paper"])
-
-    @property
-    def series(self) -> list[str]:
-        """Fields of the ledger that the results keep for every round."""
-        return list(self.content.get("series", []))
-
-    @property
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """The settings of each row."""
-        return dict(self.content["rows"])
+    title: str
+    paper: str
+    rows: dict[str, dict[str, Any]]
+    profiles: dict[str, dict[str, Any]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    series: tuple[str, ...] = ()
 
     def method(self, row: str) -> str:
-        """Return the method of a row."""
         return str(self.rows[row].get("method", row))
 
     def cells(self, profile: str, *, data: Sequence[str] = (), only: Sequence[str] = (), seeds: int = 3) -> list[Cell]:
@@ -85,22 +66,22 @@ class Experiment:
         known = {self.method(row) for row in self.rows} | set(self.rows)
         for name in only:
             check_name(f"row or method of {self.name}", name, sorted(known))
-        single = shape.get("one_seed", [])
-        cells = []
-        for seed in range(seeds):
-            for where in data or shape["data"]:
-                for row in self.rows:
-                    wanted = not only or row in only or self.method(row) in only
-                    if wanted and (seed == 0 or not (single == "all" or row in single)):
-                        cells.append(Cell(row, where, seed, self.config(profile, row, where, seed)))
-        return cells
+        single = self.rows if shape.get("one_seed") == "all" else shape.get("one_seed", [])
+        rows = [row for row in self.rows if not only or row in only or self.method(row) in only]
+        return [
+            Cell(row, where, seed, self.config(profile, row, where, seed))
+            for seed in range(seeds)
+            for where in data or shape["data"]
+            for row in rows
+            if seed == 0 or row not in single
+        ]
 
     def config(self, profile: str, row: str, data: str, seed: int) -> RunConfig:
-        """Return the configuration of one run."""
         shape = self._profile(profile)
-        own = {name: value for name, value in self.rows[row].items() if name not in ("method", "times_target")}
+        own = dict(self.rows[row])
+        method, factor = own.pop("method", row), own.pop("times_target", 1.0)
         given: dict[str, Any] = {
-            **self.content.get("settings", {}),
+            **self.settings,
             **shape.get("settings", {}),
             **shape.get("by_data", {}).get(data, {}),
             **own,
@@ -108,16 +89,15 @@ class Experiment:
             "data": data,
             "seed": seed,
         }
-        config = resolve(self.method(row), profile=profile, given=given)
-        factor = self.rows[row].get("times_target", 1.0)
+        config = resolve(method, profile=profile, given=given)
         if factor == 1.0:
             return config
         target = round(config.model_dump()["target"] * factor, 6)
-        return resolve(self.method(row), profile=profile, given=given | {"target": target})
+        return resolve(method, profile=profile, given=given | {"target": target})
 
     def _profile(self, profile: str) -> dict[str, Any]:
-        check_name("profile", profile, self.content["profiles"])
-        return dict(self.content["profiles"][profile])
+        check_name("profile", profile, self.profiles)
+        return self.profiles[profile]
 
 
 def names() -> list[str]:
@@ -132,4 +112,4 @@ def load(name: str) -> Experiment:
     if name in TOYS:
         raise InvalidArgument(f"{name} is a simulation without training: it has no runs")
     file = resources.files("klms.experiments").joinpath("named", f"{name}.toml")
-    return Experiment(name, tomllib.loads(file.read_text()))
+    return Experiment(name, **tomllib.loads(file.read_text()))

@@ -6,6 +6,7 @@ from typing import Any
 from klms.engine.ledger import LedgerRecord
 from klms.engine.ledger import coding_share as share_of
 from klms.experiments.grid import comparable
+from klms.experiments.tables import table
 from klms.runs import execution
 from klms.runs.execution import Progress
 from klms.runs.run_folder import RunFolder
@@ -32,14 +33,10 @@ def run(runs: Path, workers: int, progress: Progress | None) -> dict[str, Any]:
 
 def markdown(results: dict[str, Any]) -> str:
     """Return a table with one row per method."""
-    lines = [
-        "| method | training, s | encoding, s | decoding, s | share of coding |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    lines = []
     for method, entry in results.items():
-        record = LedgerRecord(round=1, uplink_bytes=0, bits_per_parameter=0, seconds=entry["seconds"])
-        seconds, share = record.seconds, share_of([record])
-        lines.append(
-            f"| {method} | {seconds['train']:.1f} | {seconds['encode']:.2f} | {seconds['decode']:.2f} | {share:.1%} |"
-        )
-    return "\n".join(lines)
+        seconds = entry["seconds"]
+        share = share_of([LedgerRecord(round=1, uplink_bytes=0, bits_per_parameter=0, seconds=seconds)])
+        times = (f"{seconds['train']:.1f}", f"{seconds['encode']:.2f}", f"{seconds['decode']:.2f}")
+        lines.append((method, *times, f"{share:.1%}"))
+    return table(("method", "training, s", "encoding, s", "decoding, s", "share of coding"), lines)

@@ -1,5 +1,6 @@
 """`klms demo`: FedAvg, FedPM and FedPM-KLMS on real MNIST with the same number of rounds."""
 
+from functools import partial
 from pathlib import Path
 
 from klms.errors import MissingExtra
@@ -13,12 +14,10 @@ METHODS = ("fedavg", "fedpm", "fedpm-klms")
 
 def run(out: Path, *, rounds: int, workers: int, progress: Progress | None) -> list[Summary]:
     """Train the three methods in folders of their own; complete runs are kept and interrupted ones are resumed."""
-    summaries = []
-    for method in METHODS:
-        config = resolve(method, profile="small", given={"rounds": rounds, "evaluate_every": 2})
-        folder = _folder(out, method, rounds)
-        summaries.append(execution.start_or_resume(config, folder, workers=workers, progress=progress))
-    return summaries
+    given = {"rounds": rounds, "evaluate_every": 2}
+    configs = {out / f"{method}-{rounds}": resolve(method, profile="small", given=given) for method in METHODS}
+    start = partial(execution.start_or_resume, workers=workers, progress=progress)
+    return [start(config, folder) for folder, config in configs.items()]
 
 
 def draw(out: Path, rounds: int) -> Path:
@@ -31,20 +30,13 @@ def draw(out: Path, rounds: int) -> Path:
     axes = figure.add_subplot()
     for method in METHODS:
         sent, points = 0, []
-        for record in RunFolder(_folder(out, method, rounds)).records():
+        for record in RunFolder(out / f"{method}-{rounds}").records():
             sent += record.uplink_bytes
             if record.accuracy is not None:
                 points.append((sent / 1e6, record.accuracy))
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=method)
-    axes.set_xscale("log")
-    axes.set_xlabel("megabytes sent by all clients")
-    axes.set_ylabel("test accuracy")
+    axes.set(xscale="log", xlabel="megabytes sent by all clients", ylabel="test accuracy")
     axes.grid(alpha=0.3)
     axes.legend()
-    picture = out / "demo.png"
-    figure.savefig(picture, dpi=150)
-    return picture
-
-
-def _folder(out: Path, method: str, rounds: int) -> Path:
-    return out / f"{method}-{rounds}"
+    figure.savefig(out / "demo.png", dpi=150)
+    return out / "demo.png"

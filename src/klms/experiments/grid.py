@@ -1,9 +1,7 @@
 """Run the grid of an experiment: several runs at a time; complete runs are skipped and interrupted ones are resumed."""
 
-import json
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from typing import Any
 from klms.engine import local
 from klms.errors import KLMSError, RunFolderError
 from klms.experiments.catalogue import Cell, Experiment
-from klms.methods.config import RunConfig
+from klms.methods.table import RunConfig
 from klms.runs import execution
 from klms.runs.run_folder import RunFolder
 
@@ -27,7 +25,6 @@ class CellStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether the run has all its rounds."""
         return self.rounds >= self.cell.config.rounds
 
 
@@ -39,7 +36,9 @@ def status(cells: Sequence[Cell], runs: Path) -> list[CellStatus]:
 def run_cells(cells: Sequence[Cell], runs: Path, *, workers: int, report: Callable[[Cell], None]) -> None:
     """Run the cells that are not complete, `workers` at a time in processes of their own; `report` each at its end."""
     for cell in cells:
-        _check_settings(cell, runs)
+        folder = RunFolder(cell.folder(runs))
+        if folder.exists() and comparable(folder.config()) != comparable(cell.config):
+            raise RunFolderError(f"{folder.path} holds a run with other settings: move it, or choose another --runs")
     left = [found.cell for found in status(cells, runs) if not found.complete]
     threads = max(1, (os.cpu_count() or 1) // workers)
     if workers == 1:
@@ -47,8 +46,7 @@ def run_cells(cells: Sequence[Cell], runs: Path, *, workers: int, report: Callab
             _run_cell(cell, runs, threads)
             report(cell)
         return
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=local.end_with_parent)
     try:
         futures = {pool.submit(_run_cell, cell, runs, threads): cell for cell in left}
         for future in as_completed(futures):
@@ -64,10 +62,7 @@ def run_cells(cells: Sequence[Cell], runs: Path, *, workers: int, report: Callab
 
 
 def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path) -> dict[str, Any]:
-    """Return the complete runs as one document: configuration, versions and the numbers of every seed.
-
-    Times are left out, so that the document does not depend on the machine or on interruptions.
-    """
+    """Return the complete runs as one document, without times, so that it does not depend on the machine."""
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     versions: dict[str, str] = {}
     for found in status(cells, runs):
@@ -75,9 +70,8 @@ def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path) -> dict[s
             continue
         cell, folder = found.cell, RunFolder(found.cell.folder(runs))
         versions = folder.versions()
-        entry = rows.setdefault(cell.data, {}).setdefault(
-            cell.row, {"config": comparable(cell.config, "seed"), "seeds": {}}
-        )
+        new = {"config": comparable(cell.config, "seed"), "seeds": {}}
+        entry = rows.setdefault(cell.data, {}).setdefault(cell.row, new)
         summary = execution.summarise(folder)
         entry["seeds"][str(cell.seed)] = {
             **{name: round(value, 6) for name, value in summary.metrics.items()},
@@ -91,27 +85,9 @@ def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path) -> dict[s
     return {"experiment": experiment.name, "versions": versions, "data": rows}
 
 
-def write_beside_runs(experiment: Experiment, cells: Sequence[Cell], runs: Path) -> Path:
-    """Write the results of a part of an experiment, or of another profile, into the folder of its runs."""
-    path = runs / "results.json"
-    path.write_text(json.dumps(collect(experiment, cells, runs), indent=1) + "\n")
-    return path
-
-
 def comparable(config: RunConfig, *without: str) -> dict[str, Any]:
     """Return the settings that decide the result of a run: not where its data set is stored."""
     return config.model_dump(mode="json", exclude={"data_dir", *without})
-
-
-def _check_settings(cell: Cell, runs: Path) -> None:
-    folder = RunFolder(cell.folder(runs))
-    if folder.exists() and comparable(folder.config()) != comparable(cell.config):
-        raise RunFolderError(f"{folder.path} holds a run with other settings: move it away, or choose another --runs")
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    local.end_with_parent()
 
 
 def _run_cell(cell: Cell, runs: Path, threads: int) -> None:

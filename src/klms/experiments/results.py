@@ -12,7 +12,7 @@ from typing import Any
 
 from klms.benchmarks import mean
 from klms.errors import InvalidArgument
-from klms.experiments import block_policies, coding_share, ratios, tables, toy
+from klms.experiments import coding_share, tables, toy
 from klms.experiments.toy import TOYS
 
 FIGURES = Path("docs/figures")
@@ -20,7 +20,7 @@ _README = re.compile(r"(<!-- results -->\n).*(<!-- /results -->)", re.DOTALL)
 
 Show = Callable[[dict[str, Any]], str]
 _SPECIAL: dict[str, Show] = {
-    "adaptive-vs-fixed": block_policies.markdown,
+    "adaptive-vs-fixed": tables.block_policies,
     "kl-by-layer": tables.layers,
     "coding-share": coding_share.markdown,
     "mean": mean.markdown,
@@ -43,7 +43,7 @@ def document(folder: Path) -> str:
     def fill(match: re.Match[str]) -> str:
         name = match.group(1)
         if name == "ratios":
-            return ratios.markdown(_mnist(folder))
+            return tables.claims(_mnist(folder))
         if not (folder / file_name(name)).exists():
             return f"Not run yet: `klms experiment run {name}`."
         return _SPECIAL.get(name, tables.markdown)(_read(folder, name))
@@ -54,22 +54,20 @@ def document(folder: Path) -> str:
 def readme(folder: Path, text: str) -> str:
     """Return the README with a new table."""
     rows = _mnist(folder)
-    lines = ["| method | accuracy | bits per parameter | x smaller than float32 |", "| --- | --- | --- | --- |"]
-    for claim in ratios.CLAIMS:
-        for name in (claim.without, claim.with_klms):
-            bits, _ = tables.mean_and_deviation(rows[name], "bits_per_parameter")
-            accuracy, spread = tables.mean_and_deviation(rows[name], "accuracy")
-            lines.append(f"| {name} | {accuracy:.3f} ± {spread:.3f} | {bits:.4f} | {32 / bits:,.0f} |")
+    lines = []
+    for name in (name for claim in tables.CLAIMS for name in (claim.without, claim.with_klms)):
+        bits, _ = tables.mean_and_deviation(rows[name], "bits_per_parameter")
+        accuracy, spread = tables.mean_and_deviation(rows[name], "accuracy")
+        lines.append((name, f"{accuracy:.3f} ± {spread:.3f}", f"{bits:.4f}", f"{32 / bits:,.0f}"))
     if not _README.search(text):
         raise InvalidArgument("the README has no <!-- results --> and <!-- /results --> marks for its table")
-    table = "\n".join(lines)
+    table = tables.table(("method", "accuracy", "bits per parameter", "x smaller than float32"), lines)
     return _README.sub(lambda match: f"{match.group(1)}{table}\n{match.group(2)}", text)
 
 
-def write_json(folder: Path, name: str, results: object) -> Path:
+def write_json(path: Path, results: object) -> Path:
     """Write a results file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file_name(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
     return path
 

@@ -6,6 +6,7 @@
 `docs/flower.md` shows how a stock quickstart becomes both. Needs the extra: `pip install 'klms[flower]'`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from klms.errors import MissingExtra
@@ -27,12 +28,6 @@ __all__ = ["Compressed", "client_app", "compress", "server_app"]
 
 def __getattr__(name: str) -> object:
     """Import the apps when they are used: they need torch, the two lines do not."""
-    if name == "client_app":
-        from klms.flower.client import client_app
-
-        return client_app
-    if name == "server_app":
-        from klms.flower.server import server_app
-
-        return server_app
+    if name in ("client_app", "server_app"):
+        return getattr(import_module(f"klms.flower.{name.removesuffix('_app')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

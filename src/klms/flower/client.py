@@ -5,12 +5,11 @@ A node's config holds the number of its client, `partition-id`. The client's dat
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
@@ -21,7 +20,8 @@ from klms.errors import InvalidArgument
 from klms.flower.frame import METHOD, MessageFrame, fingerprint
 from klms.flower.request import PAYLOAD, RECORD
 from klms.flower.settings import run_config
-from klms.methods.config import RunConfig
+from klms.learning.examples import Examples
+from klms.methods.table import RunConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,52 +63,32 @@ def client_app(
             chosen = chosen.model_copy(update={"data_dir": Path(str(node["data-dir"]))})
         broadcast = message.content.array_records[RECORD][STATE].numpy().tobytes()
         number = int(message.content.config_records[ROUND]["round"])  # type: ignore[arg-type]
-        federation = _federation(chosen, bool(node.get("own-data")), model, data, loss)
-        upload = update(federation, broadcast, client, _memory(context))
+        federation = _federation(chosen, model, loss)
+        if data is not None:
+            federation = replace(federation, clients={client: data(client)})
+        elif node.get("own-data") and isinstance(federation.clients, Parts):
+            everything = federation.clients.dataset
+            federation = replace(federation, clients={client: Examples(everything.train_x, everything.train_y)})
+        kept = context.state.array_records.get(_MEMORY)
+        upload = update(federation, broadcast, client, None if kept is None else kept[STATE].numpy())
         if upload.memory is not None:
             context.state[_MEMORY] = ArrayRecord({STATE: Array(upload.memory)})
         payload = MessageFrame(METHOD, number, client, fingerprint([broadcast])).write(upload.message)
-        told: dict[str, float | list[float]] = {SECONDS + phase: value for phase, value in upload.seconds.items()}
-        told |= {name: list(values) for name, values in upload.measurements.items()}
-        content = RecordDict({RECORD: ConfigRecord({PAYLOAD: payload}), METRICS: MetricRecord({**told})})
-        return Message(content, reply_to=message)
+        metrics = MetricRecord({SECONDS + phase: value for phase, value in upload.seconds.items()})
+        metrics.update({name: list(values) for name, values in upload.measurements.items()})
+        return Message(RecordDict({RECORD: ConfigRecord({PAYLOAD: payload}), METRICS: metrics}), reply_to=message)
 
     return app
 
 
-def build(model: "Callable[[], nn.Module]", config: RunConfig) -> "nn.Module":
-    """Return the user's network; what it initialises at random is the same on every machine."""
-    from klms.learning.network import built_with_seed
-
-    return built_with_seed(model, config.seed)
-
-
 # A process of Flower's simulation plays many clients. The cache is not inside `client_app`, since Ray pickles the app.
 @lru_cache(maxsize=4)
-def _federation(
-    config: RunConfig,
-    owns_data: bool,
-    model: "Callable[[], nn.Module] | None",
-    data: Callable[[int], Any] | None,
-    loss: Callable[..., Any] | None,
-) -> Federation:
-    if model is not None and data is not None:
-        return Federation.of(config, build(model, config), _ByClient(data), loss=loss)
-    made = Federation.create(config)
-    if owns_data and isinstance(made.clients, Parts):
-        everything = np.arange(len(made.clients.dataset.train_y))
-        return replace(made, clients=Parts(made.clients.dataset, [everything] * config.clients))
-    return made
+def _federation(config: RunConfig, model: "Callable[[], nn.Module] | None", loss: Any) -> Federation:
+    if model is None:
+        return Federation.create(config)
+    from klms.learning.network import built_with_seed
 
-
-@dataclass(frozen=True)
-class _ByClient:
-    """Data of all clients, loaded only for the client that this node is."""
-
-    load: Callable[[int], Any]
-
-    def __getitem__(self, client: int, /) -> Any:
-        return self.load(client)
+    return Federation.of(config, built_with_seed(model, config.seed), {}, loss=loss)
 
 
 def _client(context: Context) -> int:
@@ -116,9 +96,3 @@ def _client(context: Context) -> int:
     if not isinstance(number, int):
         raise InvalidArgument("this node has no client number: start it with --node-config 'partition-id=0'")
     return number
-
-
-def _memory(context: Context) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None:
-    if _MEMORY not in context.state:
-        return None
-    return context.state.array_records[_MEMORY][STATE].numpy()

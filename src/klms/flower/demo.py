@@ -4,18 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from klms.engine.broadcast import write_broadcast
 from klms.engine.federation import Federation
 from klms.engine.ledger import LedgerRecord
 from klms.engine.local import update
 from klms.flower import template_app
 from klms.flower.deployment import Deployment, DeploymentFailed, WireBytes
 from klms.flower.settings import ServerSettings
-from klms.methods.config import RunConfig
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
 
 NODES = 3
-IMAGES = 3000
 
 
 @dataclass(frozen=True)
@@ -24,35 +23,28 @@ class Round:
 
     record: LedgerRecord
     bits_per_parameter: float
-    """Bits per parameter of the payloads, with their frames."""
+    """Bits of the payloads, including their frames."""
     wire: WireBytes
     """Bytes since the previous round, including TLS, polling and Flower's protocol."""
 
 
 def run(folder: Path, *, rounds: int, secure: bool, timeout: float = 1800.0) -> Iterator[Round]:
     """Yield the rounds as they are completed. However the iteration ends, all processes end with it."""
-    given = {"clients": NODES, "images": IMAGES, "test_images": 2000, "rounds": rounds, "evaluate_every": 1}
+    given = {"clients": NODES, "images": 3000, "test_images": 2000, "rounds": rounds, "evaluate_every": 1}
     config = resolve("fedpm-klms", profile="small", given=given)
     server = ServerSettings(run_folder=str((folder / "run").resolve()), min_replies=2)
     app = template_app.create(folder / "app", config, server)
-    parameters = _prepare(config)
+    federation = Federation.create(config)
+    update(federation, write_broadcast(federation.method.init()), 0)  # fetches the data, compiles the kernels
     with Deployment(folder / "deployment", NODES, secure=secure) as deployment:
         run_id = deployment.submit(app, {})
-        last, seen, before = "", 0, deployment.wire()
+        seen, before = 0, deployment.wire()
         for status in deployment.watch(run_id, timeout):
-            last = status
             for record in list(RunFolder(folder / "run").records())[seen:]:
                 now = deployment.wire()
-                bits = 8 * (record.payload_bytes or 0) / (parameters * max(1, len(record.clients)))
+                bits = 8 * (record.payload_bytes or 0) / (federation.method.layout.d * max(1, len(record.clients)))
                 yield Round(record, bits, now - before)
                 seen, before = seen + 1, now
-        if last != "finished:completed":
-            tail = deployment.log("superlink")[-2000:]
-            raise DeploymentFailed(f"the run ended as {last}: {deployment.why(run_id)}\n{tail}")
-
-
-def _prepare(config: RunConfig) -> int:
-    """Train one client in this process, which fetches the data and compiles the kernels; return the model's size."""
-    federation = Federation.create(config)
-    update(federation, federation.method.init().to_bytes(private=False), 0)
-    return federation.method.layout.d
+            if status.startswith("finished") and status != "finished:completed":
+                tail = deployment.log("superlink")[-2000:]
+                raise DeploymentFailed(f"the run ended as {status}: {deployment.why(run_id)}\n{tail}")

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from klms.errors import CorruptMessage, SideInformationMismatch, UnsupportedMessage
+from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
 
 MAGIC = b"KF"
 VERSION = 2
@@ -25,6 +25,10 @@ ARRAYS, METHOD = 1, 2
 _HEADER = struct.Struct("<2sBBII8sI")
 _CRC = struct.Struct("<I")
 OVERHEAD = _HEADER.size + _CRC.size
+
+CAUSES = ("error", "missing", "corrupt", "stale", "mismatch")
+"""Why a reply does not count: the client raised an error, did not answer, or sent one of three kinds of bad replies."""
+_NO_ANSWER = (3, 4, 5)  # Flower's error codes: the message or its reply expired, or the node is gone
 
 
 class WrongRound(SideInformationMismatch):
@@ -41,7 +45,6 @@ class MessageFrame:
     fingerprint: bytes
 
     def write(self, message: bytes, head: bytes = b"") -> bytes:
-        """Return the payload."""
         header = _HEADER.pack(MAGIC, VERSION, self.kind, self.round, self.client, self.fingerprint, len(head))
         return b"".join([header, _CRC.pack(zlib.crc32(head, zlib.crc32(header))), head, message])
 
@@ -50,10 +53,8 @@ class MessageFrame:
         if received.round != self.round:
             raise WrongRound(f"the payload is of round {received.round}, this is round {self.round}")
         if (received.kind, received.client) != (self.kind, self.client):
-            raise SideInformationMismatch(
-                f"the payload is of client {received.client} and kind {received.kind}; "
-                f"client {self.client} and kind {self.kind} were expected"
-            )
+            got = f"the payload is of client {received.client} and kind {received.kind}"
+            raise SideInformationMismatch(f"{got}; client {self.client} and kind {self.kind} were expected")
         if received.fingerprint != self.fingerprint:
             raise SideInformationMismatch("the client encoded against another model or other side information")
 
@@ -67,12 +68,11 @@ def read_frame(payload: bytes) -> tuple[MessageFrame, bytes, bytes]:
         raise CorruptMessage("this is not a payload of klms: it does not begin with 'KF'")
     if version != VERSION:
         raise UnsupportedMessage(f"frame version {version}; this release reads version {VERSION}")
-    end = OVERHEAD + length
-    head = payload[OVERHEAD:end]
+    head, message = payload[OVERHEAD : OVERHEAD + length], payload[OVERHEAD + length :]
     checksum = zlib.crc32(head, zlib.crc32(payload[: _HEADER.size]))
     if len(head) != length or checksum != _CRC.unpack_from(payload, _HEADER.size)[0]:
         raise CorruptMessage("the checksum of the frame does not match: the bytes were changed or cut in transit")
-    return MessageFrame(kind, round_, client, fingerprint_), head, payload[end:]
+    return MessageFrame(kind, round_, client, fingerprint_), head, message
 
 
 def fingerprint(parts: Iterable[bytes | memoryview]) -> bytes:
@@ -81,3 +81,15 @@ def fingerprint(parts: Iterable[bytes | memoryview]) -> bytes:
     for part in parts:
         state.update(part)
     return state.digest()
+
+
+def cause_of(error: KLMSError) -> str:
+    """Return the cause under which a bad reply is counted."""
+    if isinstance(error, WrongRound):
+        return "stale"
+    return "mismatch" if isinstance(error, SideInformationMismatch) else "corrupt"
+
+
+def cause_of_failure(code: int) -> str:
+    """Return the cause for an error reply, made by the client's app or by Flower when no answer came."""
+    return "missing" if code in _NO_ANSWER else "error"

@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
-from klms.compressors.base import Vector
+from klms.compressors.base import Compressor, Vector
 from klms.errors import InvalidArgument
 from klms.flower.frame import ARRAYS, MessageFrame, fingerprint
 from klms.flower.model import Model
@@ -27,14 +27,22 @@ def compress(*, threads: int = 1, seed: int | None = None) -> Mod:
         if not is_train or RECORD not in message.content.config_records:
             return call_next(message, context)
         request = CompressionRequest.read(message.content.config_records[RECORD])
-        _, received = only_arrays(message.content)
-        arrays = {name: array.numpy() for name, array in received.items()}
-        model = Model(arrays, request.small, frozenset(request.sent_unchanged))
+        received = {name: array.numpy() for name, array in only_arrays(message.content)[1].items()}
+        model = Model(received, request.small, frozenset(request.sent_unchanged))
         message.content = RecordDict({name: r for name, r in message.content.items() if name != RECORD})
         reply = call_next(message, context)
-        if not reply.has_error():
+        if reply.has_error():
+            return reply
+        name, arrays = only_arrays(reply.content)
+        trained = {key: array.numpy() for key, array in arrays.items()}
+        model.check(trained)
+        update, encoded = model.difference(trained), b""
+        if update.size:
             rng = np.random.default_rng(None if seed is None else [seed, request.round, request.client])
-            _encode(reply, context, request, model, threads, rng)
+            encoded = _encode(update, request, request.compressor(model.layout, threads), context, rng)
+        frame = MessageFrame(ARRAYS, request.round, request.client, fingerprint([*request.agreed(), *model.parts()]))
+        record = ConfigRecord({PAYLOAD: frame.write(encoded, model.write_head(trained)), "arrays": name})
+        reply.content = RecordDict({**{key: r for key, r in reply.content.items() if key != name}, RECORD: record})
         return reply
 
     return mod
@@ -49,36 +57,15 @@ def only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
 
 
 def _encode(
-    reply: Message,
-    context: Context,
-    request: CompressionRequest,
-    model: Model,
-    threads: int,
-    rng: np.random.Generator,
-) -> None:
-    """Replace the arrays of the reply by a payload."""
-    name, record = only_arrays(reply.content)
-    trained = {key: array.numpy() for key, array in record.items()}
-    model.check(trained)
-    update = model.difference(trained)
-    message = b""
-    if update.size:
-        compressor = request.compressor(model.layout, threads)
-        if request.error_feedback:
-            update = update + _not_sent_yet(context, update.size)
-        message = compressor.encode(update, request.side, key=request.key, rng=rng)
-        if request.error_feedback:
-            lost = update - compressor.decode(message, request.side, key=request.key).vector
-            context.state[_MEMORY] = ArrayRecord({"lost": Array(lost)})
-    frame = MessageFrame(ARRAYS, request.round, request.client, fingerprint([*request.agreed(), *model.parts()]))
-    payload = frame.write(message, model.write_head(trained))
-    content = {key: item for key, item in reply.content.items() if key != name}
-    reply.content = RecordDict({**content, RECORD: ConfigRecord({PAYLOAD: payload, "arrays": name})})
-
-
-def _not_sent_yet(context: Context, size: int) -> Vector:
-    if _MEMORY in context.state:
-        lost = context.state.array_records[_MEMORY]["lost"].numpy()
-        if lost.shape == (size,):
-            return lost.astype(np.float32)
-    return np.zeros(size, dtype=np.float32)
+    update: Vector, request: CompressionRequest, compressor: Compressor, context: Context, rng: np.random.Generator
+) -> bytes:
+    if not request.error_feedback:
+        return compressor.encode(update, request.side, key=request.key, rng=rng)
+    stored = context.state.array_records.get(_MEMORY)
+    lost = np.zeros_like(update) if stored is None else stored["lost"].numpy()
+    if lost.shape == update.shape:
+        update = update + lost.astype(np.float32)
+    message = compressor.encode(update, request.side, key=request.key, rng=rng)
+    lost = update - compressor.decode(message, request.side, key=request.key).vector
+    context.state[_MEMORY] = ArrayRecord({"lost": Array(lost)})
+    return message

@@ -23,13 +23,9 @@ from klms.errors import CorruptMessage, InvalidArgument
 SMALL = 4096
 
 Array = npt.NDArray[Any]
-DTypes = list[np.dtype[Any]]
-DTYPES = {
-    number: np.dtype(name)
-    for number, name in enumerate(
-        ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1"), start=1
-    )
-}
+DTypes = dict[str, np.dtype[Any]]
+_NAMES = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
+DTYPES: dict[int, np.dtype[Any]] = dict(enumerate(map(np.dtype, _NAMES), start=1))
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 
@@ -45,8 +41,9 @@ class Model:
     @cached_property
     def layout(self) -> Layout:
         """Layout of the arrays that are compressed."""
-        names = [name for name, array in self.arrays.items() if self._is_compressed(name, array)]
-        return Layout(tuple(names), tuple(self.arrays[name].shape for name in names))
+        floating = {n: a for n, a in self.arrays.items() if a.dtype.kind == "f" and n not in self.sent_unchanged}
+        shapes = {n: a.shape for n, a in floating.items() if a.size > (0 if a.ndim > 1 else self.small)}
+        return Layout(tuple(shapes), tuple(shapes.values()))
 
     @property
     def size(self) -> int:
@@ -55,13 +52,9 @@ class Model:
 
     @property
     def head_bytes(self) -> int:
-        """Length of the head if clients send no float64.
-
-        Strategies that compute in float64 send float64; clients answer in the precision that they train in.
-        """
+        """Length of the head if clients train in float32 at most, though a strategy may send them float64."""
         unchanged = [array for name, array in self.arrays.items() if name not in self._compressed]
-        widths = [min(4, array.itemsize) if array.dtype.kind == "f" else array.itemsize for array in unchanged]
-        return len(self.arrays) + sum(array.size * width for array, width in zip(unchanged, widths, strict=True))
+        return len(self.arrays) + sum(a.size * min(a.itemsize, 4 if a.dtype.kind == "f" else 8) for a in unchanged)
 
     def parts(self) -> Iterator[bytes | memoryview]:
         """Yield the whole model, for a fingerprint."""
@@ -72,10 +65,8 @@ class Model:
     def check(self, trained: Mapping[str, Array]) -> None:
         """Raise an error unless these are the model's arrays, with types that klms can send."""
         if trained.keys() != self.arrays.keys():
-            odd = sorted(trained.keys() ^ self.arrays.keys())
-            raise InvalidArgument(
-                f"the reply must have the arrays that were received; these differ: {', '.join(odd[:5])}"
-            )
+            differ = ", ".join(sorted(trained.keys() ^ self.arrays.keys())[:5])
+            raise InvalidArgument(f"the reply must have the arrays that were received; these differ: {differ}")
         for name, array in trained.items():
             if array.shape != self.arrays[name].shape:
                 raise InvalidArgument(f"{name} was received as {self.arrays[name].shape}; the reply has {array.shape}")
@@ -86,15 +77,13 @@ class Model:
 
     def difference(self, trained: Mapping[str, Array]) -> Vector:
         """Return what training changed in the compressed arrays. `trained` has passed `check`."""
-        pieces = [
-            (trained[name] - self.arrays[name]).astype(np.float32, copy=False).reshape(-1) for name in self.layout.names
-        ]
-        return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.float32)
+        changes = [(trained[name] - self.arrays[name]).ravel() for name in self.layout.names]
+        return np.concatenate([np.zeros(0, dtype=np.float32), *changes], dtype=np.float32)
 
     def write_head(self, trained: Mapping[str, Array]) -> bytes:
         """Return the head of the payload. `trained` has passed `check`."""
         dtypes = bytes(_NUMBERS[trained[name].dtype] for name in self.arrays)
-        unchanged = [np.ascontiguousarray(trained[n]).tobytes() for n in self.arrays if n not in self._compressed]
+        unchanged = [trained[name].tobytes() for name in self.arrays if name not in self._compressed]
         return b"".join([dtypes, *unchanged])
 
     def read_head(self, head: bytes) -> tuple[DTypes, dict[str, Array]]:
@@ -102,40 +91,32 @@ class Model:
         at, unchanged = len(self.arrays), {}
         if not set(head[:at]) <= DTYPES.keys() or len(head) < at:
             raise CorruptMessage(f"the head does not begin with the dtypes of {at} arrays")
-        dtypes = [DTYPES[number] for number in head[:at]]
-        for (name, like), dtype in zip(self.arrays.items(), dtypes, strict=True):
+        dtypes = {name: DTYPES[number] for name, number in zip(self.arrays, head[:at], strict=True)}
+        for name, dtype in dtypes.items():
             if name in self._compressed:
                 if dtype.kind != "f":
                     raise CorruptMessage(f"{name} cannot be {dtype}")
                 continue
-            start, at = at, at + dtype.itemsize * like.size
+            start, at = at, at + dtype.itemsize * self.arrays[name].size
             if at > len(head):
                 raise CorruptMessage(f"the head ends in {name}")
-            unchanged[name] = np.frombuffer(head[start:at], dtype=dtype).reshape(like.shape)
+            unchanged[name] = np.frombuffer(head[start:at], dtype=dtype).reshape(self.arrays[name].shape)
         if at != len(head):
             raise CorruptMessage(f"the head has {len(head) - at} bytes after the arrays")
         check_finite(unchanged)
         return dtypes, unchanged
 
     def apply(self, update: Vector, dtypes: DTypes, unchanged: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the client's arrays, as precisely as the scheme tells them."""
-        changes = dict(self.layout.split(update))
+        """Return the client's arrays, as precisely as the scheme conveys them."""
+        changes = self.layout.split(update)
         with np.errstate(over="ignore"):
-            compressed = {
-                name: (array + changes[name]).astype(dtype, copy=False)
-                for (name, array), dtype in zip(self.arrays.items(), dtypes, strict=True)
-                if name in changes
-            }
-        check_finite(compressed)
-        return {name: compressed[name] if name in compressed else unchanged[name] for name in self.arrays}
+            changed = {n: (self.arrays[n] + change).astype(dtypes[n], copy=False) for n, change in changes}
+        check_finite(changed)
+        return {name: (changed if name in changed else unchanged)[name] for name in self.arrays}
 
     @cached_property
     def _compressed(self) -> frozenset[str]:
         return frozenset(self.layout.names)
-
-    def _is_compressed(self, name: str, array: Array) -> bool:
-        large = array.size > 0 and (array.ndim > 1 or array.size > self.small)
-        return array.dtype.kind == "f" and large and name not in self.sent_unchanged
 
 
 def check_finite(arrays: Mapping[str, Array]) -> None:

@@ -21,7 +21,7 @@ AUTO = "auto"
 DEFAULT_BITS = 1.0
 _LOW_RATE, _HIGH_RATE = "klms-rotated", "eden"  # what `auto` chooses from: the smallest errors in `klms bench mean`
 _HIGH_RATE_FROM = 2.0  # bits per parameter
-_LOW_RATE_SIZE = 250_000  # parameters: encoding takes 2 microseconds per parameter, EDEN 25 nanoseconds
+_LOW_RATE_SIZE = 250_000  # parameters: searching candidates takes 2 microseconds per parameter, EDEN 25 nanoseconds
 _TINY = 1024  # parameters: four kilobytes are not worth a scheme
 _LEAST_RATE = 0.005
 
@@ -36,7 +36,6 @@ class CompressionPolicy:
     bits: float | None
     """Bits per parameter of the whole payload; None for a scheme whose rate cannot be set."""
     values: Mapping[str, object]
-    """Settings of the scheme, by name."""
     _fitted: dict[tuple[Layout, int], Fitted] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -62,15 +61,10 @@ class CompressionPolicy:
 
     @property
     def directions_only(self) -> bool:
-        """Whether the scheme sends no lengths, so that the server must choose a step size."""
         return self.scheme != AUTO and UPDATE_SCHEMES[self.scheme].directions_only
 
     def for_model(self, model: Model) -> Fitted:
-        """Return the scheme and its settings, chosen so that the whole payload keeps to the bits per parameter.
-
-        `auto` chooses the scheme of least error in `klms bench mean`: `klms-rotated` below two bits, `eden` above; and
-        `eden` for large models, for which searching candidates would take seconds.
-        """
+        """Return the scheme and its settings, chosen so that the whole payload keeps to the bits per parameter."""
         if self.bits is None:
             chosen = UPDATE_SCHEMES[self.scheme]
             return chosen, chosen.settings.checked(self.values)
@@ -85,11 +79,9 @@ class CompressionPolicy:
             log.warning("klms: nothing is compressed: of %d parameters, %d are in large arrays", model.size, d)
             return UPDATE_SCHEMES["float32"], UPDATE_SCHEMES["float32"].settings()
         room = bits * model.size - 8 * (OVERHEAD + model.head_bytes)
-        name = self.scheme
-        if name == AUTO:
-            name = _LOW_RATE if room / d < _HIGH_RATE_FROM and d <= _LOW_RATE_SIZE else _HIGH_RATE
-        scheme: Scheme[Settings] = UPDATE_SCHEMES[name]
         rate, update = room / d, np.random.default_rng(0).standard_normal(d).astype(np.float32)
+        best = _LOW_RATE if rate < _HIGH_RATE_FROM and d <= _LOW_RATE_SIZE else _HIGH_RATE
+        scheme: Scheme[Settings] = UPDATE_SCHEMES[best if self.scheme == AUTO else self.scheme]
 
         def settings() -> Settings:
             return scheme.settings.checked({**self.values, "rate": min(max(rate, _LEAST_RATE), scheme.max_rate)})
@@ -97,13 +89,9 @@ class CompressionPolicy:
         for _ in range(2):  # headers, scales and the padding of rotations come on top of the rate: measure how much
             if rate < _LEAST_RATE:
                 least = bits + (_LEAST_RATE - rate) * d / model.size
-                raise InvalidArgument(
-                    f"{bits:g} bits per parameter leave no room besides headers and the arrays that are sent "
-                    f"unchanged: use at least {least:.3g}"
-                )
-            compressor = scheme.make(model.layout, settings(), None)
-            message = compressor.encode(
-                update, compressor.start(), key=SharedKey(0, 0, 0), rng=np.random.default_rng(0)
-            )
+                full = f"{bits:g} bits per parameter leave no room besides headers and arrays that are sent unchanged"
+                raise InvalidArgument(f"{full}: use at least {least:.3g}")
+            compressor, rng = scheme.make(model.layout, settings(), None), np.random.default_rng(0)
+            message = compressor.encode(update, compressor.start(), key=SharedKey(0, 0, 0), rng=rng)
             rate -= max(0.0, 8 * len(message) - room) / d * 1.01
         return scheme, settings()

@@ -1,23 +1,26 @@
-"""The replies of one round of `Compressed`: who was asked, what came back, and what of it counts."""
+"""The replies of one round of `Compressed`: who was asked, what came back, and what of it counts.
+
+What strategies take for granted is checked here, so that one odd client does not spoil the round for all.
+"""
 
 import logging
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
-from klms.compressors.base import Compressor, Learner, check_decoded
+from klms.compressors.base import Compressor, SideLearner, check_decoded
 from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch
-from klms.flower import reply_checks
-from klms.flower.frame import MessageFrame, read_frame
+from klms.flower.frame import CAUSES, MessageFrame, cause_of, cause_of_failure, read_frame
 from klms.flower.model import Array as NumPyArray
 from klms.flower.model import DTypes, Model, check_finite
-from klms.flower.outcomes import CAUSES, cause_of, cause_of_failure
 from klms.flower.request import PAYLOAD, RECORD, CompressionRequest
 
 log = logging.getLogger("flwr")
+_LARGEST_WEIGHT = 1e15  # so that sums of weights stay finite
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Expected:
     frame: MessageFrame
     request: CompressionRequest
     model: Model
-    coder: tuple[Compressor, Learner] | None
+    coder: tuple[Compressor, SideLearner] | None
     """None if the model has nothing to compress."""
 
 
@@ -47,18 +50,38 @@ class Opened:
     """Zero for a client without the mod."""
 
     @property
-    def signature(self) -> reply_checks.Signature:
-        """What must be alike in all replies of a round."""
-        return reply_checks.signature(self.reply.content, self.name, self.dtypes)
+    def signature(self) -> tuple[tuple[str, ...], ...]:
+        """Names, types and lengths of what the reply holds: aggregation takes them from one reply for all."""
+        records = self.reply.content.metric_records
+        metrics = [
+            tuple(f"{name}:{len(value) if isinstance(value, list) else 0}" for name, value in sorted(record.items()))
+            for record in records.values()
+        ]
+        return (tuple(records), *metrics, (self.name, *map(str, self.dtypes.values())))
+
+    def weights(self, key: str) -> list[object]:
+        """Return the values of the metric by which the strategy weights clients."""
+        return [record[key] for record in self.reply.content.metric_records.values() if key in record]
+
+    def check_metrics(self, weight: str | None) -> None:
+        """Raise an error if a metric would spoil an average."""
+        for record in self.reply.content.metric_records.values():
+            for name, value in record.items():
+                if not all(map(math.isfinite, value if isinstance(value, list) else [value])):
+                    raise CorruptMessage(f"{name} is not finite")
+        if weight is None:
+            return
+        found = self.weights(weight)
+        if len(found) != 1 or not isinstance(found[0], (int, float)) or not 0 < found[0] <= _LARGEST_WEIGHT:
+            raise CorruptMessage(f"{weight} must be one number above 0 and at most {_LARGEST_WEIGHT:g}, got {found}")
 
     def decode(self, step: float) -> None:
         """Put the client's arrays in the place of the payload, and learn from its message."""
-        arrays, expected = self.arrays, self.expected
-        if self.payload_bytes and expected.coder is not None:
-            compressor, learner = expected.coder
-            request = expected.request
+        arrays, request = self.arrays, self.expected.request
+        if self.payload_bytes and self.expected.coder is not None:
+            compressor, learner = self.expected.coder
             decoded = check_decoded(compressor.decode(self.message, request.side, key=request.key))
-            arrays = expected.model.apply(decoded.vector * np.float32(step), self.dtypes, arrays)
+            arrays = self.expected.model.apply(decoded.vector * np.float32(step), self.dtypes, arrays)
             learner.add(decoded)
         elif self.message:
             raise CorruptMessage("the payload has bytes after the arrays")
@@ -72,8 +95,7 @@ class Round:
     """Filled when messages go out, and used up when replies come in."""
 
     step: float = 1.0
-    asked: int = 0
-    expected: dict[int, dict[int, Expected]] = field(default_factory=dict)
+    expected: defaultdict[int, dict[int, Expected]] = field(default_factory=lambda: defaultdict(dict))
     """Replies that have not come yet, by node and by number of the message."""
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(("ok", *CAUSES, "uncompressed"), 0)))
     payload_bytes: int = 0
@@ -81,20 +103,15 @@ class Round:
     parameters: int = 0
     """Parameters that those payloads update."""
 
-    def ask(self, node: int, expected: Expected) -> None:
-        """Note that a message went out."""
-        self.asked += 1
-        self.expected.setdefault(node, {})[expected.frame.client] = expected
-
     def receive(self, replies: Iterable[Message], weight: str | None) -> list[Message]:
-        """Return the replies for the strategy: decoded those that count, unchanged those that report a failure.
+        """Return the replies for the strategy: decoded if they count, unchanged if they report a failure.
 
         A strategy of Flower aggregates all arrays at once, so they must all be in memory. Nothing else is: frames and
         heads are read first, to see what most replies look like, and each message is decoded, learned from and dropped.
         """
-        opened, failed, came = [], [], 0
+        opened, failed, counted, unanswered = [], [], [], sum(map(len, self.expected.values()))
         for reply in replies:
-            came += 1
+            unanswered -= 1
             if reply.has_error():
                 self.counts[cause_of_failure(reply.error.code)] += 1
                 failed.append(reply)
@@ -103,30 +120,26 @@ class Round:
                 opened.append(self._open(reply))
             except KLMSError as error:
                 self._refuse(reply, error)
-        usual = reply_checks.most_common(((one.signature, one.reply.content) for one in opened), weight)
-        counted = []
+        signatures = Counter(one.signature for one in opened)
+        weighted = {one.signature for one in opened if weight is None or one.weights(weight)}
+        usual = max(signatures, key=lambda which: (signatures[which], which in weighted), default=None)
         for one in opened:
             try:
-                reply_checks.check(one.reply.content, one.signature, usual, weight)
+                if one.signature != usual:
+                    raise SideInformationMismatch("its records, metrics or types differ from those of most clients")
+                one.check_metrics(weight)
                 one.decode(self.step)
             except KLMSError as error:
                 self._refuse(one.reply, error)
                 continue
             counted.append(one.reply)
             self.counts["ok"] += 1
+            self.counts["uncompressed"] += not one.payload_bytes
             self.payload_bytes += one.payload_bytes
-            if one.payload_bytes:
-                self.parameters += one.expected.model.size
-            else:
-                self.counts["uncompressed"] += 1
-        self.counts["missing"] += max(0, self.asked - came)
+            self.parameters += one.expected.model.size if one.payload_bytes else 0
+        self.counts["missing"] += max(0, unanswered)
         self.expected.clear()
         return [*counted, *failed]
-
-    @property
-    def bits_per_parameter(self) -> float:
-        """Bits per parameter of the payloads that count."""
-        return 8 * self.payload_bytes / self.parameters if self.parameters else 0.0
 
     def _refuse(self, reply: Message, error: KLMSError) -> None:
         self.counts[cause_of(error)] += 1
@@ -142,7 +155,7 @@ class Round:
         if record is None:
             stock, arrays = _stock_arrays(reply.content, some.model)
             del waiting[some.frame.client]
-            return Opened(reply, some, stock, [array.dtype for array in arrays.values()], arrays)
+            return Opened(reply, some, stock, {key: array.dtype for key, array in arrays.items()}, arrays)
         payload, name = record.get(PAYLOAD), record.get("arrays")
         if not isinstance(payload, bytes) or not isinstance(name, str) or name in reply.content:
             raise CorruptMessage("the record of klms does not hold a payload and the name of its arrays")

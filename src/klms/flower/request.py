@@ -16,11 +16,11 @@ from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import InvalidArgument, UnsupportedMessage
 
-RECORD = "klms"
-"""Name of our record, in requests and in replies."""
+RECORD = "klms"  # name of our record, in requests and in replies
 PAYLOAD = "payload"
 VERSION = 2
 _SETTING = "settings."
+_NUMBERS = ("seed", "round", "client", "small")
 
 T = TypeVar("T")
 Value = str | int | float | bool | bytes
@@ -32,7 +32,6 @@ class CompressionRequest:
 
     scheme: str
     settings: Settings
-    """Settings of the scheme."""
     seed: int
     round: int
     """Absolute number of the round: it does not start again when the server does."""
@@ -45,7 +44,6 @@ class CompressionRequest:
 
     @property
     def key(self) -> SharedKey:
-        """Shared key of the client's message."""
         return SharedKey(self.seed, self.round, self.client)
 
     @property
@@ -54,26 +52,19 @@ class CompressionRequest:
         return UPDATE_SCHEMES[self.scheme].needs_error_feedback
 
     def compressor(self, layout: Layout, threads: int | None) -> Compressor:
-        """Return the scheme for a model."""
         return UPDATE_SCHEMES[self.scheme].make(layout, self.settings, threads)
 
     def agreed(self) -> Iterator[bytes | memoryview]:
         """Yield everything besides the model that both sides must share, for a fingerprint."""
-        settings = self.settings.model_dump_json()
-        yield f"{self.scheme}|{settings}|{self.seed}|{self.small}|{self.sent_unchanged}".encode()
+        yield f"{self.scheme}|{self.settings.model_dump_json()}|{self.seed}|{self.small}|{self.sent_unchanged}".encode()
         for name in sorted(self.side):
             yield f"|{name}|".encode()
             yield np.ascontiguousarray(self.side[name]).reshape(-1).view(np.uint8).data
 
     def values(self) -> dict[str, Value]:
-        """Return the request as values of a record."""
         return {
             "version": VERSION,
-            "scheme": self.scheme,
-            "seed": self.seed,
-            "round": self.round,
-            "client": self.client,
-            "small": self.small,
+            **{name: getattr(self, name) for name in ("scheme", *_NUMBERS)},
             "sent_unchanged": json.dumps(self.sent_unchanged),
             "side": _pack(self.side),
             **{_SETTING + name: value for name, value in self.settings.model_dump(mode="json").items()},
@@ -93,10 +84,7 @@ class CompressionRequest:
         return cls(
             name,
             scheme.settings.checked(settings),
-            seed=_typed(values, "seed", int),
-            round=_typed(values, "round", int),
-            client=_typed(values, "client", int),
-            small=_typed(values, "small", int),
+            **{field: _typed(values, field, int) for field in _NUMBERS},
             sent_unchanged=_names(_typed(values, "sent_unchanged", str)),
             side=_unpack(_typed(values, "side", bytes)),
         )
@@ -117,10 +105,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _pack(side: Side) -> bytes:
-    if not side:
-        return b""
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **dict(side))
+    if side:
+        np.savez(buffer, allow_pickle=False, **dict(side))
     return buffer.getvalue()
 
 

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,14 +21,13 @@ from klms.engine.federation import OWN, Federation
 from klms.engine.ledger import LedgerRecord
 from klms.engine.rounds import Memory, RoundResult, rounds
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
-from klms.flower.client import CLIENT, METRICS, ROUND, SECONDS, STATE, build
-from klms.flower.frame import METHOD, MessageFrame, fingerprint, read_frame
-from klms.flower.outcomes import CAUSES, cause_of, cause_of_failure
+from klms.flower.client import CLIENT, METRICS, ROUND, SECONDS, STATE
+from klms.flower.frame import CAUSES, METHOD, MessageFrame, cause_of, cause_of_failure, fingerprint, read_frame
 from klms.flower.request import PAYLOAD, RECORD
 from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.methods.base import Upload
-from klms.methods.config import RunConfig
 from klms.methods.state import State
+from klms.methods.table import RunConfig
 from klms.runs.execution import serve
 
 if TYPE_CHECKING:
@@ -63,28 +63,28 @@ def server_app(
         own = settings or server_settings(context.run_config)
         federation = None
         if model is not None and test is not None:
+            from klms.learning.network import built_with_seed
+
             chosen = chosen.model_copy(update={"model": OWN, "data": OWN})
-            threads = os.cpu_count() or 1
-            federation = Federation.of(chosen, build(model, chosen), {}, test(), loss=loss, threads=threads)
-        clients = FlowerClients(grid, own)
+            network, threads = built_with_seed(model, chosen.seed), os.cpu_count() or 1
+            federation = Federation.of(chosen, network, {}, test(), loss=loss, threads=threads)
 
         def engine(federation: Federation, config: RunConfig, state: State) -> Iterator[RoundResult]:
             if state.round:
                 log.info("klms: resuming after round %d", state.round)
-            clients.round, clients.layers = state.round, len(federation.method.layout.names)
+            clients = FlowerClients(grid, own, len(federation.method.layout.names), state.round)
             return rounds(federation, config, state, clients)
 
-        summary = serve(chosen, own.folder, engine, federation=federation, progress=_show)
+        summary = serve(chosen, Path(own.run_folder).expanduser(), engine, federation=federation, progress=_show)
         log.info("klms: %s, %d rounds, %s", summary.method, summary.rounds, summary.metrics)
 
     return app
 
 
 def _show(config: RunConfig, record: LedgerRecord) -> None:
-    shown = record.model_dump(
-        include={"accuracy", "loss", "bits_per_parameter", "payload_bytes", "replies"}, exclude_none=True
-    )
-    log.info("klms: round %d of %d: %s", record.round, config.rounds, shown)
+    shown = {"accuracy", "loss", "bits_per_parameter", "payload_bytes", "replies"}
+    figures = record.model_dump(include=shown, exclude_none=True)
+    log.info("klms: round %d of %d: %s", record.round, config.rounds, figures)
 
 
 @dataclass
@@ -93,20 +93,18 @@ class FlowerClients:
 
     grid: Grid
     settings: ServerSettings
-    layers: int = 0
-    """Number of layers of the model."""
-    round: int = 0
-    """Number of rounds completed."""
+    layers: int
+    round: int
     nodes: dict[int, int] = field(default_factory=dict)
     """Node of each client, including nodes that are gone."""
     identified: set[int] = field(default_factory=set)
     """Nodes whose client is known."""
     waited_for: set[int] = field(default_factory=set)
-    """Clients that had their time to join."""
+    """Clients that have had their time to join."""
     causes: Counter[str] = field(default_factory=Counter)
     """Replies of this round that do not count, by cause."""
     payload_bytes: dict[int, int] = field(default_factory=dict)
-    """Bytes of the payload of every client that counts in this round."""
+    """Bytes of every payload of this round that counts, by client."""
     downlink_bytes: int = 0
 
     def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
@@ -116,25 +114,16 @@ class FlowerClients:
         self.payload_bytes = {}
         clients = [client for client, _ in wanted]
         online = self._online(clients)
-        content = RecordDict(
-            {
-                RECORD: ArrayRecord({STATE: Array(np.frombuffer(broadcast, dtype=np.uint8))}),
-                ROUND: ConfigRecord({"round": self.round}),
-            }
-        )
+        state = ArrayRecord({STATE: Array(np.frombuffer(broadcast, dtype=np.uint8))})
+        content = RecordDict({RECORD: state, ROUND: ConfigRecord({"round": self.round})})
         asked = {self.nodes[client]: client for client in clients if self.nodes.get(client) in online}
         messages = [Message(content, dst_node_id=node, message_type=MessageType.TRAIN) for node in asked]
         self.downlink_bytes = len(broadcast) * len(messages)
-        replies = {
-            asked[reply.metadata.src_node_id]: reply
-            for reply in self.grid.send_and_receive(messages, timeout=self.settings.round_timeout)
-            if reply.metadata.src_node_id in asked
-        }
+        received = self.grid.send_and_receive(messages, timeout=self.settings.round_timeout)
+        replies = {asked[node]: reply for reply in received if (node := reply.metadata.src_node_id) in asked}
         self.causes["missing"] += len(clients) - len(replies)
         agreed = fingerprint([broadcast])
-        for client in clients:
-            if client not in replies:
-                continue
+        for client in sorted(replies):
             reply = replies.pop(client)
             if reply.has_error():
                 self.causes[cause_of_failure(reply.error.code)] += 1
@@ -144,8 +133,8 @@ class FlowerClients:
                 upload = self._open(reply, MessageFrame(METHOD, self.round, client, agreed))
             except KLMSError as error:
                 self.refuse(client, error)
-            else:
-                yield upload
+                continue
+            yield upload
 
     def refuse(self, client: int, error: KLMSError) -> None:
         """Count a reply by its cause; its bytes do not count."""
@@ -154,11 +143,9 @@ class FlowerClients:
         log.warning("klms: the reply of client %d does not count: %s", client, error)
 
     def enough(self, count: int) -> bool:
-        """Return whether so many replies make a round."""
         return count >= self.settings.min_replies
 
     def report(self) -> dict[str, object]:
-        """Return the numbers of replies by outcome, and the bytes of the payloads."""
         return {
             "replies": {"ok": len(self.payload_bytes), **self.causes},
             "payload_bytes": sum(self.payload_bytes.values()),
@@ -175,14 +162,13 @@ class FlowerClients:
         if head:
             raise CorruptMessage(f"the head has {len(head)} bytes; a method has no head")
         self.payload_bytes[expected.client] = len(payload)
-        return Upload(expected.client, message, _seconds(reply), measurements=self._measurements(reply))
-
-    def _measurements(self, reply: Message) -> dict[str, list[float]]:
-        """Return what a client measured for the ledger, if it can be true."""
-        values = _metrics(reply).get(KL_BY_LAYER)
-        if not isinstance(values, list) or len(values) != self.layers or not all(0 <= v < _MAX_BITS for v in values):
-            return {}
-        return {KL_BY_LAYER: [float(value) for value in values]}
+        # What a client reports for the ledger is taken if it can be true.
+        values, measured = _metrics(reply).get(KL_BY_LAYER), {}
+        if isinstance(values, list) and len(values) == self.layers and all(0 <= value < _MAX_BITS for value in values):
+            measured[KL_BY_LAYER] = [float(value) for value in values]
+        reported = {phase: _metrics(reply).get(SECONDS + phase) for phase in ("train", "encode")}
+        seconds = {p: float(v) for p, v in reported.items() if isinstance(v, (int, float)) and 0 <= v < _MAX_SECONDS}
+        return Upload(expected.client, message, {"train": 0.0, "encode": 0.0, **seconds}, measurements=measured)
 
     def _online(self, wanted: Sequence[int]) -> set[int]:
         """Return the nodes that are online; clients that were never seen get time to join, once."""
@@ -203,10 +189,8 @@ class FlowerClients:
 
     def _identify(self, nodes: list[int], online: set[int]) -> None:
         """Ask nodes for their client numbers."""
-        queries = [
-            Message(RecordDict({RECORD: ConfigRecord({"round": self.round})}), node, MessageType.QUERY)
-            for node in nodes
-        ]
+        question = RecordDict({RECORD: ConfigRecord({"round": self.round})})
+        queries = [Message(question, node, MessageType.QUERY) for node in nodes]
         for reply in self.grid.send_and_receive(queries, timeout=_QUERY_TIMEOUT):
             node = reply.metadata.src_node_id
             client = None if reply.has_error() else _metrics(reply).get(CLIENT)
@@ -222,12 +206,3 @@ class FlowerClients:
 
 def _metrics(reply: Message) -> Mapping[str, object]:
     return reply.content.metric_records.get(METRICS) or {}
-
-
-def _seconds(reply: Message) -> dict[str, float]:
-    """Return the seconds that a client reports, for the ledger only; values that cannot be true become 0."""
-    reported = {phase: _metrics(reply).get(SECONDS + phase) for phase in ("train", "encode")}
-    return {
-        phase: float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
-        for phase, value in reported.items()
-    }

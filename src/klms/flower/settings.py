@@ -1,13 +1,12 @@
 """Settings of our apps: those of a run and those of the server, together in `[tool.flwr.app.config]`."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from pydantic import ConfigDict, Field
 
 from klms.compressors.scheme import Settings
 from klms.errors import InvalidArgument
-from klms.methods.config import RunConfig
+from klms.methods.table import RunConfig
 from klms.runs.settings import resolve
 
 
@@ -21,17 +20,10 @@ class ServerSettings(Settings):
     round_timeout: float = Field(600.0, gt=0, description="Seconds until a client without answer counts as missing.")
     join_timeout: float = Field(120.0, gt=0, description="Seconds to wait for a client that was never seen.")
 
-    @property
-    def folder(self) -> Path:
-        """The run folder as a path."""
-        return Path(self.run_folder).expanduser()
-
 
 def run_config(given: Mapping[str, object]) -> RunConfig:
     """Return the settings of the run among those that `flwr run` passes to an app; names may have hyphens."""
-    values = {
-        name: value for name, value in _with_underscores(given).items() if name not in ServerSettings.model_fields
-    }
+    values = {name: v for name, v in _with_underscores(given).items() if name not in ServerSettings.model_fields}
     if values.get("data_dir") == "":  # Flower has no way to leave a setting out
         del values["data_dir"]
     method = values.pop("method", None)

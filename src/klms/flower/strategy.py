@@ -9,26 +9,22 @@ from dataclasses import dataclass, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    Strategy,
-)
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping as AdaptiveClipping
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping as FixedClipping
+from flwr.serverapp.strategy import Strategy
 
-from klms.compressors.base import Compressor, Learner, Side
+from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.layout import Layout
-from klms.compressors.scheme import Scheme, Settings
+from klms.compressors.scheme import Settings
 from klms.errors import InvalidArgument
 from klms.flower.frame import ARRAYS, MessageFrame, fingerprint
 from klms.flower.mod import only_arrays
 from klms.flower.model import SMALL, Model
 from klms.flower.policy import AUTO, CompressionPolicy
 from klms.flower.replies import Expected, Round
-from klms.flower.reply_checks import weight_metric
 from klms.flower.request import RECORD, CompressionRequest
 
 log = logging.getLogger("flwr")
-_CLIPS_AT_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
 
 
 class Compressed(Strategy):
@@ -63,11 +59,9 @@ class Compressed(Strategy):
             raise InvalidArgument("min_replies must be at least 1; rounds_before and small at least 0")
         if not 0 < (1.0 if step is None else step) < math.inf or not 0 <= (seed or 0) < 2**63:
             raise InvalidArgument("step must be above 0 and finite; seed at least 0 and below 2^63")
-        if isinstance(strategy, _CLIPS_AT_CLIENTS):
-            raise InvalidArgument(
-                f"{type(strategy).__name__} clips before klms encodes, and a decoded update may be longer than its "
-                "noise allows for: use the strategy that clips at the server"
-            )
+        if isinstance(strategy, AdaptiveClipping | FixedClipping):
+            problem = "clips before klms encodes, and a decoded update may be longer than its noise allows for"
+            raise InvalidArgument(f"{type(strategy).__name__} {problem}: use the strategy that clips at the server")
         self.strategy = strategy
         self.min_replies = min_replies
         self.step = 1.0 if step is None else step
@@ -80,7 +74,6 @@ class Compressed(Strategy):
         self._round = Round()
 
     def summary(self) -> None:
-        """Log what is compressed, and how."""
         bits = "" if self.policy.bits is None else f" at {self.policy.bits:g} bits per parameter"
         log.info("\t├──> klms: updates compressed with '%s'%s", self.policy.scheme, bits)
         log.info("\t│\t└── At least %d sound replies per round", self.min_replies)
@@ -106,7 +99,7 @@ class Compressed(Strategy):
             first = by_record[id(record)]
             request = replace(first.request, client=client)
             expected = replace(first, frame=replace(first.frame, client=client), request=request)
-            self._round.ask(message.metadata.dst_node_id, expected)
+            self._round.expected[message.metadata.dst_node_id][client] = expected
             message.content = RecordDict({**message.content, RECORD: ConfigRecord({**request.values()})})
         return messages
 
@@ -115,7 +108,7 @@ class Compressed(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decode the sound replies, count the others by cause, and leave the aggregation to the strategy."""
         start = time.perf_counter()
-        received = self._round.receive(replies, weight_metric(self.strategy))
+        received = self._round.receive(replies, _weight_metric(self.strategy))
         seconds = time.perf_counter() - start
         arrays, metrics, ok = None, None, self._round.counts["ok"]
         if ok >= self.min_replies:
@@ -125,10 +118,9 @@ class Compressed(Strategy):
         else:
             log.warning("klms: %d replies count, %d are needed: the model stays unchanged", ok, self.min_replies)
         metrics = MetricRecord() if metrics is None else metrics
-        for word, count in self._round.counts.items():
-            metrics[f"klms-{word}"] = count
+        metrics.update({f"klms-{word}": count for word, count in self._round.counts.items()})
         metrics["klms-uplink-bytes"] = self._round.payload_bytes
-        metrics["klms-bits-per-parameter"] = self._round.bits_per_parameter
+        metrics["klms-bits-per-parameter"] = 8 * self._round.payload_bytes / max(1, self._round.parameters)
         metrics["klms-decode-seconds"] = round(seconds, 4)
         return arrays, metrics
 
@@ -141,34 +133,25 @@ class Compressed(Strategy):
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def _expect(self, record: ArrayRecord, number: int) -> Expected:
-        """Return what the first of the clients with these arrays is asked for."""
+        """Return what the first of the clients with these arrays is asked for.
+
+        The coder is kept over the rounds; for another model, its side information starts again.
+        """
         arrays = {name: array.numpy() for name, array in record.items()}
         if self._integers is None:
             self._integers = frozenset(name for name, array in arrays.items() if array.dtype.kind != "f")
         model = Model(arrays, self.small, self._integers)
         scheme, settings = self.policy.for_model(model)
-        coder = self._coder_for(scheme, settings, model.layout) if model.layout.d else None
-        request = CompressionRequest(
-            scheme.name,
-            settings,
-            seed=self._drawn_seed,
-            round=number,
-            client=0,
-            small=self.small,
-            sent_unchanged=tuple(sorted(self._integers)),
-            side=coder.side if coder else {},
-        )
-        frame = MessageFrame(ARRAYS, number, 0, fingerprint([*request.agreed(), *model.parts()]))
-        return Expected(frame, request, model, (coder.compressor, coder.learner) if coder else None)
-
-    def _coder_for(self, scheme: Scheme[Settings], settings: Settings, layout: Layout) -> "_Coder":
-        """Return the coder, kept over the rounds; with another model, its side information starts again."""
-        which = (scheme.name, settings, layout)
-        if self._coder is None or self._coder.which != which:
-            compressor = scheme.make(layout, settings, None)
+        which = (scheme.name, settings, model.layout)
+        if model.layout.d and (self._coder is None or self._coder.which != which):
+            compressor = scheme.make(model.layout, settings, None)
             side = compressor.start()
             self._coder = _Coder(which, compressor, side, compressor.learner(side))
-        return self._coder
+        coder = self._coder if model.layout.d else None
+        unchanged, side = tuple(sorted(self._integers)), coder.side if coder else {}
+        request = CompressionRequest(scheme.name, settings, self._drawn_seed, number, 0, self.small, unchanged, side)
+        frame = MessageFrame(ARRAYS, number, 0, fingerprint([*request.agreed(), *model.parts()]))
+        return Expected(frame, request, model, (coder.compressor, coder.learner) if coder else None)
 
 
 @dataclass(frozen=True)
@@ -178,4 +161,12 @@ class _Coder:
     which: tuple[str, Settings, Layout]
     compressor: Compressor
     side: Side
-    learner: Learner
+    learner: SideLearner
+
+
+def _weight_metric(strategy: object) -> str | None:
+    """Return the metric that a strategy weights clients by; a strategy around another one asks the innermost."""
+    key = getattr(strategy, "weighted_by_key", None)
+    if isinstance(key, str) or strategy is None:
+        return key
+    return _weight_metric(getattr(strategy, "strategy", None))

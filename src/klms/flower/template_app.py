@@ -7,7 +7,7 @@ from pathlib import Path
 
 from klms.errors import InvalidArgument
 from klms.flower.settings import ServerSettings
-from klms.methods.config import RunConfig
+from klms.methods.table import RunConfig
 from klms.runs.settings import to_toml
 
 
@@ -18,12 +18,9 @@ def create(folder: Path, config: RunConfig, server: ServerSettings, *, own: bool
     for name in ("template", "template_own") if own else ("template",):
         with resources.as_file(resources.files("klms.flower").joinpath(name)) as template:
             shutil.copytree(template, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    settings = "".join(f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in server) + to_toml(config)
+    if config.data_dir is None:  # Flower lets a run change only the settings that are there
+        settings += 'data_dir = ""\n'
     with (folder / "pyproject.toml").open("a") as file:
-        file.write("\n[tool.flwr.app.config]\n" + settings(config, server))
+        file.write(f"\n[tool.flwr.app.config]\n{settings}")
     return folder
-
-
-def settings(config: RunConfig, server: ServerSettings) -> str:
-    """Return all settings as TOML, since Flower lets a run change only those that are there."""
-    own = "".join(f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in server)
-    return own + to_toml(config) + ("" if config.data_dir is not None else 'data_dir = ""\n')

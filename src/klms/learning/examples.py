@@ -1,12 +1,15 @@
-"""A client's data, or the test data: inputs and labels as arrays."""
+"""Examples as arrays, and how a client goes through them. Nothing here needs torch."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from klms.errors import DataError
+
+Optimizer = Literal["sgd", "momentum", "adam"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,25 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.y)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Local epochs, batch size and optimizer of a client."""
+
+    epochs: int
+    batch: int
+    lr: float
+    optimizer: Optimizer
+
+    def batches(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the indices of shuffled batches; a final batch of one is dropped, since norms cannot use it."""
+        for _ in range(self.epochs):
+            order = rng.permutation(n)
+            for start in range(0, n, self.batch):
+                chosen = order[start : start + self.batch]
+                if chosen.size > 1 or n == 1:
+                    yield chosen
 
 
 def examples_from(data: Any) -> Examples:
@@ -45,21 +67,15 @@ def examples_from(data: Any) -> Examples:
             "or a data set whose items are such pairs"
         ) from error
     if len(x) == 0 or len(x) != len(y):
-        raise DataError(
-            f"{len(x)} inputs and {len(y)} labels: there must be as many labels as inputs, and at least one"
-        )
+        raise DataError(f"{len(x)} inputs and {len(y)} labels: there must be as many of both, and at least one")
     return Examples(x, y.astype(np.int64) if y.dtype == np.uint8 else y)  # labels are no images
 
 
 def _array(values: Any) -> npt.NDArray[np.generic]:
     """Return the values with a dtype that torch trains with: float32, int64, or uint8 for images."""
     array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    if array.dtype.kind == "f":
-        return array.astype(np.float32, copy=False)
-    if array.dtype.kind in "iu" and array.dtype != np.uint8:
-        return array.astype(np.int64)
-    if array.dtype.kind == "b":
-        return array.astype(np.float32)
-    if array.dtype != np.uint8:
+    if array.dtype.kind not in "fbiu":
         raise ValueError(f"dtype {array.dtype} is not numeric")
-    return array
+    if array.dtype == np.uint8:
+        return array
+    return array.astype(np.float32 if array.dtype.kind in "fb" else np.int64, copy=False)

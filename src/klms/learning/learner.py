@@ -12,19 +12,32 @@ from torch import Tensor
 
 from klms.compressors.layout import Layout
 from klms.errors import InvalidArgument
-from klms.learning.evaluation import classification_metrics
-from klms.learning.examples import Examples
+from klms.learning.examples import Examples, Schedule
 from klms.learning.network import Network, Vector
-from klms.learning.schedule import Schedule
 
 Penalty = Callable[[Tensor, Tensor], Tensor | float]
 """A term that a method adds to the local loss, a function of the parameters and of where they started."""
 _BATCH = 500
+_BINS = 15
 
 
 def use_one_thread() -> None:
     """Let torch use one thread per process: on small models two are slower than one, and clients run in parallel."""
     torch.set_num_threads(1)
+
+
+def classification_metrics(probabilities: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Return accuracy, negative log-likelihood in nats, and expected calibration error over 15 bins."""
+    confidence = probabilities.max(axis=1)
+    right = probabilities.argmax(axis=1) == labels
+    likely = probabilities[np.arange(labels.size), labels]
+    bins = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
+    gaps = np.bincount(bins, weights=right - confidence, minlength=_BINS)
+    return {
+        "accuracy": float(right.mean()),
+        "nll": float(-np.log(np.maximum(likely, 1e-12)).mean()),
+        "ece": float(np.abs(gaps).sum() / labels.size),
+    }
 
 
 @dataclass(frozen=True)
@@ -35,13 +48,11 @@ class Learner:
 
     @property
     def layout(self) -> Layout:
-        """Layout of the parameters in their vector."""
         return self.network.layout
 
     def train(
         self, start: Vector, data: Examples, schedule: Schedule, rng: np.random.Generator, penalty: Penalty
     ) -> Vector:
-        """Return the parameters after plain local training."""
         parameters = self.network.tensor(start).requires_grad_()
         self._descend(parameters, lambda p: p, data, schedule, rng, penalty)
         return parameters.detach().cpu().numpy()
@@ -60,8 +71,7 @@ class Learner:
         """Return the mask probabilities after FedPM's local training (Algorithm FedPM).
 
         Every step samples a mask `m ~ Bern(sigmoid(s))` and uses `m * w`; the gradient goes straight through the
-        sampling to the scores `s`. If not `sampled`, the mask is 1 where the probability is at least one half
-        (FedMask).
+        sampling to the scores `s`. Unless `sampled`, the mask is 1 where the probability is at least 1/2 (FedMask).
         """
         weights = self.network.tensor(frozen)
         scores = torch.logit(self.network.tensor(theta)).requires_grad_()
@@ -70,7 +80,7 @@ class Learner:
         def masked(scores: Tensor) -> Tensor:
             probability = torch.sigmoid(scores)
             if sampled:
-                drawn = torch.rand(probability.shape, generator=generator, device=self.network.device) < probability
+                drawn = torch.rand(scores.shape, generator=generator, device=scores.device) < probability
             else:
                 drawn = probability >= 0.5
             return (drawn.float() - probability.detach() + probability) * weights
@@ -81,18 +91,15 @@ class Learner:
     def potential_gradient(
         self, parameters: Vector, data: Examples, batch: int, precision: float, rng: np.random.Generator
     ) -> Vector:
-        """Return `H`, an unbiased estimate of the gradient of the client's potential from one batch.
-
-        The potential is the negative log-likelihood of all of the client's data plus `precision / 2 |theta|^2`, the
-        client's share of a Gaussian prior.
+        """Return `H`, an unbiased estimate from one batch of the gradient of the client's potential: the negative
+        log-likelihood of all its data plus `precision / 2 |theta|^2`, its share of a Gaussian prior.
         """
         point = self.network.tensor(parameters).requires_grad_()
         index = rng.choice(len(data), size=min(batch, len(data)), replace=False)
         with _mode(self.network, rng):
             output = self.network(point, self.network.tensor(data.x[index]))
         (gradient,) = torch.autograd.grad(self.network.loss(output, self.network.tensor(data.y[index])), point)
-        total = len(data) * gradient + precision * point.detach()
-        return total.cpu().numpy()
+        return (len(data) * gradient + precision * point.detach()).cpu().numpy()
 
     def predict(self, parameters: Vector, data: Examples) -> npt.NDArray[np.float64]:
         """Return the probability of every class for every label, or the model's output if labels are not classes."""
@@ -108,21 +115,17 @@ class Learner:
         if not _are_classes(data) or table.ndim != data.y.ndim + 1:
             return table
         if table.ndim > 2:
-            table = np.moveaxis(table, 1, -1)[data.y != self._ignored]
+            table = np.moveaxis(table, 1, -1)[data.y != self.network.padding]
         diverged = ~np.isfinite(table).all(axis=1, keepdims=True)
         return np.where(diverged, 1 / table.shape[1], table)
 
     def metrics(self, predictions: npt.NDArray[np.float64], data: Examples) -> dict[str, float]:
         """Return accuracy, likelihood and calibration of class probabilities, or the loss of other predictions."""
         if _are_classes(data) and predictions.ndim == 2:
-            labels = data.y[data.y != self._ignored] if data.y.ndim > 1 else data.y
+            labels = data.y[data.y != self.network.padding] if data.y.ndim > 1 else data.y
             return classification_metrics(predictions, labels.astype(np.int64))
         output = torch.from_numpy(predictions).float().to(self.network.device)
         return {"loss": float(self.network.loss(output, self.network.tensor(data.y)))}
-
-    @property
-    def _ignored(self) -> int:
-        return -100 if self.network.padding is None else self.network.padding
 
     def _descend(
         self,
@@ -134,7 +137,11 @@ class Learner:
         penalty: Penalty,
     ) -> None:
         """Minimise the loss and the penalty over `variable`, in place."""
-        optimizer = _optimizer(schedule, variable)
+        if schedule.optimizer == "adam":
+            optimizer: torch.optim.Optimizer = torch.optim.Adam([variable], lr=schedule.lr)
+        else:
+            momentum = 0.9 if schedule.optimizer == "momentum" else 0.0
+            optimizer = torch.optim.SGD([variable], lr=schedule.lr, momentum=momentum)
         start = variable.detach().clone()
         x, y = self.network.tensor(data.x), self.network.tensor(data.y)
         with _mode(self.network, rng):
@@ -149,19 +156,9 @@ def _are_classes(data: Examples) -> bool:
     return data.y.dtype.kind in "iu"
 
 
-def _optimizer(schedule: Schedule, variable: Tensor) -> torch.optim.Optimizer:
-    """Return a fresh optimizer, as every client has in every round."""
-    if schedule.optimizer == "adam":
-        return torch.optim.Adam([variable], lr=schedule.lr)
-    return torch.optim.SGD([variable], lr=schedule.lr, momentum=0.9 if schedule.optimizer == "momentum" else 0.0)
-
-
 @contextmanager
 def _mode(network: Network, rng: np.random.Generator | None) -> Iterator[None]:
-    """Put the module into training mode with its own seeded randomness (dropout), or into evaluation mode.
-
-    Without a generator it is evaluation mode. Torch's global generator is left unchanged either way.
-    """
+    """Put the module into training mode, with dropout seeded by `rng`; without a generator, into evaluation mode."""
     network.module.train(rng is not None)
     before = {name: buffer.clone() for name, buffer in network.module.named_buffers()}
     devices = [network.device] if network.device.type == "cuda" else []

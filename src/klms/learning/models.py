@@ -1,10 +1,7 @@
-"""The paper's models (appendix E), with widths and classes as settings.
-
-Normalisation layers keep no running statistics: they use those of the batch at hand, in training and in testing. So a
-model is its parameters and nothing else, and one vector is all that is ever sent.
-"""
+"""The paper's models (appendix E). Norms use the statistics of the batch at hand, so a model is its parameters."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +38,6 @@ class LeNet(nn.Module):
         self.output = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
         x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
         scores: Tensor = self.output(functional.relu(self.linear(x.flatten(1))))
@@ -88,16 +84,13 @@ class ResNet18(nn.Module):
         filters = [max(1, round(64 * 2**stage * width)) for stage in range(4)]
         self.stem = nn.Conv2d(shape[0], filters[0], 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(filters[0], track_running_stats=False)
-        blocks: list[nn.Module] = []
-        before = filters[0]
-        for stage, count in enumerate(filters):
-            blocks += [_Residual(before, count, 1 if stage == 0 else 2), _Residual(count, count, 1)]
-            before = count
+        blocks = [_Residual(filters[0], filters[0], 1), _Residual(filters[0], filters[0], 1)]
+        for before, count in pairwise(filters):
+            blocks += [_Residual(before, count, 2), _Residual(count, count, 1)]
         self.blocks = nn.Sequential(*blocks)
-        self.output = nn.Linear(before, classes)
+        self.output = nn.Linear(filters[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
         x = self.blocks(functional.relu(self.norm(self.stem(x))))
         scores: Tensor = self.output(x.mean(dim=(2, 3)))
         return scores

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,7 @@ from klms.learning.models import build
 
 Vector = npt.NDArray[np.float32]
 Loss = Callable[[Tensor, Tensor], Tensor]
-Draw = Callable[[tuple[int, ...], float], npt.NDArray[np.float64]]
-"""Draws a tensor of a shape with a standard deviation."""
+Draw = Callable[[tuple[int, ...], float], npt.NDArray[np.float64]]  # from a shape and a standard deviation
 
 
 def next_word_loss(scores: Tensor, y: Tensor) -> Tensor:
@@ -54,25 +53,21 @@ class Network:
     layout: Layout
     device: torch.device
     loss: Loss = functional.cross_entropy
-    padding: int | None = None
-    """Label that counts for nothing, in texts."""
+    padding: int = -100
+    """Label that counts for nothing, in texts; torch's default for other data."""
     own_parameters: Vector | None = None
     """Initial parameters that came with the module; None for the built-in models, which are initialised by seed."""
 
     @classmethod
     def create(cls, name: str, shape: tuple[int, ...], classes: int, width: float, device: str = "cpu") -> "Network":
-        """Build a model by its name."""
         network = cls._wrap(build(name, shape, classes, width), device)
-        if name != "lstm":
-            return network
-        return cls(network.module, network.layout, network.device, next_word_loss, PADDING)
+        return replace(network, loss=next_word_loss, padding=PADDING) if name == "lstm" else network
 
     @classmethod
     def of(cls, module: nn.Module, *, loss: Loss | None = None, device: str = "cpu") -> "Network":
-        """Wrap a module of the user's own; the module itself is copied and stays unchanged.
+        """Wrap a copy of a user's module; training starts from its parameters that require gradients.
 
-        Training starts from its parameters; those that do not require gradients stay constant. Normalisation layers
-        lose their running statistics, so that a model is its parameters and nothing else has to be sent.
+        Normalisation layers lose their running statistics, so that nothing but parameters has to be sent.
         """
         own = copy.deepcopy(module)
         for part in own.modules():
@@ -82,9 +77,8 @@ class Network:
         pieces = [p.detach().cpu().float().reshape(-1) for p in own.parameters() if p.requires_grad]
         if not pieces:
             raise InvalidArgument("the model has no parameters that require gradients: there is nothing to train")
-        network = cls._wrap(own, device)
         start = torch.cat(pieces).numpy()
-        return cls(network.module, network.layout, network.device, loss or functional.cross_entropy, None, start)
+        return replace(cls._wrap(own, device), loss=loss or functional.cross_entropy, own_parameters=start)
 
     @classmethod
     def _wrap(cls, module: nn.Module, device: str) -> "Network":
@@ -94,12 +88,9 @@ class Network:
         return cls(module.requires_grad_(False).to(where), layout, where)
 
     def __call__(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """Return the model's output, differentiable in the parameters."""
         pieces = torch.split(parameters, list(self.layout.sizes))
-        tensors = {
-            name: piece.view(shape)
-            for name, shape, piece in zip(self.layout.names, self.layout.shapes, pieces, strict=True)
-        }
+        shaped = [piece.view(shape) for piece, shape in zip(pieces, self.layout.shapes, strict=True)]
+        tensors = dict(zip(self.layout.names, shaped, strict=True))
         output: Tensor = functional_call(self.module, tensors, (x,))
         return output
 
@@ -127,8 +118,7 @@ class Network:
     def signed_constants(self, seed: int, gain: float = 1.0) -> Vector:
         """Return FedPM's frozen weights: `+-gain sqrt(2 / fan_in)` with random signs, biases included; norms are 1.
 
-        A mask of density one half halves the variance of a layer's output. A gain of `sqrt(2)` makes up for that,
-        which deep models without norms need: their signal dies out otherwise.
+        A mask of density 1/2 halves the variance of a layer's output; a gain of `sqrt(2)` makes up for that.
         """
         rng = np.random.default_rng([seed, 0x5167])
         return self._initial(lambda shape, std: np.where(rng.random(shape) < 0.5, -std, std) * gain, bias=True)
@@ -141,10 +131,9 @@ class Network:
             if len(shape) > 1:
                 # Rows of an embedding are looked up, not summed: its values are the next layer's inputs, of variance 1.
                 fan_in = 2 if name.rpartition(".")[0] in embeddings else math.prod(shape[1:])
+            if len(shape) > 1 or (bias and not name.endswith("weight")):
                 piece = draw(shape, math.sqrt(2 / fan_in))
-            elif name.endswith("weight"):
-                piece = np.ones(shape)
             else:
-                piece = draw(shape, math.sqrt(2 / fan_in)) if bias else np.zeros(shape)
+                piece = np.full(shape, float(name.endswith("weight")))  # norms begin at 1, biases at 0
             pieces.append(piece.astype(np.float32).ravel())
         return np.concatenate(pieces)

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side
-from klms.compressors.base import Learner as SideLearner
+from klms.codec import Decoded, MessageInfo, SharedKey
+from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.layout import Layout
 from klms.learning.examples import Examples
 from klms.methods.state import State
-from klms.methods.statistics import MessageStatistics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,11 +37,10 @@ class Upload:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The state after a round, and what the server measured in it."""
+    """The state after a round, and numbers for the ledger that do not depend on the machine."""
 
     state: State
     metrics: Mapping[str, float]
-    """Numbers for the ledger: bits, KL, blocks. They do not depend on the machine."""
 
 
 class Received:
@@ -53,26 +50,43 @@ class Received:
         self.total = np.zeros(d)
         self.count = 0
         self._learner = learner
-        self._statistics = MessageStatistics(d)
+        self._bits = 0.0
+        self._first: MessageInfo | None = None
+        self._headers = 0
+        self._header_sums = np.zeros(5)
 
     def add(self, decoded: Decoded, message_bytes: int) -> None:
-        """Take in one decoded message."""
         np.add(self.total, decoded.vector, out=self.total)
         self.count += 1
         self._learner.add(decoded)
-        self._statistics.add(decoded, message_bytes)
+        self._bits += 8 * message_bytes / self.total.size
+        if (header := decoded.header) is not None:
+            self._first = self._first or header
+            self._headers += 1
+            bits = np.array([header.mean_kl * header.blocks, 8 * header.index_bytes, 8 * header.block_size_bytes])
+            self._header_sums += [*bits / self.total.size, header.mean_kl, header.blocks]
 
     def take_mean(self) -> npt.NDArray[np.float64]:
         """Turn the sum into the mean of the decoded vectors, in place, and return it."""
         return np.divide(self.total, self.count, out=self.total)
 
     def side(self) -> Side:
-        """Return the side information of the next round."""
         return self._learner.finish()
 
     def statistics(self) -> dict[str, float]:
-        """Return what the messages say of themselves, averaged over clients."""
-        return self._statistics.means()
+        """Return what the messages say of themselves, averaged over clients, by the names of the ledger's fields."""
+        found = {"bits_per_parameter": self._bits / self.count}
+        if self._first is None:  # only messages of the codec have KL and blocks
+            return found
+        kl, index_bits, block_size_bits, block_kl, blocks = (self._header_sums / self._headers).tolist()
+        if block_kl:  # messages of DP-REC do not report their KL
+            found |= {"kl_bits_per_parameter": kl, "block_kl_bits": block_kl}
+        return found | {
+            "blocks": blocks,
+            "index_bits_per_parameter": index_bits,
+            "block_size_bits_per_parameter": block_size_bits,
+            "update_round": float(self._first.carries_blocks),
+        }
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,6 @@ class Method(ABC):
 
     @property
     def layout(self) -> Layout:
-        """Layout of the parameters in their vector."""
         return self.learner.layout
 
     def key(self, round_: int, client: int) -> SharedKey:
@@ -98,7 +111,10 @@ class Method(ABC):
         return np.random.default_rng([self.seed, 0xC11E47, round_, client])
 
     def penalty(self, parameters: "Tensor", start: "Tensor") -> "Tensor | float":
-        """Return a term to add to the local loss, given the parameters and where they started; 0 by default."""
+        """Return a term to add to the local loss, 0 by default, given what is trained and where it started.
+
+        That is the parameters, or, for methods that train masks, the scores (the logits of `theta`).
+        """
         return 0.0
 
     def compressor_in(self, round_: int) -> Compressor:
@@ -111,15 +127,12 @@ class Method(ABC):
         return self.compressor_in(number).decode(message, state.shared, key=self.key(number, client))
 
     def receive(self, state: State) -> Received:
-        """Return the sums that the messages of the round after `state` are added to.
-
-        A method that needs all updates at once, such as a median, returns a subclass that keeps them.
-        """
+        """Return the sums of the round after `state`; a method that needs all updates at once overrides it."""
         return Received(self.layout.d, self.compressor_in(state.round + 1).learner(state.shared))
 
-    @abstractmethod
     def init(self) -> State:
-        """Return the state before round 1."""
+        """Return the state before round 1; by default it holds the model's initial weights."""
+        return State(0, {"weights": self.learner.network.initial(self.seed), **self.compressor.start()})
 
     @abstractmethod
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
@@ -129,9 +142,9 @@ class Method(ABC):
     def aggregate(self, state: State, received: Received) -> Outcome:
         """Return the next state, from what the messages of a round add up to."""
 
-    @abstractmethod
     def parameters(self, state: State) -> npt.NDArray[np.float32]:
         """Return the parameters of the model that the state stands for."""
+        return state.vector("weights")
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
         """Return metrics on test data, and the state; a method that averages over rounds keeps the average in it."""
@@ -146,7 +159,6 @@ class Stopwatch:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Add the duration of a `with` block to a phase."""
         start = time.perf_counter()
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start

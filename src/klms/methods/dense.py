@@ -13,8 +13,7 @@ from pydantic import Field
 
 from klms.compressors.base import Vector
 from klms.compressors.scheme import Scheme, Settings
-from klms.learning.examples import Examples
-from klms.learning.schedule import Schedule
+from klms.learning.examples import Examples, Schedule
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
 from klms.methods.entry import MethodEntry, Setup
 from klms.methods.state import State
@@ -37,25 +36,19 @@ class Dense(Method):
     server_lr: float
     error_feedback: bool = False
 
-    def init(self) -> State:
-        return State(0, {"weights": self.learner.network.initial(self.seed), **self.compressor.start()})
-
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        clock = Stopwatch()
-        key = self.key(state.round + 1, client)
+        clock, key = Stopwatch(), self.key(state.round + 1, client)
         with clock("train"):
             update = self.local_update(state.vector("weights"), data, rng)
         with clock("encode"):
             if self.error_feedback and client in state.memories:
                 update = update + np.asarray(state.memories[client], dtype=np.float32)
             message = self.compressor.encode(update, state.shared, key=key, rng=rng)
-            memory = None
-            if self.error_feedback:
-                memory = update - self.compressor.decode(message, state.shared, key=key).vector
+            decode = self.compressor.decode
+            memory = update - decode(message, state.shared, key=key).vector if self.error_feedback else None
         return Upload(client, message, clock.seconds, memory)
 
     def local_update(self, weights: Vector, data: Examples, rng: np.random.Generator) -> Vector:
-        """Return `w_client - w_global` after local training."""
         return self.learner.train(weights, data, self.schedule, rng, self.penalty) - weights
 
     def aggregate(self, state: State, received: Received) -> Outcome:
@@ -64,24 +57,14 @@ class Dense(Method):
         weights = np.add(state.vector("weights"), step, out=step).astype(np.float32)
         return Outcome(state.after({**received.side(), "weights": weights}), received.statistics())
 
-    def parameters(self, state: State) -> Vector:
-        return state.vector("weights")
-
 
 def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
     """Return the method that sends its differences through `scheme`."""
 
     def make(setup: Setup) -> Method:
         own = setup.settings(DenseSettings)
-        return Dense(
-            setup.learner,
-            setup.config.seed,
-            setup.config.clients,
-            setup.compressor(scheme.name),
-            setup.schedule,
-            own.server_lr,
-            own.error_feedback or scheme.needs_error_feedback,
-        )
+        error_feedback = own.error_feedback or scheme.needs_error_feedback
+        return Dense(*setup.parts(scheme.name), setup.schedule, own.server_lr, error_feedback)
 
     settings = (DenseSettings, scheme.settings)
     return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make)

@@ -1,12 +1,11 @@
 """DP-REC's training: FedAvg through its compressor, with the privacy that its noise buys in the ledger.
 
-What the figures cover. A message is (nearly) a sample of `N(clip(v), sigma^2)`: the Gaussian mechanism with sensitivity
-`2 clip`, since replacing all of a client's data can move its clipped update that far. `(epsilon, delta)` is what that
-mechanism gives a client against everybody, the server included, after the largest number of rounds it can have taken
-part in, by Renyi accounting (Google's dp-accounting). What they do not cover: that an index chosen among `2^b`
-candidates is only nearly such a sample; that a simulation's private randomness can be reproduced; and amplification by
-sampling, which a server that sees who takes part undoes. Messages do not report their KL, which would reveal the norm
-of the update.
+A message is nearly a sample of `N(clip(v), sigma^2)`: the Gaussian mechanism with sensitivity `2 clip`, since replacing
+all of a client's data can move its clipped update that far. `(epsilon, delta)` is what that mechanism gives a client
+against everybody, the server included, after the largest number of rounds it can have taken part in, by Renyi
+accounting. It does not cover that an index chosen among `2^b` candidates is only nearly such a sample, nor that a
+simulation's private randomness can be reproduced. Messages do not report their KL, which would reveal the norm of the
+update.
 
 Mind the size of epsilon: noise that lets a model of 400,000 parameters learn from ten clients gives an epsilon in the
 millions, which is no privacy. DP-REC is here as a compressor, as in the paper.
@@ -20,7 +19,7 @@ from pydantic import Field
 
 from klms.codec import MAX_BLOCK_SIZE
 from klms.compressors.block_coder import BlockSettings
-from klms.compressors.dp_rec import DPREC
+from klms.compressors.klms_gaussian import DPREC
 from klms.compressors.scheme import Settings
 from klms.errors import InvalidArgument, MissingExtra
 from klms.methods.base import Method, Outcome, Received
@@ -62,27 +61,19 @@ class DPRECTraining(Dense):
 
 
 def _make(setup: Setup) -> Method:
-    config, dense, own = setup.config, setup.settings(DenseSettings), setup.settings(DPRECSettings)
+    dense, own, blocks = setup.settings(DenseSettings), setup.settings(DPRECSettings), setup.settings(BlockSettings)
     if dense.error_feedback:
         raise InvalidArgument("dp-rec does not take error_feedback: it would send later what noise holds back")
     epsilon(1.0, 1, own.delta)  # so that a missing accountant is reported before anything is trained
-    blocks = setup.settings(BlockSettings)
     size = blocks.fixed or max(1, round(blocks.target * 2 * math.log(2) * setup.layout.d * (own.sigma / own.clip) ** 2))
     coder = blocks.coder(setup.layout.d, setup.threads)
     codec = replace(coder.codec, selection="sample")  # the others are no samples of the mechanism's law
-    compressor = DPREC(
-        own.clip, own.sigma, replace(coder, codec=codec, fixed=min(size, MAX_BLOCK_SIZE), tells_kl=False)
-    )
-    return DPRECTraining(
-        setup.learner, config.seed, config.clients, compressor, setup.schedule, dense.server_lr, privacy=own
-    )
+    coder = replace(coder, codec=codec, fixed=min(size, MAX_BLOCK_SIZE), tells_kl=False)
+    compressor = DPREC(own.clip, own.sigma, coder)
+    return DPRECTraining(*setup.parts(compressor), setup.schedule, dense.server_lr, privacy=own)
 
 
+_SETTINGS = (DenseSettings, BlockSettings, DPRECSettings)
 DP_REC = MethodEntry(
-    "dp-rec",
-    "Noisy updates in fixed blocks at their KL",
-    "Triastcyn et al., 2021",
-    "dp-rec",
-    (DenseSettings, BlockSettings, DPRECSettings),
-    _make,
+    "dp-rec", "Noisy updates in fixed blocks at their KL", "Triastcyn et al., 2021", "dp-rec", _SETTINGS, _make
 )

@@ -11,7 +11,7 @@ from klms.compressors.base import Compressor
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
-from klms.learning.schedule import Optimizer, Schedule
+from klms.learning.examples import Optimizer, Schedule
 from klms.methods.base import Method
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class RunSettings(Settings):
 
     @property
     def participants(self) -> int:
-        """Number of clients per round."""
         return self.per_round or self.clients
 
 
@@ -72,22 +71,21 @@ class Setup:
 
     @property
     def layout(self) -> Layout:
-        """Layout of the parameters in their vector."""
         return self.learner.layout
 
     @property
     def schedule(self) -> Schedule:
-        """How clients train."""
         return Schedule(self.config.epochs, self.config.batch, self.config.lr, self.config.optimizer)
 
     def settings(self, kind: type[S]) -> S:
-        """Return the run's values of these settings."""
         return kind.taken_from(self.config)
 
-    def compressor(self, scheme: str) -> Compressor:
-        """Return the compressor of a scheme at the run's settings."""
-        chosen = SCHEMES[scheme]
-        return chosen.make(self.layout, self.settings(chosen.settings), self.threads)
+    def parts(self, compressor: str | Compressor) -> tuple["Learner", int, int, Compressor]:
+        """Return what every `Method` begins with; a scheme's name stands for its compressor at the run's settings."""
+        if isinstance(compressor, str):
+            scheme = SCHEMES[compressor]
+            compressor = scheme.make(self.layout, self.settings(scheme.settings), self.threads)
+        return self.learner, self.config.seed, self.config.clients, compressor
 
 
 @dataclass(frozen=True)
@@ -106,6 +104,5 @@ class MethodEntry:
     """Its own defaults, where those of the settings do not suit it."""
 
     def defaults(self) -> dict[str, object]:
-        """Return the defaults of this method's own settings."""
         fields = {name: info for kind in self.settings for name, info in kind.model_fields.items()}
         return {name: info.default for name, info in fields.items()} | dict(self.overrides)

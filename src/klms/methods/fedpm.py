@@ -20,8 +20,7 @@ from klms.compressors.base import Vector
 from klms.compressors.mask import draw_mask
 from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
-from klms.learning.examples import Examples
-from klms.learning.schedule import Schedule
+from klms.learning.examples import Examples, Schedule
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
 from klms.methods.entry import MethodEntry, Setup
 from klms.methods.state import State
@@ -59,16 +58,13 @@ class FedPM(Method):
         return State(0, {"theta": self.first_theta(), **self.compressor.start()}, {"alpha": ones, "beta": ones})
 
     def first_theta(self) -> Vector:
-        """Return the mask probabilities before round 1."""
         return np.full(self.layout.d, 0.5, dtype=np.float32)
 
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        clock = Stopwatch()
-        theta = state.vector("theta")
+        clock, theta = Stopwatch(), state.vector("theta")
         with clock("train"):
-            phi = self.learner.train_mask(
-                self.frozen, theta, data, self.schedule, rng, self.penalty, sampled=self.sampled
-            )
+            train = self.learner.train_mask
+            phi = train(self.frozen, theta, data, self.schedule, rng, self.penalty, sampled=self.sampled)
         with clock("encode"):
             message = self.compressor.encode(phi, state.shared, key=self.key(state.round + 1, client), rng=rng)
         measurements = {}
@@ -79,10 +75,10 @@ class FedPM(Method):
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         fresh, margin = state.round % self.settings.reset == 0, self.settings.margin
-        before = [np.float64(PRIOR) if fresh else np.asarray(state.private[name]) for name in ("alpha", "beta")]
+        before = [np.full(1, PRIOR) if fresh else state.kept(name) for name in ("alpha", "beta")]
         alpha = received.total  # the sum of this round's masks, reused in place
         alpha += before[0]
-        both = float(before[0].flat[0] + before[1].flat[0]) + received.count  # alpha + beta, the same everywhere
+        both = float(before[0][0] + before[1][0]) + received.count  # alpha + beta, the same everywhere
         kept = {"alpha": alpha.astype(np.float32), "beta": (both - alpha).astype(np.float32)}
         alpha -= 1
         alpha /= both - 2
@@ -98,7 +94,6 @@ class FedPM(Method):
         return self.frozen * self.sample_mask(state)
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
-        """Evaluate one sampled mask, and the average of several."""
         masks = [self.sample_mask(state, number) for number in range(AVERAGED_MASKS if self.sampled else 1)]
         tables = [self.learner.predict(self.frozen * mask, data) for mask in masks]
         metrics = self.learner.metrics(tables[0], data)
@@ -122,25 +117,18 @@ class FedMask(FedPM):
         return rng.uniform(0.4, 0.6, self.layout.d).astype(np.float32)
 
 
-def _entry(kind: type[FedPM], scheme: str, name: str, title: str, reference: str, **overrides: object) -> MethodEntry:
-    def make(setup: Setup) -> Method:
-        config = setup.config
-        own = setup.settings(FedPMSettings)
-        return kind(setup.learner, config.seed, config.clients, setup.compressor(scheme), setup.schedule, own)
+def _entry(scheme: str, name: str, title: str, reference: str, **overrides: object) -> MethodEntry:
+    kind, family = (FedMask, "fedmask") if scheme == "mask-threshold" else (FedPM, "fedpm")
 
-    family = "fedmask" if kind is FedMask else "fedpm"
+    def make(setup: Setup) -> Method:
+        return kind(*setup.parts(scheme), setup.schedule, setup.settings(FedPMSettings))
+
     settings = (FedPMSettings, SCHEMES[scheme].settings)
     return MethodEntry(name, title, reference, family, settings, make, {"optimizer": "adam", **overrides})
 
 
-FEDPM = _entry(FedPM, "mask", "fedpm", "Probabilistic masks, arithmetic-coded", "Isik et al., ICLR 2023")
-FEDPM_KLMS = _entry(FedPM, "mask-klms", "fedpm-klms", "Probabilistic masks at their KL", "Isik et al., AISTATS 2024")
+FEDPM = _entry("mask", "fedpm", "Probabilistic masks, arithmetic-coded", "Isik et al., ICLR 2023")
+FEDPM_KLMS = _entry("mask-klms", "fedpm-klms", "Probabilistic masks at their KL", "Isik et al., AISTATS 2024")
 FEDMASK = _entry(
-    FedMask,
-    "mask-threshold",
-    "fedmask",
-    "Masks by threshold, arithmetic-coded",
-    "Li et al., SenSys 2021",
-    lr=0.02,
-    margin=0.48,
+    "mask-threshold", "fedmask", "Masks by threshold, arithmetic-coded", "Li et al., SenSys 2021", lr=0.02, margin=0.48
 )

@@ -11,13 +11,11 @@ for independent noise). Accuracy is that of the posterior average over thinned s
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from pydantic import Field
 
-from klms.compressors.base import Compressor, Vector
 from klms.compressors.block_coder import BlockSettings
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.scheme import Settings
@@ -50,31 +48,23 @@ class Langevin(Method):
     batch: int
     settings: LangevinSettings
 
-    def init(self) -> State:
-        return State(0, {"weights": self.learner.network.initial(self.seed), **self.compressor.start()})
-
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        clock = Stopwatch()
+        clock, key = Stopwatch(), self.key(state.round + 1, client)
+        share = self.settings.precision / self.clients  # each client takes 1/N of the prior
         with clock("train"):
-            share = self.settings.precision / self.clients  # each client takes 1/N of the prior
             gradient = self.learner.potential_gradient(state.vector("weights"), data, self.batch, share, rng)
         with clock("encode"):
-            key = self.key(state.round + 1, client)
             message = self.compressor.encode(gradient, state.shared, key=key, rng=rng)
         return Upload(client, message, clock.seconds)
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         gamma = self.settings.gamma
-        total = received.total * (self.clients / received.count)
-        weights = state.vector("weights") - gamma * total
+        weights = state.vector("weights") - gamma * (received.total * (self.clients / received.count))
         if not self.noise_arrives:
             rng = np.random.default_rng([self.seed, 0x5E4E, state.round + 1])
             weights += math.sqrt(2 * gamma) * rng.standard_normal(weights.size)
-        after = state.after({**received.side(), "weights": weights.astype(np.float32)})
-        return Outcome(after, received.statistics())
-
-    def parameters(self, state: State) -> Vector:
-        return state.vector("weights")
+        shared = {**received.side(), "weights": weights.astype(np.float32)}
+        return Outcome(state.after(shared), received.statistics())
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
         """Evaluate the posterior average so far; before the end of burn-in, the current sample."""
@@ -92,47 +82,21 @@ class Langevin(Method):
         return metrics, replace(state, private=private)
 
 
-def _entry(
-    name: str,
-    title: str,
-    reference: str,
-    settings: type[Settings],
-    compressor: Callable[[Setup], Compressor],
-    *,
-    noise_arrives: bool = False,
-) -> MethodEntry:
+def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> MethodEntry:
+    """Return the method that sends gradients through a scheme; without one, as samples that bring the noise."""
+
     def make(setup: Setup) -> Method:
-        config = setup.config
-        own = setup.settings(LangevinSettings)
-        return Langevin(setup.learner, config.seed, config.clients, compressor(setup), noise_arrives, config.batch, own)
+        config, own = setup.config, setup.settings(LangevinSettings)
+        if scheme is not None:
+            return Langevin(*setup.parts(scheme), False, config.batch, own)
+        std = noise_std(own.gamma, config.clients, config.participants)
+        compressor = KLMSGaussian(std, setup.settings(BlockSettings).coder(setup.layout.d, setup.threads))
+        return Langevin(*setup.parts(compressor), True, config.batch, own)
 
-    return MethodEntry(name, title, reference, "sgld", (LangevinSettings, settings), make)
+    settings = (LangevinSettings, SCHEMES[scheme].settings if scheme else BlockSettings)
+    return MethodEntry(name, title, reference, "sgld", settings, make)
 
 
-def _gaussian(setup: Setup) -> Compressor:
-    std = noise_std(setup.settings(LangevinSettings).gamma, setup.config.clients, setup.config.participants)
-    return KLMSGaussian(std, setup.settings(BlockSettings).coder(setup.layout.d, setup.threads))
-
-
-SGLD = _entry(
-    "sgld",
-    "Federated Langevin dynamics, float32 gradients",
-    "El Mekkaoui et al., UAI 2021",
-    SCHEMES["float32"].settings,
-    lambda setup: setup.compressor("float32"),
-)
-QLSD = _entry(
-    "qlsd",
-    "Langevin dynamics with QSGD gradients",
-    "Vono et al., AISTATS 2022",
-    SCHEMES["qsgd"].settings,
-    lambda setup: setup.compressor("qsgd"),
-)
-SGLD_KLMS = _entry(
-    "sgld-klms",
-    "Langevin dynamics whose noise is the sample",
-    "Isik et al., AISTATS 2024",
-    BlockSettings,
-    _gaussian,
-    noise_arrives=True,
-)
+SGLD = _entry("sgld", "Federated Langevin dynamics, float32 gradients", "El Mekkaoui et al., UAI 2021", "float32")
+QLSD = _entry("qlsd", "Langevin dynamics with QSGD gradients", "Vono et al., AISTATS 2022", "qsgd")
+SGLD_KLMS = _entry("sgld-klms", "Langevin dynamics whose noise is the sample", "Isik et al., AISTATS 2024")

@@ -50,9 +50,7 @@ class Marina(Dense):
         return State(0, {"weights": weights, "weights_before": weights}, {"direction": np.zeros_like(weights)})
 
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        clock = Stopwatch()
-        number = state.round + 1
-        order = [self.seed, 0x04DE4, client]
+        clock, number, order = Stopwatch(), state.round + 1, [self.seed, 0x04DE4, client]
         with clock("train"):
             update = self.local_update(state.vector("weights"), data, np.random.default_rng(order))
             if not self.is_full(number):
@@ -62,10 +60,8 @@ class Marina(Dense):
         return Upload(client, message, clock.seconds)
 
     def aggregate(self, state: State, received: Received) -> Outcome:
-        full = self.is_full(state.round + 1)
-        mean = received.take_mean()
-        direction = mean if full else state.kept("direction") + mean
-        before = state.vector("weights")
+        full, before = self.is_full(state.round + 1), state.vector("weights")
+        direction = received.take_mean() if full else state.kept("direction") + received.take_mean()
         weights = (before + self.server_lr * direction).astype(np.float32)
         kept = {"direction": direction.astype(np.float32)}
         after = state.after({"weights": weights, "weights_before": before}, kept)
@@ -73,25 +69,12 @@ class Marina(Dense):
 
 
 def _make(setup: Setup) -> Method:
-    config, dense = setup.config, setup.settings(DenseSettings)
+    dense, own = setup.settings(DenseSettings), setup.settings(MarinaSettings)
     if dense.error_feedback:
         raise InvalidArgument("marina does not take error_feedback: its differences carry the error on")
-    return Marina(
-        setup.learner,
-        config.seed,
-        config.clients,
-        setup.compressor("qsgd"),
-        setup.schedule,
-        dense.server_lr,
-        full=setup.settings(MarinaSettings).full,
-    )
+    return Marina(*setup.parts("qsgd"), setup.schedule, dense.server_lr, full=own.full)
 
 
-MARINA = MethodEntry(
-    "marina",
-    "QSGD of differences, now and then the full update",
-    "Gorbunov et al., ICML 2021",
-    "marina",
-    (DenseSettings, SCHEMES["qsgd"].settings, MarinaSettings),
-    _make,
-)
+_TITLE = "QSGD of differences, now and then the full update"
+_SETTINGS = (DenseSettings, SCHEMES["qsgd"].settings, MarinaSettings)
+MARINA = MethodEntry("marina", _TITLE, "Gorbunov et al., ICML 2021", "marina", _SETTINGS, _make)

@@ -28,7 +28,6 @@ class State:
     memories: Mapping[int, npt.NDArray[np.generic]] = field(default_factory=dict)
 
     def after(self, shared: Arrays, private: Arrays | None = None) -> Self:
-        """Return the state one round later."""
         return replace(self, round=self.round + 1, shared=shared, private=self.private if private is None else private)
 
     def remembering(self, memories: Mapping[int, npt.NDArray[np.generic]]) -> Self:
@@ -36,7 +35,6 @@ class State:
         return replace(self, memories={**self.memories, **memories}) if memories else self
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
-        """Return a shared array as float32."""
         return np.asarray(self.shared[name], dtype=np.float32)
 
     def kept(self, name: str) -> npt.NDArray[np.float64]:

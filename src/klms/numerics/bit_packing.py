@@ -1,18 +1,15 @@
 """Integers of a fixed bit width packed into bytes, lowest bits first."""
 
 import numpy as np
-import numpy.typing as npt
 
-from klms.numerics.jit import kernel
+from klms.numerics.jit import UInt8, UInt16, kernel
 
 
 @kernel
-def pack_bits(values: npt.NDArray[np.uint16], bits: int) -> npt.NDArray[np.uint8]:
+def pack_bits(values: UInt16, bits: int) -> UInt8:
     """Pack the values without gaps: bit `j` of value `m` becomes bit `m * bits + j` of the result."""
     out = np.zeros((values.size * bits + 7) // 8, dtype=np.uint8)
-    pending = 0
-    held = 0
-    position = 0
+    pending = held = position = 0
     for m in range(values.size):
         pending |= int(values[m]) << held
         held += bits
@@ -27,12 +24,10 @@ def pack_bits(values: npt.NDArray[np.uint16], bits: int) -> npt.NDArray[np.uint8
 
 
 @kernel
-def unpack_bits(packed: npt.NDArray[np.uint8], count: int, bits: int) -> npt.NDArray[np.uint16]:
+def unpack_bits(packed: UInt8, count: int, bits: int) -> UInt16:
     """Invert `pack_bits` for `count` values."""
     out = np.empty(count, dtype=np.uint16)
-    pending = 0
-    held = 0
-    position = 0
+    pending = held = position = 0
     for m in range(count):
         while held < bits:
             pending |= int(packed[position]) << held

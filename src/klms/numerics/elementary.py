@@ -7,11 +7,8 @@ divisions in a fixed order, so that compiled code, plain Python and every IEEE 7
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-from klms.numerics.jit import kernel
-
-Float64 = npt.NDArray[np.float64]
+from klms.numerics.jit import Float64, kernel
 
 LN_2 = math.log(2.0)
 

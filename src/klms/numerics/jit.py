@@ -1,21 +1,31 @@
-"""How klms compiles its kernels.
+"""How klms compiles its kernels, and short names for the arrays that they take.
 
 Kernels release the GIL and are cached on disk. They run in parallel on Python threads (see `parallel.py`) and not on
 Numba's own, whose default threading layer must not be entered from two Python threads at once, as a server does.
 
 Kernels also run as plain Python (`NUMBA_DISABLE_JIT=1`) with the same results. They therefore use only operations that
-mean the same in both: float64 arithmetic without contraction (converted by `np.float64(x)`, because Numba's `float`
-keeps a float32 as it is) and integers that never overflow. Related arguments travel as a `NamedTuple`, which Numba
-compiles and caches like separate arguments, so that the type checker catches a pair in the wrong order.
+mean the same in both: float64 arithmetic without contraction (by `np.float64(x)`: Numba's `float` leaves a float32
+unchanged) and integers that never overflow. Related arguments travel as a `NamedTuple`, so that mypy catches a swap.
 """
 
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast
 
 import numba
+import numpy as np
+import numpy.typing as npt
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int16 = npt.NDArray[np.int16]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+UInt16 = npt.NDArray[np.uint16]
+UInt64 = npt.NDArray[np.uint64]
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:

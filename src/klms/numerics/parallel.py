@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Concatenate, ParamSpec
 
 import numpy as np
-import numpy.typing as npt
+
+from klms.numerics.jit import Int64
 
 P = ParamSpec("P")
-Int64 = npt.NDArray[np.int64]
 
 _MIN_COORDINATES_PER_THREAD = 20_000  # with fewer, starting a thread costs more than it saves
 

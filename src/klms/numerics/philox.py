@@ -22,16 +22,13 @@ import sys
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from klms.numerics.checks import integer
-from klms.numerics.jit import inlined, kernel
+from klms.numerics.jit import UInt16, UInt64, inlined, kernel
 
 if sys.byteorder != "little":
     raise ImportError("klms needs a little-endian machine: it views 64-bit integers as 16-bit words")
 
-UInt16 = npt.NDArray[np.uint16]
-UInt64 = npt.NDArray[np.uint64]
 
 U_STREAM = 0
 WINDOW_STREAM = 1 << 30

@@ -10,21 +10,21 @@ from functools import cache
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
 from klms.numerics.checks import frozen
+from klms.numerics.jit import Float32
 
 LEVELS = 1 << 16
 DIGEST = "8babbcaf96568f10165a1eab530c0e5c92d04de96761b6dbb3dadfa94baba37f"
 
 
 @cache
-def normal_quantiles() -> npt.NDArray[np.float32]:
+def normal_quantiles() -> Float32:
     """Return the table `Q`: increasing, symmetric (`Q[65535 - u] = -Q[u]`) and of unit variance."""
     inverse = NormalDist().inv_cdf
     upper = np.array([inverse((u + 0.5) / LEVELS) for u in range(LEVELS // 2, LEVELS)])
     upper /= np.sqrt(np.mean(upper * upper))
-    table: npt.NDArray[np.float32] = np.concatenate([-upper[::-1], upper]).astype("<f4")
+    table: Float32 = np.concatenate([-upper[::-1], upper]).astype("<f4")
     digest = hashlib.sha256(table.tobytes()).hexdigest()
     if digest != DIGEST:
         raise RuntimeError(

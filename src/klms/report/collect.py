@@ -19,7 +19,7 @@ class Run:
     name: str
     settings: dict[str, object]
     records: list[LedgerRecord]
-    """The rounds that are done; there is at least one."""
+    """One record per completed round, at least one."""
     description: RunDescription
     bounds: list[int]
     """Block bounds of the last checkpoint; empty if it has none."""
@@ -30,23 +30,19 @@ class Run:
 
     @property
     def method(self) -> str:
-        """Name of the method."""
         return text(self.settings["method"])
 
     @property
     def seed(self) -> str:
-        """Seed of the run, as text."""
         return text(self.settings.get("seed", 0))
 
     @property
     def rounds(self) -> int:
-        """Number of rounds that were asked for."""
         rounds = self.settings.get("rounds")
         return rounds if isinstance(rounds, int) else len(self.records)
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done."""
         return len(self.records) >= self.rounds
 
 
@@ -64,7 +60,6 @@ class Collected:
 
     runs: list[Run] = field(default_factory=list)
     left_out: list[Remark] = field(default_factory=list)
-    """Folders of which nothing is shown."""
     incomplete: list[Remark] = field(default_factory=list)
     """Runs that are shown without the rounds after a damaged line."""
 
@@ -119,6 +114,5 @@ def _read(folder: RunFolder, name: str) -> tuple[Run, str]:
     records, note = folder.read_ledger()
     if not records:
         raise RunFolderError(note or "no round is done yet")
-    megabytes = sum(record.uplink_bytes for record in records) / 1e6
-    found = folder.description(), folder.block_bounds(), bits_per_parameter(records), megabytes
-    return Run(name, settings, records, *found), note
+    sent = bits_per_parameter(records), sum(record.uplink_bytes for record in records) / 1e6
+    return Run(name, settings, records, folder.description(), folder.block_bounds(), *sent), note

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from klms.report import curves, panels, table
-from klms.report.collect import Collected, Remark, Run, collect
+from klms.report import plots, table
+from klms.report.collect import Remark, Run, collect
 from klms.report.figures import Figure
 from klms.report.groups import Group, Task, tasks
 
@@ -29,29 +29,18 @@ class Report:
 
     @property
     def groups(self) -> list[Group]:
-        """The rows of all tables."""
         return [group for section in self.sections for group in section.task.groups]
 
     @property
     def runs(self) -> int:
-        """Number of runs that the report shows."""
         return sum(len(group.runs) + len(group.unfinished) for group in self.groups)
-
-    @property
-    def all_finished(self) -> bool:
-        """Whether every run has all its rounds."""
-        return all(group.finished and not group.unfinished for group in self.groups)
 
 
 def make(places: Sequence[Path]) -> Report:
     """Report on all runs in `places`."""
-    return arrange(collect(places))
-
-
-def arrange(found: Collected) -> Report:
-    """Report on runs that were read."""
+    found = collect(places)
     made, repeated = tasks(found.runs)
-    sections = [Section(task, table.make(task), [*curves.make(task), *panels.make(task)]) for task in made]
+    sections = [Section(task, table.make(task), plots.make(task)) for task in made]
     gone = {remark.name for remark in repeated}
     return Report(sections, [*found.left_out, *repeated], [r for r in found.incomplete if r.name not in gone])
 
@@ -60,7 +49,7 @@ def as_json(report: Report, *, csv: bool = False) -> dict[str, object]:
     """Convert to what the page's script reads; `csv` says that the CSV files of the figures lie beside the page."""
     return {
         "runs": report.runs,
-        "all_finished": report.all_finished,
+        "all_finished": all(group.finished and not group.unfinished for group in report.groups),
         "left_out": [asdict(remark) for remark in report.left_out],
         "incomplete": [asdict(remark) for remark in report.incomplete],
         "csv": csv,
@@ -70,12 +59,7 @@ def as_json(report: Report, *, csv: bool = False) -> dict[str, object]:
                 "title": section.task.title,
                 "subtitle": section.task.subtitle,
                 "table": asdict(section.table),
-                "runs": [
-                    _run(group, run, counted=counted)
-                    for group in section.task.groups
-                    for runs, counted in ((group.runs, True), (group.unfinished, False))
-                    for run in runs
-                ],
+                "runs": [_run(group, run) for group in section.task.groups for run in (*group.runs, *group.unfinished)],
                 "figures": [{"kind": figure.kind, **asdict(figure)} for figure in section.figures],
             }
             for section in report.sections
@@ -83,13 +67,8 @@ def as_json(report: Report, *, csv: bool = False) -> dict[str, object]:
     }
 
 
-def _run(group: Group, run: Run, *, counted: bool) -> dict[str, object]:
+def _run(group: Group, run: Run) -> dict[str, object]:
     """One run by itself, so that the means of the table can be checked."""
-    return {
-        "name": run.name,
-        "group": group.name,
-        "seed": run.seed,
-        "rounds": f"{len(run.records)} of {run.rounds}" + ("" if counted else ", not in the mean"),
-        "accuracy": table.accuracy(run),
-        "bits": run.bits,
-    }
+    rounds = f"{len(run.records)} of {run.rounds}" + (", not in the mean" if run in group.unfinished else "")
+    made = {"name": run.name, "group": group.name, "seed": run.seed, "rounds": rounds}
+    return {**made, "accuracy": table.accuracy(run), "bits": run.bits}

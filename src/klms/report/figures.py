@@ -1,7 +1,4 @@
-"""Figures as plain numbers: the drawings on the page and the CSV files are both made from these.
-
-The scripts in `assets/` draw them.
-"""
+"""Figures as plain numbers, from which the scripts in `assets/` draw and the CSV files are written."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -67,9 +64,7 @@ class Curves(Figure):
 
     def table(self) -> Iterator[Line]:
         yield ("series", self.x.label, self.y.label, "deviation")
-        for series in self.series:
-            for point in series.points:
-                yield (series.name, point.x, point.y, point.deviation)
+        yield from ((one.name, point.x, point.y, point.deviation) for one in self.series for point in one.points)
 
 
 @dataclass(frozen=True)
@@ -123,18 +118,17 @@ class Steps(Figure):
     def table(self) -> Iterator[Line]:
         yield ("panel", "start", "end", self.y.label)
         for panel in self.panels:
-            for start, end, height in zip(panel.starts, panel.starts[1:], panel.heights, strict=False):
-                yield (panel.name, start, end, height)
+            for piece in zip(panel.starts, panel.starts[1:], panel.heights, strict=False):
+                yield (panel.name, *piece)
 
 
 @dataclass(frozen=True)
 class BarPanel:
-    """One stack per category."""
+    """One stack per category; each of its numbers belongs to one part."""
 
     name: str
     categories: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
-    """One list per category, with one number per part."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,6 @@ class Bars(Figure):
     axis: Axis
     """The quantity that the lengths of the bars show."""
     categories: str
-    """What the categories are."""
     parts: tuple[str, ...]
     panels: tuple[BarPanel, ...]
     horizontal: bool

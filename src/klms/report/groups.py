@@ -1,7 +1,8 @@
 """Which runs belong together: tasks are compared within one table, and the runs of a row differ only in their seeds."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, count, cycle
 
 from klms.methods.table import METHODS
 from klms.report.collect import Remark, Run, text
@@ -15,17 +16,14 @@ HUES, SHADES = 13, 3
 
 @dataclass(frozen=True)
 class Style:
-    """How a row is drawn."""
+    """How a row is drawn: a family of methods shares a hue, and methods without KLMS have hollow markers."""
 
     hue: int
-    """Methods of one family share it."""
     shade: int
     shape: int
-    """Number of the marker's shape."""
     dashes: int
     """Number of the dash pattern; 0 is a solid line."""
     hollow: bool
-    """Whether markers are hollow, as those of methods without KLMS are."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,10 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Method and settings, short enough for a legend."""
         return f"{self.method} ({self.label})" if self.label else self.method
 
     @property
     def finished(self) -> bool:
-        """Whether the means are final."""
         return all(run.finished for run in self.runs)
 
 
@@ -74,11 +70,8 @@ def tasks(runs: Sequence[Run]) -> tuple[list[Task], list[Remark]]:
     made: list[Task] = []
     for members in by_task.values():
         config = _relevant(members[0])
-        groups, again = _groups(members)
-        repeated += again
-        title, subtitle = _titles(config)
         slug = _slug([config.get("data"), config.get("split"), config.get("model")], {task.slug for task in made})
-        made.append(Task(slug, title, subtitle, config, groups))
+        made.append(Task(slug, *_titles(config), config, _groups(members, repeated)))
     return made, repeated
 
 
@@ -93,42 +86,37 @@ def _relevant(run: Run) -> dict[str, object]:
     return settings
 
 
-def _groups(runs: list[Run]) -> tuple[list[Group], list[Remark]]:
-    repeated: list[Remark] = []
-    methods: dict[str, list[Run]] = {}
-    for run in runs:
-        methods.setdefault(run.method, []).append(run)
-    order = [*METHODS, *sorted(set(methods) - set(METHODS))]
+def _groups(runs: list[Run], repeated: list[Remark]) -> list[Group]:
+    """The rows of a task; runs that are left out for a longer one are added to `repeated`."""
+    methods = {run.method for run in runs}
     hues = _hues(methods)
     groups: list[Group] = []
-    for method in sorted(methods, key=order.index):
-        differing = _differing(methods[method])
-        needed = _telling(methods[method], differing)
+    for method in [*METHODS, *sorted(methods - METHODS.keys())]:
+        of_method = [run for run in runs if run.method == method]
+        differing = _differing(of_method)
+        needed = _telling(of_method, differing)
         rows: dict[tuple[str, str], dict[str, Run]] = {}
-        for run in methods[method]:
+        for run in of_method:
             seeds = rows.setdefault((_listed(run, differing), _listed(run, needed)), {})
-            other = seeds.get(run.seed)
-            if other is not None:
+            if (other := seeds.setdefault(run.seed, run)) is not run:
                 less, more = sorted((run, other), key=lambda r: len(r.records))
                 repeated.append(Remark(less.name, f"it has the same settings and seed as {more.name}"))
-                run = more
-            seeds[run.seed] = run
+                seeds[run.seed] = more
         for index, ((settings, label), seeds) in enumerate(sorted(rows.items())):
             members = [seeds[seed] for seed in sorted(seeds, key=lambda seed: (len(seed), seed))]
             finished = [run for run in members if run.finished]
             rest = [run for run in members if not run.finished] if finished else []
             style = _style(method, index, hues[method])
             groups.append(Group(method, settings, label, style, finished or members, rest))
-    return groups, repeated
+    return groups
 
 
-def _hues(methods: Collection[str]) -> dict[str, int]:
+def _hues(methods: set[str]) -> dict[str, int]:
     """One hue per family of known methods; unknown methods take the hues that are left."""
     families = list(dict.fromkeys(entry.family for entry in METHODS.values()))
     hues = {name: families.index(METHODS[name].family) % HUES for name in methods if name in METHODS}
     left = [hue for hue in range(HUES) if hue not in hues.values()] or list(range(HUES))
-    unknown = sorted(set(methods) - set(METHODS))
-    return hues | {name: left[index % len(left)] for index, name in enumerate(unknown)}
+    return hues | dict(zip(sorted(methods - METHODS.keys()), cycle(left), strict=False))
 
 
 def _style(method: str, index: int, hue: int) -> Style:
@@ -138,8 +126,8 @@ def _style(method: str, index: int, hue: int) -> Style:
         return Style(hue, index % SHADES, hue + index, again % 4, hollow=False)
     position = 2
     if method in METHODS:
-        family = [name for name, entry in METHODS.items() if entry.family == METHODS[method].family]
-        position = [name for name in family if not _is_klms(name)].index(method)
+        family = METHODS[method].family
+        position = [m.name for m in METHODS.values() if m.family == family and not _is_klms(m.name)].index(method)
     return Style(hue, index % SHADES, hue + index, 1 + (position + again) % 3, hollow=True)
 
 
@@ -149,12 +137,8 @@ def _is_klms(method: str) -> bool:
 
 def _differing(runs: list[Run]) -> list[str]:
     """Settings with more than one value; a run that lacks a setting counts for no value of it."""
-    values: dict[str, set[str]] = {}
-    for run in runs:
-        for name, value in run.settings.items():
-            if name not in APART and name not in TASK:
-                values.setdefault(name, set()).add(_shown(value))
-    return [name for name, found in values.items() if len(found) > 1]
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in APART.union(TASK))
+    return [name for name in names if len({_shown(run.settings[name]) for run in runs if name in run.settings}) > 1]
 
 
 def _telling(runs: list[Run], differing: list[str]) -> list[str]:
@@ -197,8 +181,4 @@ def _slug(parts: Sequence[object], taken: set[str]) -> str:
     """A file name of ASCII letters, digits and hyphens, whatever the settings hold."""
     joined = "-".join(_shown(part) for part in parts if part is not None).lower()
     clean = "".join(c if c.isascii() and c.isalnum() else "-" for c in joined).strip("-")[:60] or "runs"
-    slug, count = clean, 1
-    while slug in taken:
-        count += 1
-        slug = f"{clean}-{count}"
-    return slug
+    return next(slug for slug in chain([clean], (f"{clean}-{n}" for n in count(2))) if slug not in taken)

@@ -1,14 +1,19 @@
-"""The page: one file that needs no other file and no network.
+"""The report as files: a page that needs no other file and no network, and the numbers of each figure as CSV.
 
 Two barriers keep a hostile name or setting from becoming script: the data is JSON that cannot end its element and that
 the page shows as text only, and the page's Content-Security-Policy runs no script but the one whose hash it names.
 """
 
 import base64
+import csv
 import hashlib
 import json
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
+
+from klms.report.document import Report, as_json
+from klms.report.figures import Figure
 
 SCRIPTS = ("dom.js", "scales.js", "curves.js", "panels.js", "table.js", "svg_file.js", "page.js")
 POLL_SECONDS = 3
@@ -23,14 +28,9 @@ def render(document: Mapping[str, object], *, live: bool = False) -> str:
         f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}; "
         f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
-    parts = {
-        "POLICY": policy,
-        "STYLE": style,
-        "SCRIPT": script,
-        "DATA": embed({**document, "poll": POLL_SECONDS if live else 0}),
-    }
-    html = _asset("page.html")
-    head, *rest = html.split("{{")
+    data = embed({**document, "poll": POLL_SECONDS if live else 0})
+    parts = {"POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": data}
+    head, *rest = _asset("page.html").split("{{")
     return head + "".join(parts[name] + after for name, _, after in (piece.partition("}}") for piece in rest))
 
 
@@ -50,3 +50,24 @@ def _asset(name: str) -> str:
 
 def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def write(report: Report, out: Path) -> None:
+    """Write `index.html` and one CSV file per figure."""
+    folder = out / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    for section in report.sections:
+        for figure in section.figures:
+            write_csv(figure, folder / f"{section.task.slug}-{figure.id}.csv")
+    (out / "index.html").write_text(render(as_json(report, csv=True)), encoding="utf-8")
+
+
+def write_csv(figure: Figure, path: Path) -> None:
+    """Write the numbers of a figure for a spreadsheet."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([_harmless(value) for value in line] for line in figure.table())
+
+
+def _harmless(value: object) -> object:
+    """Mark a name that a spreadsheet would take for a formula as text."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

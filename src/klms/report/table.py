@@ -2,13 +2,16 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import chain
 
 from klms.engine.ledger import LedgerRecord, coding_share, last_evaluated, seconds_by_phase
 from klms.report.collect import Run
 from klms.report.groups import Group, Style, Task
-from klms.report.paper import Point, reported
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,6 @@ class Row:
     settings: str
     style: Style
     cells: tuple[Cell, ...]
-    """One cell per column."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,42 @@ class Table:
     """Where the paper's numbers are from; empty if there are none."""
 
 
+@dataclass(frozen=True)
+class Reported:
+    """What the paper reports for one data set."""
+
+    source: str
+    """The paper's table, and what was trained there."""
+    methods: Mapping[str, Sequence[tuple[float, float]]]
+    """Pairs of accuracy and bits per parameter, by method."""
+
+
+def reported(config: Mapping[str, object]) -> Reported:
+    """The paper's results for a run's data and split, from all experiments that match; empty if none does.
+
+    Models, rounds and numbers of examples are not compared: the report says so beside the numbers.
+    """
+    settings = {**config, "partial": config.get("per_round") not in (None, 0, config.get("clients"))}
+    found = [entry for entry, conditions in _entries() if conditions.items() <= settings.items()]
+    methods = {name: points for entry in found for name, points in entry.methods.items()}
+    return Reported("; ".join(entry.source for entry in found), methods)
+
+
+@cache
+def _entries() -> list[tuple[Reported, dict[str, object]]]:
+    """Every entry of the file, with the settings that a run must have for it."""
+    file = resources.files("klms.report").joinpath("paper_results.toml")
+    entries = chain.from_iterable(tomllib.loads(file.read_text(encoding="utf-8")).values())
+    return [(Reported(entry.pop("source"), entry.pop("methods")), entry) for entry in entries]
+
+
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     """The mean, and the sample standard deviation if there is more than one value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def _evaluated(metric: Callable[[LedgerRecord], float | None]) -> Callable[[Run], float | None]:
-    def of(run: Run) -> float | None:
-        record = last_evaluated(run.records)
-        return metric(record) if record else None
-
-    return of
+    return lambda run: metric(record) if (record := last_evaluated(run.records)) else None
 
 
 accuracy = _evaluated(lambda record: record.accuracy)
@@ -85,9 +112,8 @@ def _mean(
         mean, deviation = mean_and_deviation(values)
         digits = places(mean) if decimals is None else decimals
         form = f".{digits}%" if percent else f",.{digits}f"
-        return Cell(
-            f"{mean:{form}}", mean, f"{deviation:{form}}" if spread and deviation is not None else "", deviation
-        )
+        shown = f"{deviation:{form}}" if spread and deviation is not None else ""
+        return Cell(f"{mean:{form}}", mean, shown, deviation)
 
     return cell
 
@@ -111,9 +137,9 @@ def _seeds(group: Group) -> Cell:
     return Cell(f"{len(group.runs)}{more}", float(len(group.runs)))
 
 
-def _paper(points: Sequence[Point]) -> Cell:
-    shown = "\n".join(f"{point.accuracy:g} at {point.bits:g}" for point in points)
-    return Cell(shown, points[0].accuracy if points else None)
+def _paper(points: Sequence[tuple[float, float]]) -> Cell:
+    shown = "\n".join(f"{accuracy:g} at {bits:g}" for accuracy, bits in points)
+    return Cell(shown, points[0][0] if points else None)
 
 
 _COLUMNS: tuple[tuple[Column, Callable[[Group], Cell]], ...] = (
@@ -136,16 +162,12 @@ _COLUMNS: tuple[tuple[Column, Callable[[Group], Cell]], ...] = (
 
 def make(task: Task) -> Table:
     """The table of a task; columns that would be empty are left out."""
-    columns = [(column, [cell(group) for group in task.groups]) for column, cell in _COLUMNS]
-    from_paper = reported(task.config)
-    if from_paper:
-        column = Column("paper, other model and rounds", "accuracy at bits/parameter up, as the paper reports it")
-        columns.append((column, [_paper(from_paper.methods.get(group.method, ())) for group in task.groups]))
+    paper = reported(task.config)
+    from_paper = Column("paper, other model and rounds", "accuracy at bits/parameter up, as the paper reports it")
+    makers = [*_COLUMNS, (from_paper, lambda group: _paper(paper.methods.get(group.method, ())))]
+    columns = [(column, [cell(group) for group in task.groups]) for column, cell in makers]
     columns = [(column, cells) for column, cells in columns if any(cell.value is not None for cell in cells)]
-    rows = [
-        Row(group.method, group.settings, group.style, tuple(cells[index] for _, cells in columns))
-        for index, group in enumerate(task.groups)
-    ]
-    shown = from_paper and any(group.method in from_paper.methods for group in task.groups)
-    source = from_paper.source if from_paper and shown else ""
-    return Table(tuple(column for column, _ in columns), tuple(rows), source)
+    by_row = zip(task.groups, *(cells for _, cells in columns), strict=True)
+    rows = tuple(Row(group.method, group.settings, group.style, tuple(cells)) for group, *cells in by_row)
+    source = paper.source if any(group.method in paper.methods for group in task.groups) else ""
+    return Table(tuple(column for column, _ in columns), rows, source)

@@ -5,10 +5,10 @@ certificate, so that nobody can sign another one.
 """
 
 import os
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -17,10 +17,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID = timedelta(days=30)
+_ENCRYPTION = ("key_encipherment", "data_encipherment", "encipher_only", "decipher_only")
+_UNUSED = dict.fromkeys(("content_commitment", "key_agreement", *_ENCRYPTION), False)
 
 
-@dataclass(frozen=True)
-class ServerCertificates:
+class ServerCertificates(NamedTuple):
     """PEM files for the options `--ssl-ca-certfile`, `--ssl-certfile` and `--ssl-keyfile` of `flower-superlink`."""
 
     authority: Path
@@ -28,8 +29,7 @@ class ServerCertificates:
     key: Path
 
 
-@dataclass(frozen=True)
-class NodeKeys:
+class NodeKeys(NamedTuple):
     """Files in OpenSSH's format: `flower-supernode` reads the private key, `flwr supernode register` the public key."""
 
     private: Path
@@ -50,8 +50,7 @@ def create_server_certificates(folder: Path) -> ServerCertificates:
 
 def create_node_keys(folder: Path) -> NodeKeys:
     """Create a key pair that identifies one SuperNode."""
-    key = _new_key()
-    keys = NodeKeys(folder / "key", folder / "key.pub")
+    key, keys = _new_key(), NodeKeys(folder / "key", folder / "key.pub")
     keys.public.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     _write_secret(keys.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     return keys
@@ -72,8 +71,9 @@ def _sign(
     name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Certificate | None, signing: ec.EllipticCurvePrivateKey
 ) -> x509.Certificate:
     """Sign a certificate for `key`: an authority's without `issuer`, else a server's. OpenSSL needs all extensions."""
-    is_authority = issuer is None
+    ca = issuer is None
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    usage = x509.KeyUsage(**_UNUSED, digital_signature=not ca, key_cert_sign=ca, crl_sign=ca)
     now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()
@@ -83,27 +83,13 @@ def _sign(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))  # clocks may differ
         .not_valid_after(now + VALID)
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
-        .add_extension(_usage(signs_certificates=is_authority), critical=True)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
     )
-    if not is_authority:
+    if not ca:
         names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     return builder.sign(signing, hashes.SHA384())
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from klms.errors import DeploymentFailed
 from klms.flower.deployment import commands
-from klms.flower.deployment.commands import HOST, Security
-from klms.flower.deployment.control import Control
-from klms.flower.deployment.environment import Value, environment, free_ports, write_connection
+from klms.flower.deployment.certificates import create_node_keys, create_server_certificates
+from klms.flower.deployment.commands import HOST, Value, environment, free_ports, write_connection, write_values
 from klms.flower.deployment.processes import Guard, Process
 from klms.flower.deployment.relay import Relay, WireBytes
 
@@ -57,86 +55,81 @@ class Deployment:
             stack.enter_context(closing(Guard(f"{self._mark}/")))
             port, *node_ports = free_ports(1 + len(self._nodes))
             self._relay = stack.enter_context(Relay((HOST, port)))
+            self.address = self._relay.address  # to which SuperNodes connect
             stack.callback(self._end)
             cli, superlink, *nodes = (self._folder / name for name in ["cli", SUPERLINK, *self._nodes])
             for folder in (cli, superlink, *nodes):
                 folder.mkdir(parents=True, exist_ok=True)
-            security = Security.create(superlink, nodes) if self._secure else None
-            authority = security.tls.authority if security else None
+            tls = create_server_certificates(superlink) if self._secure else None
+            keys = [create_node_keys(node) for node in nodes] if self._secure else []
+            authority = tls.authority if tls else None
             write_connection(cli, (HOST, port), authority)
-            self._control = Control(cli, (HOST, port), authority, f"{self._mark}/cli/", self._timeout)
 
-            self._start(superlink, commands.superlink(port, security, simulated=bool(self._simulated)))
-            self._until(self._control.answers, "the SuperLink", [SUPERLINK])
-            if security:
-                with ThreadPoolExecutor() as pool:
-                    list(pool.map(self._control.register, [keys.public for keys in security.keys]))
+            self._start(superlink, commands.superlink(port, tls, simulated=bool(self._simulated)))
+            self._until(lambda: commands.answers((HOST, port), authority), "the SuperLink", [SUPERLINK])
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda pair: self._ask("supernode", "register", str(pair.public)), keys))
             for n, (node, node_port) in enumerate(zip(nodes, node_ports, strict=True)):
-                self._start(node, commands.supernode(node, node_port, self._relay.address, security, n, len(nodes)))
+                identity = (tls.authority, keys[n].private) if tls else None
+                self._start(node, commands.supernode(node, node_port, self.address, n, len(nodes), identity))
             if nodes:
                 self._until(self._nodes_online, "the SuperNodes", [SUPERLINK, *self._nodes])
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The relay's address, to which SuperNodes connect."""
-        return self._relay.address
 
     def submit(self, app: Path, run_config: Mapping[str, Value]) -> int:
         """Start a run of an app, which is a folder with a `pyproject.toml`, and return the run's id.
 
         Flower accepts only those keys in `run_config` that the app's `[tool.flwr.app.config]` has.
         """
-        return self._control.submit(app.resolve(), run_config, self._simulated)
+        words = ["--run-config", str(write_values(self._folder / "cli" / "run.toml", run_config))]
+        if self._simulated:
+            words += ["--federation-config", f"num-supernodes={self._simulated} client-resources-num-cpus=1"]
+        return int(self._ask("run", *words, str(app.resolve()))["run-id"])
 
     def status(self, run_id: int) -> str:
         """Return `pending`, `starting`, `running`, or `finished:` with `completed`, `failed` or `stopped`."""
-        return str(self._control.run(run_id)["status"])
+        return str(self._ask("list", "--run-id", str(run_id))["runs"][0]["status"])
 
     def why(self, run_id: int) -> str:
         """Return what Flower says about a run that failed; empty if it did not fail."""
-        return str(self._control.run(run_id)["status-details"])
+        return str(self._ask("list", "--run-id", str(run_id))["runs"][0]["status-details"])
 
     def watch(self, run_id: int, timeout: float) -> Iterator[str]:
         """Yield the status of the run about twice per second until the run has ended."""
-        deadline = time.monotonic() + timeout
-        status, interval = "pending", FIRST_QUESTION
-        log = self._control.follow(run_id)
+        deadline, ask_at = time.monotonic() + timeout, time.monotonic() + FIRST_QUESTION
+        status, interval = "pending", 2 * FIRST_QUESTION
+        command = [commands.program("flwr"), "log", str(run_id), commands.CONNECTION]
+        cli = self._folder / "cli"
+        log = Process(command, cli, environment(cli), f"{self._mark}/cli/log-{run_id}/")  # idle; ends with the run
         try:
             while not status.startswith("finished"):
-                ask_at, interval = time.monotonic() + interval, 2 * interval
-                while True:
-                    self._check([SUPERLINK], f"during run {run_id}")
-                    if time.monotonic() > deadline:
-                        raise self._failure(SUPERLINK, f"Run {run_id} is still {status} after {timeout:g} s")
-                    yield status
-                    time.sleep(TICK)
-                    # The log ends with the run, so once the run is running, there is nothing to ask before that.
-                    if not log.running or (status != "running" and time.monotonic() > ask_at):
-                        break
-                status = self.status(run_id)
+                self._check([SUPERLINK], f"during run {run_id}")
+                if time.monotonic() > deadline:
+                    raise self._failure(SUPERLINK, f"Run {run_id} is still {status} after {timeout:g} s")
+                yield status
+                time.sleep(TICK)
+                # The log ends with the run, so once the run is running, there is nothing to ask before that.
+                if not log.running or (status != "running" and time.monotonic() > ask_at):
+                    status = self.status(run_id)
+                    ask_at, interval = time.monotonic() + interval, 2 * interval
         finally:
             log.kill()
         yield status
 
-    def wait(self, run_id: int, timeout: float, on_tick: Callable[[], None] | None = None) -> str:
+    def wait(self, run_id: int, timeout: float, on_tick: Callable[[], object] = lambda: None) -> str:
         """Return the status of the run when it has ended. Until then, `on_tick` is called about twice per second."""
         status = ""
         for seen in self.watch(run_id, timeout):
             status = seen
-            if on_tick is not None:
-                on_tick()
+            on_tick()
         return status
 
     def stop(self, run_id: int) -> None:
-        """Stop a run."""
-        self._control.stop(run_id)
+        self._ask("stop", str(run_id))
 
     def kill_node(self, n: int) -> None:
         """Kill a SuperNode and the ClientApp it may be running. The SuperLink notices after about a minute."""
@@ -162,10 +155,15 @@ class Deployment:
         mark = f"{self._mark}/{folder.name}/"
         self._processes[folder.name] = Process(command, folder, environment(folder / "home"), mark)
 
+    def _ask(self, *words: str) -> dict[str, Any]:
+        return commands.ask(self._folder / "cli", f"{self._mark}/cli/", self._timeout, *words)
+
     def _nodes_online(self) -> bool:
         """Ask the SuperLink only when as many connections were made: asking takes time from SuperNodes that start."""
-        expected = len(self._nodes)
-        return self._relay.connections >= expected and self._control.nodes_online() >= expected
+        if self._relay.connections < len(self._nodes):
+            return False
+        seen = [node["status"] for node in self._ask("supernode", "list")["nodes"]]
+        return seen.count("online") >= len(self._nodes)
 
     def _until(self, done: Callable[[], bool], what: str, names: Sequence[str]) -> None:
         """Wait for `what` while the processes with these names run."""

@@ -1,4 +1,9 @@
-"""Processes that write a log and end together with all their children."""
+"""Processes that write a log, end together with all their children, and do not outlive their owner.
+
+Every process of a deployment carries a mark in its environment, which its children inherit. The mark finds them however
+they were started: Flower starts some of them in sessions of their own, out of reach of the process group and, once
+their parent has ended, of the parent's id. The guard runs this file as a script, so it needs only the standard library.
+"""
 
 import os
 import signal
@@ -9,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from klms.flower.deployment import guard
-
+MARK = "KLMS_DEPLOYMENT"
+PROCESSES = Path("/proc")
 PATIENCE = 10.0
 """Seconds that a process has to end by itself before it is killed. Flower's processes take at most five."""
 
@@ -25,7 +30,7 @@ class Process:
             self._process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env={**environment, guard.MARK: mark},
+                env={**environment, MARK: mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -34,17 +39,16 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """True until the process has ended."""
         return self._process.poll() is None
 
     def members(self, program: str) -> list[int]:
-        """Return the ids of the process and its children, as far as they run `program`."""
-        return [pid for pid in guard.marked(self._mark) if guard.runs(pid, program)]
+        """Return which of the process and its children run `program`, directly or with an interpreter."""
+        words = {pid: _entries(pid, "cmdline")[:2] for pid in marked(self._mark)}
+        return [pid for pid, paths in words.items() if program in (Path(os.fsdecode(path)).name for path in paths)]
 
     def terminate(self) -> None:
         """Ask the process to end; `stop` must follow."""
-        if self.running:
-            self._process.terminate()
+        self._process.terminate()
 
     def stop(self) -> None:
         """Ask the process and then its children to end, and kill those that do not.
@@ -55,8 +59,8 @@ class Process:
         self.terminate()
         while self.running and time.monotonic() < deadline:
             time.sleep(0.05)
-        guard.send(self._mark, signal.SIGTERM)
-        while guard.marked(self._mark) and time.monotonic() < deadline:
+        _send(self._mark, signal.SIGTERM)
+        while marked(self._mark) and time.monotonic() < deadline:
             time.sleep(0.05)
         self.kill()
 
@@ -66,25 +70,56 @@ class Process:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        guard.kill(self._mark)
+        kill_marked(self._mark)
 
     def log(self) -> str:
-        """Return everything that the process has written so far."""
         return self._log_file.read_text(errors="replace")
 
 
 class Guard:
-    """A process that waits for the end of this one and then kills all processes with the mark."""
+    """A process that kills all processes with the mark once this process has ended, even if it was killed."""
 
     def __init__(self, mark: str) -> None:
+        command = [sys.executable, "-I", "-S", __file__, mark]
+        nowhere = subprocess.DEVNULL
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, mark],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
         )
 
     def close(self) -> None:
         """Kill the marked processes now, and end the guard."""
         self._process.communicate()
+
+
+def marked(mark: str) -> list[int]:
+    """Return the living processes whose mark begins with `mark`; none on systems without /proc, such as macOS."""
+    wanted = f"{MARK}={mark}".encode()
+    others = {int(entry.name) for entry in PROCESSES.glob("[0-9]*")} - {os.getpid()}
+    return [pid for pid in others if any(entry.startswith(wanted) for entry in _entries(pid, "environ"))]
+
+
+def kill_marked(mark: str) -> None:
+    """Kill all processes with the mark, repeatedly because one of them may have been starting another."""
+    deadline = time.monotonic() + PATIENCE / 2
+    while marked(mark) and time.monotonic() < deadline:
+        _send(mark, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _send(mark: str, number: signal.Signals) -> None:
+    for pid in marked(mark):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _entries(pid: int, file: str) -> list[bytes]:
+    """Return the entries of a file in /proc; none for a process that has ended or belongs to another user."""
+    try:
+        return (PROCESSES / str(pid) / file).read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()  # returns when the owner closes the pipe or dies
+    kill_marked(sys.argv[1])

@@ -1,14 +1,10 @@
 """A TCP relay that counts the bytes of a deployment on the wire, including TLS and Flower's protocol."""
 
 import asyncio
+import itertools
 import threading
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Literal, Self
-
-Direction = Literal["up", "down"]
-
-CHUNK = 1 << 16
+from typing import Self
 
 
 @dataclass(frozen=True)
@@ -27,10 +23,9 @@ class Relay:
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
-        self._bytes: dict[Direction, int] = {"up": 0, "down": 0}
-        self._ends: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._accepted = 0
+        self._bytes = {"up": 0, "down": 0}
+        self._ends: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
+        self.connections = 0  # accepted so far
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -38,27 +33,14 @@ class Relay:
         self._thread.start()
         listening = asyncio.start_server(self._connected, "127.0.0.1", 0)
         self._server = asyncio.run_coroutine_threadsafe(listening, self._loop).result()
-        host, port = self._server.sockets[0].getsockname()
-        self._address = str(host), int(port)
+        self.address: tuple[str, int] = self._server.sockets[0].getsockname()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The address on which the relay listens."""
-        return self._address
-
-    @property
-    def connections(self) -> int:
-        """Number of connections accepted so far."""
-        return self._accepted
 
     def counted(self) -> WireBytes:
         """Return the bytes of all connections so far, including those that broke."""
@@ -66,21 +48,18 @@ class Relay:
 
     async def _close(self) -> None:
         self._server.close()
-        for end in self._ends:
+        for end in itertools.chain(*self._ends.values()):
             end.transport.abort()
-        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*self._ends)
 
     async def _connected(self, node: asyncio.StreamReader, to_node: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
-        self._accepted += 1
-        ends = [to_node]
+        self.connections += 1
+        ends = self._ends[task] = [to_node]
         try:
-            self._ends.add(to_node)
             link, to_link = await asyncio.open_connection(*self._target)
             ends.append(to_link)
-            self._ends.add(to_link)
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(self._pass(node, to_link, "up"))
                 ways.create_task(self._pass(link, to_node, "down"))
@@ -90,12 +69,11 @@ class Relay:
         finally:
             for end in ends:
                 end.close()
-            self._ends.difference_update(ends)
-            self._tasks.discard(task)
+            del self._ends[task]
 
-    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: Direction) -> None:
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: str) -> None:
         """Copy until the source ends, then end the sink. The other direction may continue."""
-        while chunk := await source.read(CHUNK):
+        while chunk := await source.read(1 << 16):
             self._bytes[direction] += len(chunk)
             sink.write(chunk)
             await sink.drain()

@@ -1,0 +1,1 @@
+"""Runs of one method: settings, the run folder, execution, trackers and export."""

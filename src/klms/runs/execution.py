@@ -1,0 +1,134 @@
+"""Execute a run, from the beginning or from its last checkpoint, with any engine."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from klms.engine import local
+from klms.engine.federation import Federation
+from klms.engine.ledger import LedgerRecord, bits_per_parameter, coding_share, last_evaluated, seconds_by_phase
+from klms.engine.rounds import RoundResult
+from klms.methods.state import State
+from klms.methods.table import RunConfig
+from klms.runs.run_folder import RunFolder
+
+Progress = Callable[[RunConfig, LedgerRecord], None]
+"""Called after every round."""
+Engine = Callable[[Federation, RunConfig, State], Iterator[RoundResult]]
+"""Executes the rounds that follow a state."""
+
+_METRICS = ("accuracy", "accuracy_averaged", "accuracy_of_sample", "nll", "ece", "loss", "epsilon")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in numbers, over all its rounds; the metrics are those of the last evaluation."""
+
+    method: str
+    rounds: int
+    metrics: dict[str, float]
+    bits_per_parameter: float
+    uplink_bytes: int
+    downlink_bytes: int
+    coding_share: float | None
+    seconds: float
+
+    @classmethod
+    def of(cls, method: str, records: Sequence[LedgerRecord]) -> Self:
+        evaluated = last_evaluated(records)
+        return cls(
+            method=method,
+            rounds=len(records),
+            metrics=evaluated.model_dump(include=set(_METRICS), exclude_none=True) if evaluated else {},
+            bits_per_parameter=bits_per_parameter(records),
+            uplink_bytes=sum(record.uplink_bytes for record in records),
+            downlink_bytes=sum(record.downlink_bytes for record in records),
+            coding_share=coding_share(records),
+            seconds=seconds_by_phase(records).get("total", 0.0),
+        )
+
+
+def local_engine(workers: int) -> Engine:
+    """Return the engine that trains clients in this process, or in `workers` processes."""
+    return lambda federation, config, state: local.run(federation, config, state, workers)
+
+
+def summarise(folder: RunFolder) -> Summary:
+    """Summarise the run in a folder."""
+    return Summary.of(folder.config().method, list(folder.records()))
+
+
+def start(
+    config: RunConfig, path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None
+) -> Summary:
+    """Start a run in `path` on the local engine. The codec uses `threads` in this process, all cores by default."""
+    RunFolder.check_free(path)
+    return start_or_resume(config, path, workers=workers, threads=threads, progress=progress)
+
+
+def resume(path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None) -> Summary:
+    """Resume the run in `path` from its last checkpoint; its bytes are those of a run that never stopped."""
+    return start_or_resume(RunFolder(path).config(), path, workers=workers, threads=threads, progress=progress)
+
+
+def start_or_resume(
+    config: RunConfig, path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None
+) -> Summary:
+    """Resume the run in `path` with its own settings; if there is none, start one."""
+    if RunFolder(path).exists():
+        config = RunFolder(path).config()
+    # The folder is made last, so that a failure leaves none behind.
+    return serve(config, path, local_engine(workers), federation=_federation(config, threads), progress=progress)
+
+
+def serve(
+    config: RunConfig,
+    path: Path,
+    engine: Engine,
+    *,
+    federation: Federation | None = None,
+    progress: Progress | None = None,
+) -> Summary:
+    """Start or resume a run whose clients another engine runs by `config`, with which the folder must agree."""
+    federation = federation or _federation(config, None)
+    folder = RunFolder.open_or_create(path, config)
+    execute(federation, config, engine, folder=folder, progress=progress)
+    return summarise(folder)
+
+
+def execute(
+    federation: Federation,
+    config: RunConfig,
+    engine: Engine,
+    *,
+    folder: RunFolder | None = None,
+    progress: Progress | None = None,
+) -> tuple[State, list[LedgerRecord]]:
+    """Execute the rounds that are left, from and into the folder, and return the final state with all records."""
+    with folder.locked() if folder else nullcontext():
+        state = federation.method.init()
+        records: list[LedgerRecord] = []
+        if folder:
+            folder.describe(federation.description)
+            state = folder.state() or state
+            folder.rewind(state.round)
+            records = list(folder.records())
+        try:
+            for result in engine(federation, config, state):
+                state = result.state
+                records.append(result.record)
+                if folder:
+                    folder.append(result.record, state)
+                if progress:
+                    progress(config, result.record)
+        finally:
+            if folder:
+                folder.write_table()
+    return state, records
+
+
+def _federation(config: RunConfig, threads: int | None) -> Federation:
+    return Federation.create(config, threads or os.cpu_count() or 1)

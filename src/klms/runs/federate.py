@@ -1,0 +1,102 @@
+"""`klms.federate`: federated training of any torch module on any data, in one call.
+
+>>> import klms, torch                                                                        # doctest: +SKIP
+>>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))                 # doctest: +SKIP
+>>> run = klms.federate(model, clients, method="fedpm-klms", rounds=20, test=(x, y))          # doctest: +SKIP
+>>> run.accuracy, run.bits_per_parameter                                                      # doctest: +SKIP
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from klms.engine.federation import OWN, Federation
+from klms.engine.ledger import LedgerRecord, bits_per_parameter, last_evaluated
+from klms.methods.state import State
+from klms.methods.table import RunConfig
+from klms.runs.execution import Progress, execute, local_engine
+from klms.runs.run_folder import RunFolder
+from klms.runs.settings import resolve
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from klms.learning.network import Loss
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    config: RunConfig
+    federation: Federation
+    state: State
+    ledger: list[LedgerRecord]
+    """One record per round."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Test accuracy after the last round; None without test data, or where labels are not classes."""
+        record = last_evaluated(self.ledger)
+        return None if record is None else record.accuracy
+
+    @property
+    def bits_per_parameter(self) -> float:
+        return bits_per_parameter(self.ledger)
+
+    @property
+    def uplink_bytes(self) -> int:
+        return sum(record.uplink_bytes for record in self.ledger)
+
+    def model(self) -> "nn.Module":
+        """Return the trained module in evaluation mode. Its normalisation layers use the statistics of each batch."""
+        method = self.federation.method
+        return method.learner.network.module_with(method.parameters(self.state))
+
+    def save(self, folder: Path | str) -> Path:
+        """Write the run as a run folder, which `klms report` reads."""
+        written = RunFolder.create(Path(folder), self.config)
+        written.describe(self.federation.description)
+        for record in self.ledger:
+            written.append(record, self.state)
+        written.write_table()
+        return written.path
+
+
+def federate(
+    model: "nn.Module",
+    clients: Sequence[Any],
+    *,
+    method: str = "fedpm-klms",
+    rounds: int = 20,
+    test: Any = None,
+    loss: "Loss | None" = None,
+    workers: int = 1,
+    folder: Path | str | None = None,
+    progress: Progress | None = None,
+    **settings: object,
+) -> Run:
+    """Train `model` on the data of `clients` with a federated method, with real bytes between clients and server.
+
+    `clients` holds one data set per client: a pair `(x, y)` of arrays or tensors, or a torch `Dataset`; `test` is
+    another. `method` is one of `klms methods`; `klms methods NAME` lists its settings, which `settings` gives by name.
+    `loss(output, y)` is cross-entropy unless given. `workers` processes train clients in parallel, with the same
+    result. With a `folder`, every round is written there, and a run that was interrupted resumes from it.
+    """
+    values = {"data": OWN, "model": OWN, "clients": len(clients), "rounds": rounds, **settings}
+    config = resolve(method, given=values)
+    federation = Federation.of(config, model, clients, test, loss=loss, threads=os.cpu_count() or 1)
+    written = None if folder is None else RunFolder.open_or_create(Path(folder), config)
+    shown = progress or (print_round if sys.stderr.isatty() else None)
+    state, ledger = execute(federation, config, local_engine(workers), folder=written, progress=shown)
+    return Run(config, federation, state, ledger)
+
+
+def print_round(config: RunConfig, record: LedgerRecord) -> None:
+    """Print one line per round to standard error."""
+    accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.4f}"
+    bits = f"{record.bits_per_parameter:.4f} bits per parameter"
+    print(f"{config.method}: round {record.round} of {config.rounds}{accuracy}, {bits}", file=sys.stderr)

@@ -1,0 +1,97 @@
+"""Settings of a run: the method's defaults, then a profile, a TOML file and given values, of which the last wins."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from klms.compressors.scheme import reasons
+from klms.errors import InvalidArgument
+from klms.methods.table import METHODS, RunConfig
+
+PROFILES = ("small", "paper")
+PRESETS: dict[str, dict[str, object]] = {
+    "paper": {"bits": 8, "target": 8.0, "memory": 0, "group": 1, "selection": "sample", "aggregate": "location"}
+}
+"""Settings of the codec by name; `paper` is the paper's own rule, to compare with what is tuned."""
+
+
+def resolve(
+    method: str,
+    *,
+    profile: str | None = None,
+    preset: str | None = None,
+    file: Path | None = None,
+    given: Mapping[str, object] | None = None,
+) -> RunConfig:
+    """Build and check the configuration of a run of `method`."""
+    check_name("method", method, METHODS)
+    values: dict[str, object] = dict(METHODS[method].defaults())
+    if profile is not None:
+        values |= profile_settings(profile, method)
+    if preset is not None:
+        check_name("preset", preset, PRESETS)
+        values |= PRESETS[preset]
+    if file is not None:
+        values |= read_toml(file, str(file))
+    values |= given or {}
+    values["method"] = method
+    for name in values:
+        check_name("setting", name, RunConfig.model_fields)
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise InvalidArgument(reasons(error)) from error
+
+
+def read_toml(file: Path, shown_as: str) -> dict[str, object]:
+    """Read a TOML file; an `InvalidArgument` says why that is impossible, calling the file `shown_as`."""
+    try:
+        return tomllib.loads(file.read_bytes().decode(errors="replace"))
+    except OSError as error:
+        raise InvalidArgument(f"{shown_as}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"{shown_as} is not TOML: {error}") from error
+
+
+def profile_settings(profile: str, method: str) -> dict[str, object]:
+    """Return what a profile sets for a method: its table `all`, then the method's own table."""
+    check_name("profile", profile, PROFILES)
+    tables = tomllib.loads(resources.files("klms.runs").joinpath("profiles", f"{profile}.toml").read_text())
+    return {**tables["all"], **tables.get(method, {})}
+
+
+def parse_options(arguments: Iterable[str]) -> dict[str, str]:
+    """Parse `--some-setting value` and `--some-setting=value` into a dictionary of settings."""
+    given: dict[str, str] = {}
+    remaining = iter(arguments)
+    for argument in remaining:
+        if not argument.startswith("--"):
+            raise InvalidArgument(f"{argument!r} is not a setting; settings look like --rounds 20")
+        option, equals, value = argument[2:].partition("=")
+        name = option.replace("-", "_")
+        check_name("setting", name, RunConfig.model_fields)
+        found = value if equals else next(remaining, None)
+        if found is None:
+            raise InvalidArgument(f"--{name.replace('_', '-')} needs a value")
+        given[name] = found
+    return given
+
+
+def to_toml(config: RunConfig) -> str:
+    """Write the whole configuration as TOML that `resolve` can read."""
+    values = config.model_dump(mode="json", exclude_none=True)
+    return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> None:
+    """Raise an `InvalidArgument` that suggests the most similar name unless `name` is known."""
+    known = list(known)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
+        raise InvalidArgument(f"there is no {what} {name!r}; {hint}")

@@ -1,0 +1,63 @@
+import pytest
+
+from klms.engine.federation import Federation
+from klms.engine.ledger import LedgerRecord
+from klms.errors import DataError, RunFolderError
+from klms.runs import execution
+from klms.runs.execution import Summary
+from klms.runs.run_folder import RunFolder
+from klms.runs.settings import resolve
+from tests.support.small_data import write_mnist
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    mnist = write_mnist(tmp_path_factory.mktemp("mnist"), train=60, test=20)
+    settings = {"clients": 2, "rounds": 3, "width": 0.2, "batch": 32, "images": 0, "data_dir": str(mnist)}
+    return resolve("fedavg", profile="small", given=settings)
+
+
+def test_a_summary_leaves_skipped_rounds_out_of_the_bitrate():
+    seconds = {"train": 6.0, "encode": 1.0, "decode": 0.5, "aggregate": 0.5, "evaluate": 9.0, "total": 10.0}
+    records = [
+        LedgerRecord(round=1, uplink_bytes=30, downlink_bytes=7, bits_per_parameter=3.0, accuracy=0.5, nll=1.0),
+        LedgerRecord(round=2, uplink_bytes=0, downlink_bytes=7, bits_per_parameter=0.0, passed_over=1.0),
+        LedgerRecord(round=3, uplink_bytes=10, downlink_bytes=7, bits_per_parameter=1.0, seconds=seconds),
+    ]
+    summary = Summary.of("fedpm", records)
+    assert summary == Summary("fedpm", 3, {"accuracy": 0.5, "nll": 1.0}, 2.0, 40, 21, 1.5 / 8, 10.0)
+    assert Summary.of("fedpm", []) == Summary("fedpm", 0, {}, 0.0, 0, 0, None, 0.0)
+
+
+def test_a_run_without_a_folder_does_the_same(config, tmp_path):
+    in_folder = execution.start(config, tmp_path / "run")
+    state, records = execution.execute(Federation.create(config), config, execution.local_engine(1))
+    folder = RunFolder(tmp_path / "run")
+    assert [one.digest for one in records] == [one.digest for one in folder.records()]
+    assert state.to_bytes(private=True) == folder.state().to_bytes(private=True)
+    assert Summary.of("fedavg", records).metrics == in_folder.metrics
+
+
+def test_a_complete_run_is_resumed_without_rounds(config, tmp_path):
+    first = execution.start(config, tmp_path / "run")
+    again = execution.start_or_resume(config, tmp_path / "run", progress=lambda _, record: pytest.fail(str(record)))
+    assert again == first
+
+
+def test_a_server_refuses_a_folder_with_other_settings(config, tmp_path):
+    execution.serve(config, tmp_path / "run", execution.local_engine(1))
+    other = config.model_copy(update={"lr": 0.5})
+    with pytest.raises(RunFolderError, match=r"different settings \(lr\)"):
+        execution.serve(other, tmp_path / "run", execution.local_engine(1))
+
+
+def test_a_folder_in_use_is_not_resumed(config, tmp_path):
+    execution.start(config, tmp_path / "run")
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(RunFolderError, match="another process"):
+        execution.resume(tmp_path / "run")
+
+
+def test_a_failure_at_the_start_leaves_no_folder(tmp_path):
+    with pytest.raises(DataError):
+        execution.start(resolve("fedavg", given={"data": "mnits"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
