@@ -39,7 +39,8 @@ def test_the_format_document_shows_the_golden_message():
 def test_the_commands_in_the_documents_exist():
     for file in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         text = file.read_text()
-        code = "\n".join(re.findall(r"```\n(.*?)```", text, re.DOTALL))
+        fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        code = "\n".join(block for language, block in fences if not language)
         for line in [*re.findall(r"^klms ([a-z].*)", code, re.MULTILINE), *re.findall(r"`klms ([a-z][^`]*)`", text)]:
             words = line.partition("#")[0].split()
             if words == ["agreement", "1"]:  # a text of the message format

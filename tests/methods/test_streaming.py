@@ -17,7 +17,7 @@ from klms import (
     aggregate_blocks,
     fixed_blocks,
 )
-from klms.compressors.block_coder import BlockCoder
+from klms.compressors.block_coder import BlockCoder, BlockLearner
 from klms.compressors.float32 import Float32
 from klms.compressors.schemes import SCHEMES
 from klms.learning.examples import Schedule
@@ -58,7 +58,7 @@ def test_merged_blocks_are_those_of_all_maps(by):
     assert len({len(blocks) for blocks in maps}) > 1
     coder = BlockCoder(D, Codec(), 5.0, 512, UpdateRule(3.0, 8.0), aggregate=by)
     side = coder.start()
-    learner = coder.learner(side)
+    learner = BlockLearner(coder, side)
     for blocks in maps:
         learner.add(Decoded(np.zeros(D, dtype=np.uint8), header(), blocks))
     after = learner.finish()
@@ -71,7 +71,7 @@ def test_merged_blocks_are_those_of_all_maps(by):
 def test_the_mean_kl_decides_on_the_next_round(kls, update):
     coder = BlockCoder(D, Codec(), 5.0, 512, UpdateRule(3.0, 8.0))
     side = {**coder.start(), "block_update": np.array(False)}
-    learner = coder.learner(side)
+    learner = BlockLearner(coder, side)
     for kl in kls:
         learner.add(Decoded(np.zeros(D, dtype=np.uint8), header(kl), adaptive_blocks(np.full(D, 0.01), 5.0)))
     after = learner.finish()

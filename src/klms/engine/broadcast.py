@@ -1,6 +1,7 @@
 """The downlink: what the server sends at the start of a round, and how a client reads it.
 
-Both engines go through these two functions, so a scheme that compresses the downlink belongs here.
+Both engines go through these two functions, so a scheme that compresses the downlink belongs here. If it loses
+anything, the server must decode with the state as clients read it: `theta` and block maps are part of `p`.
 """
 
 from klms.methods.state import State
