@@ -50,7 +50,7 @@ def test_the_commands_in_the_documents_exist():
                 assert words[0] in command.commands, f"{file.name}: klms {line}"
                 command = command.commands[words.pop(0)]
             known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-            known |= {f"--{name.replace('_', '-')}" for name in RunConfig.model_fields}
+            known |= {"--help"} | {f"--{name.replace('_', '-')}" for name in RunConfig.model_fields}
             options = {word.partition("=")[0] for word in words if word.startswith("--")}
             assert options <= known, f"{file.name}: klms {line}"
 
