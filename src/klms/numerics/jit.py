@@ -8,12 +8,14 @@ mean the same in both: float64 arithmetic without contraction (by `np.float64(x)
 unchanged) and integers that never overflow. Related arguments travel as a `NamedTuple`, so that mypy catches a swap.
 """
 
+import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core import event
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,3 +42,23 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` into every kernel that calls it. For innermost steps, where a function call is too slow."""
     return cast(Callable[P, R], numba.njit(inline="always")(function))
+
+
+class _Announcement(event.Listener):
+    """Tells a person at a terminal, once, why the first call takes long; Numba sends no event for cached kernels."""
+
+    def __init__(self) -> None:
+        self.made = False
+
+    def on_start(self, event: Any) -> None:
+        ours = event.data["dispatcher"].py_func.__module__.startswith("klms.")
+        if ours and not self.made and sys.stderr.isatty():
+            self.made = True
+            print("klms: compiling kernels, about ten seconds, once per machine", file=sys.stderr)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+announcement = _Announcement()
+event.register("numba:compile", announcement)  # type: ignore[no-untyped-call]
