@@ -84,8 +84,8 @@ def test_methods_are_listed_with_their_papers():
 
 
 def test_the_settings_of_a_method_are_listed_with_its_defaults():
-    shown = runner.invoke(app, ["methods", "klms-rotated"]).output
-    assert re.search(r"--bits +10 +\w", shown)
+    shown = runner.invoke(app, ["methods", "klms"]).output
+    assert re.search(r"--rate +1\.0 +\w", shown)
     assert "--gamma" not in shown  # a setting of other methods
     assert all(field.description for name, field in RunConfig.model_fields.items() if name != "method")
 

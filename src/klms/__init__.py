@@ -7,14 +7,19 @@ from klms.codec import *  # noqa: F403
 from klms.codec import __all__ as _codec_names
 
 if TYPE_CHECKING:
+    from klms.compression import compress, decompress
     from klms.runs.federate import Run, federate
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "federate", "theory", *_codec_names]
+__all__ = ["Run", "__version__", "compress", "decompress", "federate", "theory", *_codec_names]
 
 
 def __getattr__(name: str) -> object:
-    """Import what trains models on first use, so that `import klms` stays light."""
+    """Import on first use what takes long to import, so that `import klms` stays light."""
+    if name in ("compress", "decompress"):
+        from klms import compression
+
+        return getattr(compression, name)
     if name in ("Run", "federate"):
         from klms.runs import federate
 

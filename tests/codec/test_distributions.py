@@ -51,6 +51,17 @@ def test_thresholds_leave_every_symbol_a_chance(pair):
         assert min(np.diff(edges)) >= 1
 
 
+@given(laws())
+def test_thresholds_alone_are_the_same_p(pair):
+    q, p = pair
+    if not isinstance(p, Categorical):
+        return
+    short = Categorical.quantised(p.thresholds, p.values)
+    assert short.digest == p.digest == pickle.loads(pickle.dumps(short)).digest
+    np.testing.assert_array_equal(q.kl(short), q.kl(p))
+    np.testing.assert_allclose(short.probabilities, p.probabilities, atol=p.values.size / 65536)
+
+
 @pytest.mark.parametrize("saturated", [0.0, 1.0])
 def test_saturated_probabilities(saturated):
     sure, fair = Bernoulli([saturated]), Bernoulli([0.5])
@@ -86,6 +97,9 @@ def test_extreme_gaussians_do_not_overflow():
         (lambda: Categorical([[0.5, 0.5]], [0, 1, 2]), "values"),
         (lambda: Categorical([[0.5, 0.5]], [0, np.nan]), "values"),
         (lambda: Categorical(np.full((1, 257), 1 / 257), np.arange(257)), "probabilities"),
+        (lambda: Categorical.quantised(np.array([[1], [1]], dtype=np.uint16), [0, 1, 2]), "thresholds"),
+        (lambda: Categorical.quantised(np.array([[0], [1]], dtype=np.uint16), [0, 1, 2]), "thresholds"),
+        (lambda: Categorical.quantised(np.array([[1]], dtype=np.uint16), [0, 1, 2]), "thresholds"),
         (lambda: Gaussian([0.0], [0.0]), "std"),
         (lambda: Gaussian([0.0], [-1.0]), "std"),
         (lambda: Gaussian([0.0], [1.0, 1.0]), "std"),

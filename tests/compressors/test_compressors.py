@@ -11,8 +11,8 @@ from klms.compressors.block_coder import BlockCoder
 from klms.compressors.drive import Drive
 from klms.compressors.eden import Eden
 from klms.compressors.float32 import Float32
+from klms.compressors.klms import KLMS
 from klms.compressors.klms_gaussian import DPREC, KLMSGaussian
-from klms.compressors.klms_rotated import KLMSRotated
 from klms.compressors.layout import Layout
 from klms.compressors.mask import KLMSMask, Mask
 from klms.compressors.qsgd import KLMSQSGD, QSGD, round_up
@@ -47,7 +47,8 @@ def all_schemes():
         "klms qsgd": KLMSQSGD(LAYOUT, 256, 10.0, coder()),
         "klms gaussian": KLMSGaussian(1.0, coder()),
         "klms gaussian, fixed": KLMSGaussian(1.0, coder(fixed=100)),
-        "klms rotated": KLMSRotated(D, 0.5, 6),
+        "klms 0.1": KLMS(LAYOUT, 0.1),
+        "klms 2": KLMS(LAYOUT, 2.0),
         "dp-rec": DPREC(5.0, 0.3, coder(fixed=10)),
     }
 

@@ -6,6 +6,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ class World:
             name="mnist",
             description="a small one",
             sources={Package("npm", name, "1"): self.read for name in ("first", "second")},
-            from_folder=mnist.mnist_from_folder,
+            from_folder=partial(mnist.from_folder, "mnist", "MNIST"),
             files="the four files",
             images=Images((1, 28, 28), 10, (3, 2)),
         )

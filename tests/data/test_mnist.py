@@ -87,7 +87,7 @@ def test_a_well_compressed_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", [".", "raw", "MNIST/raw"])
 def test_mnist_is_found_in_every_spelling(tmp_path: Path, names: tuple[str, ...], suffix: str, place: str) -> None:
     train_x, train_y, test_x, test_y = files.idx_folder(tmp_path / place, names, suffix)
-    data = mnist.mnist_from_folder(tmp_path)
+    data = mnist.from_folder("mnist", "MNIST", tmp_path)
     assert np.array_equal(data.train_x[:, 0], train_x)
     assert np.array_equal(data.test_x[:, 0], test_x)
     assert data.train_y.tolist() == train_y.tolist()
@@ -98,26 +98,26 @@ def test_mnist_is_found_in_every_spelling(tmp_path: Path, names: tuple[str, ...]
 def test_fashion_mnist_has_a_folder_of_its_own(tmp_path: Path) -> None:
     files.idx_folder(tmp_path / "MNIST" / "raw")
     with pytest.raises(DataError, match="train-images-idx3-ubyte"):
-        mnist.fashion_from_folder(tmp_path)
+        mnist.from_folder("fashion-mnist", "FashionMNIST", tmp_path)
     files.idx_folder(tmp_path / "FashionMNIST" / "raw")
-    assert mnist.fashion_from_folder(tmp_path).name == "fashion-mnist"
+    assert mnist.from_folder("fashion-mnist", "FashionMNIST", tmp_path).name == "fashion-mnist"
 
 
 def test_a_missing_file_is_asked_for(tmp_path: Path) -> None:
     files.idx_folder(tmp_path)
     (tmp_path / files.MNIST_FILES[3]).unlink()
     with pytest.raises(DataError, match="t10k-labels-idx1-ubyte"):
-        mnist.mnist_from_folder(tmp_path)
+        mnist.from_folder("mnist", "MNIST", tmp_path)
 
 
 def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     files.idx_folder(tmp_path)
     (tmp_path / files.MNIST_FILES[1]).write_bytes(files.idx(files.labels(5)))
     with pytest.raises(DataError, match="6 training images"):
-        mnist.mnist_from_folder(tmp_path)
+        mnist.from_folder("mnist", "MNIST", tmp_path)
     (tmp_path / files.MNIST_FILES[1]).write_bytes(files.idx(np.full(6, 10, np.uint8)))
     with pytest.raises(DataError, match=r"\[0, 10\)"):
-        mnist.mnist_from_folder(tmp_path)
+        mnist.from_folder("mnist", "MNIST", tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

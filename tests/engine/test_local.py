@@ -44,8 +44,8 @@ def state_of(path: Path) -> bytes:
 @pytest.mark.parametrize("method", ["fedpm-klms", "qsgd-klms", "sgld-klms", "topk"])
 def test_two_workers_do_what_one_does(folder, tmp_path, method):
     settings = config(folder, method, rounds=2)
-    execution.start(settings, tmp_path / "one", workers=1)
-    execution.start(settings, tmp_path / "two", workers=2)
+    execution.start_or_resume(settings, tmp_path / "one", workers=1)
+    execution.start_or_resume(settings, tmp_path / "two", workers=2)
     assert ledger(tmp_path / "one") == ledger(tmp_path / "two")
     assert state_of(tmp_path / "one") == state_of(tmp_path / "two")
 
@@ -54,7 +54,7 @@ def test_two_workers_do_what_one_does(folder, tmp_path, method):
 def test_an_interrupted_run_resumes_as_if_it_had_not_stopped(folder, tmp_path, method):
     """Langevin methods keep a posterior average, error feedback keeps the clients' memories."""
     settings = config(folder, method, rounds=6, burn_in=1, evaluate_every=1)
-    execution.start(settings, tmp_path / "whole")
+    execution.start_or_resume(settings, tmp_path / "whole")
 
     class Stop(Exception):
         pass
@@ -67,9 +67,9 @@ def test_an_interrupted_run_resumes_as_if_it_had_not_stopped(folder, tmp_path, m
                 raise Stop
 
         with pytest.raises(Stop):
-            execution.start(settings, path, progress=interrupt)
+            execution.start_or_resume(settings, path, progress=interrupt)
         assert len(ledger(path)) == stop_after
-        execution.resume(path)
+        execution.start_or_resume(settings, path)
         assert ledger(path) == ledger(tmp_path / "whole")
         assert state_of(path) == state_of(tmp_path / "whole")
 
@@ -77,7 +77,7 @@ def test_an_interrupted_run_resumes_as_if_it_had_not_stopped(folder, tmp_path, m
 def test_a_killed_run_resumes_as_if_it_had_not_stopped(folder, tmp_path):
     """SIGKILL, whenever it comes: in the middle of a round, of a line, of a checkpoint."""
     settings = config(folder, rounds=8)
-    execution.start(settings, tmp_path / "whole")
+    execution.start_or_resume(settings, tmp_path / "whole")
     path = tmp_path / "killed"
     arguments = ["--rounds", "8", "--data-dir", str(folder)]
     for name, value in SETTINGS.items():
@@ -100,7 +100,7 @@ def test_a_killed_run_resumes_as_if_it_had_not_stopped(folder, tmp_path):
 
 def test_bytes_are_those_of_the_messages(folder, tmp_path):
     settings = config(folder, rounds=2)
-    summary = execution.start(settings, tmp_path / "run")
+    summary = execution.start_or_resume(settings, tmp_path / "run")
     records = ledger(tmp_path / "run")
     d = RunFolder(tmp_path / "run").state().shared["theta"].size
     assert summary.uplink_bytes == sum(record.uplink_bytes for record in records)
@@ -121,21 +121,19 @@ def test_the_clients_of_a_round_are_drawn_without_repetition(folder):
 
 
 def test_a_folder_is_not_overwritten(folder, tmp_path):
-    execution.start(config(folder, rounds=1), tmp_path / "run")
+    execution.start_or_resume(config(folder, rounds=1), tmp_path / "run")
     with pytest.raises(RunFolderError, match="--resume"):
-        execution.start(config(folder, rounds=1), tmp_path / "run")
+        RunFolder.check_free(tmp_path / "run")
     with pytest.raises(RunFolderError, match="not the folder of a run"):
-        execution.resume(tmp_path)
+        RunFolder(tmp_path).config()
     versions = json.loads((tmp_path / "run" / "versions.json").read_text())
     assert {"klms", "python", "numpy", "torch"} <= set(versions)
 
 
 def examples_per_class(folder: Path, path: Path, **given: object) -> np.ndarray:
     """Return the examples of every client (rows) by class (columns), as the run's folder describes them."""
-    execution.start(config(folder, "fedavg", rounds=1, **given), path)
-    description = RunFolder(path).description()
-    assert description.classes == 10
-    counts = np.array(description.split)
+    execution.start_or_resume(config(folder, "fedavg", rounds=1, **given), path)
+    counts = np.array(RunFolder(path).description().split)
     assert counts.shape == (5, 10)
     return counts
 
@@ -157,4 +155,4 @@ def test_splits_are_used(folder, tmp_path):
 
 def test_a_split_that_the_data_does_not_have(folder, tmp_path):
     with pytest.raises(InvalidArgument, match="no authors"):
-        execution.start(config(folder, rounds=1, split="natural"), tmp_path / "run")
+        execution.start_or_resume(config(folder, rounds=1, split="natural"), tmp_path / "run")

@@ -59,7 +59,7 @@ METHODS = ["fedpm", "fedpm-klms", "qsgd", "qsgd-klms", "signsgd", "signsgd-klms"
 @pytest.mark.parametrize("method", METHODS)
 def test_flower_and_the_local_engine_give_the_same_bytes(method, mnist, tmp_path):
     config = config_of(method, mnist, per_round=2)
-    execution.start(config, tmp_path / "local")
+    execution.start_or_resume(config, tmp_path / "local")
     flower = on_flower(config, tmp_path / "flower")
     ours, theirs = (list(RunFolder(tmp_path / name).records()) for name in ("local", "flower"))
     flower_only = {"seconds", "replies", "payload_bytes"}
@@ -73,7 +73,7 @@ def test_flower_and_the_local_engine_give_the_same_bytes(method, mnist, tmp_path
 
 def test_a_server_that_is_started_again_resumes_with_the_next_absolute_round(mnist, tmp_path):
     config = config_of("fedpm-klms", mnist)
-    execution.start(config, tmp_path / "whole")
+    execution.start_or_resume(config, tmp_path / "whole")
     stopped = InProcessGrid(client_app(config), 3)
     send, asked = stopped.send_and_receive, []
 

@@ -1,6 +1,7 @@
 """Our apps on real processes: Flower's simulation, and a SuperLink whose nodes, apps and server fail."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def states(*folders: Path) -> list[bytes]:
 def test_flower_s_simulation_and_the_local_engine_give_the_same_bytes(tmp_path):
     """Fifty seconds, most of them Ray's."""
     config = config_of(tmp_path, clients=3)
-    execution.start(config, tmp_path / "local")
+    execution.start_or_resume(config, tmp_path / "local")
     app, folder = app_for(tmp_path, config, min_replies=3)
     with Deployment(tmp_path / "deployment", 3, simulated=True) as deployment:
         number = deployment.submit(app, {})
@@ -88,7 +89,7 @@ def test_nodes_and_apps_fail_and_the_run_continues(tmp_path):
 
         def kill_one_in_round_2():
             if folder.rounds() == 1 and not killed:
-                deployment.kill_node(0)
+                deployment.processes["node-0"].kill()
                 killed.append(time.time())
 
         number = deployment.submit(app, {})
@@ -121,13 +122,14 @@ def test_nodes_and_apps_fail_and_the_run_continues(tmp_path):
 @pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="processes are found in /proc")
 def test_a_server_that_is_killed_resumes_with_the_next_absolute_round(tmp_path):
     config = config_of(tmp_path, clients=2, rounds=4)
-    execution.start(config, tmp_path / "whole")
+    execution.start_or_resume(config, tmp_path / "whole")
     app, folder = app_for(tmp_path, config)
     with Deployment(tmp_path / "deployment", 2) as deployment:
         first = deployment.submit(app, {})
         while folder.rounds() < 2:
             time.sleep(0.2)
-        deployment.kill_server_app()
+        (server_app_process,) = deployment.processes["superlink"].members("flwr-serverapp")
+        os.kill(server_app_process, signal.SIGKILL)
         before = list(folder.records())[:2]
         second = deployment.submit(app, {})
         assert deployment.wait(second, timeout=600) == "finished:completed", deployment.log("superlink")[-3000:]

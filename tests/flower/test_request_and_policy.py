@@ -105,15 +105,14 @@ def fitted(scheme, bits, values, to):
     return chosen.name, settings
 
 
-def test_the_default_is_the_scheme_of_least_error_within_seconds():
-    assert fitted("auto", None, {}, model(100_000))[0] == "klms-rotated"
-    assert fitted("auto", None, {}, model(1_000_000))[0] == "eden"
-    assert fitted("auto", 2.5, {}, model(100_000))[0] == "eden"
+def test_the_default_is_the_scheme_of_least_error():
+    for bits, d in ((None, 100_000), (None, 1_000_000), (4.0, 100_000), (0.1, 100_000)):
+        assert fitted("auto", bits, {}, model(d))[0] == "klms"
 
 
 @pytest.mark.parametrize("d", [2_049, 10_007, 70_000])
 @pytest.mark.parametrize("bits", [1.0, 2.0, 3.9])
-@pytest.mark.parametrize(("scheme", "values"), [("auto", {}), ("eden", {}), ("klms-rotated", {"bits": 6})])
+@pytest.mark.parametrize(("scheme", "values"), [("auto", {}), ("eden", {}), ("klms", {"effort": "fast"})])
 def test_a_payload_keeps_to_the_bits_whatever_the_padding(scheme, values, d, bits):
     made = model(d, bias=10)
     name, settings = fitted(scheme, bits, values, made)
@@ -121,13 +120,13 @@ def test_a_payload_keeps_to_the_bits_whatever_the_padding(scheme, values, d, bit
     compressor = UPDATE_SCHEMES[name].make(made.layout, settings, 1)
     message = compressor.encode(update, {}, key=SharedKey(1, 2, 3), rng=np.random.default_rng(0))
     sent = 8 * (OVERHEAD + made.head_bytes + len(message)) / made.size
-    assert 0.9 * bits < sent <= bits + 1e-9
+    assert 0.85 * bits < sent <= bits * (1 + 1e-9 if name == "eden" else 1.005)  # levels are entropy-coded
 
 
 def test_settings_are_converted_and_keep_the_defaults_of_their_scheme():
     _, settings = fitted("topk", None, {"keep": 1}, model(5000))
     assert (settings.keep, type(settings.keep)) == (1.0, float)
-    assert fitted("klms-rotated", None, {}, model(5000))[1].bits == 10
+    assert fitted("klms", None, {}, model(5000))[1].effort == "balanced"
     assert fitted("qsgd-klms", None, {}, model(5000))[1].bits == 8
 
 
@@ -137,8 +136,8 @@ def test_tiny_models_are_sent_unchanged():
 
 def test_the_bits_count_the_whole_payload():
     name, settings = fitted("auto", 1.0, {}, model(44_190, bias=236))
-    assert name == "klms-rotated"
-    assert 0.8 < settings.rate < (44_426 - 8 * (OVERHEAD + 2 + 4 * 236)) / 44_190
+    assert name == "klms"
+    assert 0.8 < settings.rate <= (44_426 - 8 * (OVERHEAD + 2 + 4 * 236)) / 44_190
     with pytest.raises(InvalidArgument, match=r"use at least 0\.1"):
         fitted("auto", 0.1, {}, model(44_190, bias=236))
 
@@ -148,14 +147,14 @@ def test_the_bits_count_the_whole_payload():
     [
         ("edan", None, {}, "did you mean 'eden'"),
         ("fedpm", None, {}, "there is no scheme 'fedpm'"),
-        ("qsgd", 1.0, {}, "rate of qsgd cannot be set: omit bits_per_parameter, or use eden or klms-rotated"),
+        ("qsgd", 1.0, {}, "rate of qsgd cannot be set: omit bits_per_parameter, or use eden or klms"),
         ("qsgd", None, {"level": 4}, "did you mean 'levels'"),
         ("qsgd", None, {"keep": 0.1}, "no setting of qsgd 'keep'"),
         ("auto", None, {"bits": 6}, "name one with scheme="),
         ("eden", None, {"rate": 1.0}, "use bits_per_parameter"),
         ("eden", 0.0, {}, "above 0"),
         ("auto", 9.0, {}, "at most 8"),
-        ("klms-rotated", 5.0, {}, "at most 4"),
+        ("klms-rotated", 5.0, {}, "is now 'klms'"),
         ("qsgd", None, {"levels": 0}, "levels: Input should be greater"),
         ("topk", None, {"keep": -1.0}, "keep: Input should be greater"),
         ("qsgd-klms", None, {"selection": "best"}, "selection"),

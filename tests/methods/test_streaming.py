@@ -90,7 +90,7 @@ def peak_bytes(method: Method, messages: list[bytes]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("scheme", ["eden", "qsgd-klms", "mask-klms"])
+@pytest.mark.parametrize("scheme", ["eden", "qsgd-klms", "mask-klms", "signsgd-klms"])
 def test_memory_does_not_grow_with_the_number_of_clients(scheme):
     """Traced and not measured at the system, where the arenas of threads are worth a megabyte or two of noise."""
     d = 300_000
@@ -109,3 +109,4 @@ def test_memory_does_not_grow_with_the_number_of_clients(scheme):
     few, many = peak_bytes(method, messages[:10]), peak_bytes(method, messages)
     assert few > 8 * d  # the sum alone
     assert abs(many - few) < 4 * d
+    assert many < 6 * 4 * d  # beyond the state before the round, in bytes of a float32 model

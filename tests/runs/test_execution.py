@@ -30,7 +30,7 @@ def test_a_summary_leaves_skipped_rounds_out_of_the_bitrate():
 
 
 def test_a_run_without_a_folder_does_the_same(config, tmp_path):
-    in_folder = execution.start(config, tmp_path / "run")
+    in_folder = execution.start_or_resume(config, tmp_path / "run")
     state, records = execution.execute(Federation.create(config), config, execution.local_engine(1))
     folder = RunFolder(tmp_path / "run")
     assert [one.digest for one in records] == [one.digest for one in folder.records()]
@@ -39,25 +39,26 @@ def test_a_run_without_a_folder_does_the_same(config, tmp_path):
 
 
 def test_a_complete_run_is_resumed_without_rounds(config, tmp_path):
-    first = execution.start(config, tmp_path / "run")
+    first = execution.start_or_resume(config, tmp_path / "run")
     again = execution.start_or_resume(config, tmp_path / "run", progress=lambda _, record: pytest.fail(str(record)))
     assert again == first
 
 
 def test_a_server_refuses_a_folder_with_other_settings(config, tmp_path):
-    execution.serve(config, tmp_path / "run", execution.local_engine(1))
+    federation, engine = Federation.create(config), execution.local_engine(1)
+    execution.serve(federation, config, tmp_path / "run", engine)
     other = config.model_copy(update={"lr": 0.5})
     with pytest.raises(RunFolderError, match=r"different settings \(lr\)"):
-        execution.serve(other, tmp_path / "run", execution.local_engine(1))
+        execution.serve(federation, other, tmp_path / "run", engine)
 
 
 def test_a_folder_in_use_is_not_resumed(config, tmp_path):
-    execution.start(config, tmp_path / "run")
+    execution.start_or_resume(config, tmp_path / "run")
     with RunFolder(tmp_path / "run").locked(), pytest.raises(RunFolderError, match="another process"):
-        execution.resume(tmp_path / "run")
+        execution.start_or_resume(config, tmp_path / "run")
 
 
 def test_a_failure_at_the_start_leaves_no_folder(tmp_path):
     with pytest.raises(DataError):
-        execution.start(resolve("fedavg", given={"data": "mnits"}), tmp_path / "run")
+        execution.start_or_resume(resolve("fedavg", given={"data": "mnits"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -135,15 +135,15 @@ def test_bounds_that_are_not_a_block_map_are_ignored(folder, bounds):
 
 
 def test_the_description(folder):
-    folder.describe({"layers": [{"name": "a", "size": 3}], "split": [[1, 2], [3, 4]], "classes": 2})
-    assert folder.description() == RunDescription((("a", 3),), ((1, 2), (3, 4)), 2)
+    folder.describe({"layers": [{"name": "a", "size": 3}], "split": [[1, 2], [3, 4]]})
+    assert folder.description() == RunDescription((("a", 3),), ((1, 2), (3, 4)))
 
 
 @pytest.mark.parametrize(
     "content",
     [
         *("", "[]", "{", '{"layers": 3}', '{"split": [[1], [1, 2]]}', '{"split": [[], []]}', '{"split": [["x"]]}'),
-        *('{"split": [[-4]]}', '{"layers": [{"name": "a", "size": -1}]}', '{"split": [[1e999]]}', '{"classes": -1}'),
+        *('{"split": [[-4]]}', '{"layers": [{"name": "a", "size": -1}]}', '{"split": [[1e999]]}'),
     ],
 )
 def test_a_description_that_makes_no_sense_is_empty(folder, content):

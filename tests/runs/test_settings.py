@@ -26,10 +26,15 @@ def test_the_last_source_wins(tmp_path):
 
 
 def test_the_defaults_of_the_method_come_first():
-    own = METHODS["klms-rotated"].defaults()
-    assert own["bits"] == 10
-    assert resolve("klms-rotated").bits == 10
-    assert resolve("klms-rotated", profile="small").bits == 8
+    own = METHODS["klms"].defaults()
+    assert own["rate"] == 1.0
+    assert resolve("klms").rate == 1.0
+    assert resolve("klms", profile="small").rate == 0.1
+
+
+def test_a_name_that_changed_is_told():
+    with pytest.raises(InvalidArgument, match="'klms-rotated' is now 'klms'"):
+        resolve("klms-rotated")
 
 
 def test_a_configuration_survives_toml(tmp_path):

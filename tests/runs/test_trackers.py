@@ -23,7 +23,7 @@ def run(path, mnist, names):
     config = resolve("fedavg", profile="small", given=SETTINGS | {"data_dir": str(mnist)})
     seen = []
     with tracked(names, path, config, lambda _, record: seen.append(record.round)) as progress:
-        execution.start(config, path, progress=progress)
+        execution.start_or_resume(config, path, progress=progress)
     assert seen == [1, 2, 3]
 
 

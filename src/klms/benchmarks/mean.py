@@ -2,25 +2,29 @@
 
 The error is `|mean(v_hat) - mean(v)|^2 / mean(|v|^2)`. No unbiased scheme of independent clients can be below
 `1 / (N (2^(2R) - 1))` at `R` bits per parameter on normal vectors (Gaussian rate-distortion theory). Bits are those of
-messages that were decoded. What is measured is listed by the schemes themselves (`operating_points`).
+messages that were decoded. What is measured is listed by the schemes themselves (`operating_points`). Beside each
+unbiased scheme stands what EDEN loses at the same measured bits.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from klms.benchmarks.updates import KINDS, real_updates
 from klms.codec import SharedKey
-from klms.compressors.base import Vector
+from klms.compressors import eden
+from klms.compressors.base import Compressor, Vector
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import InvalidArgument
 
-VECTORS = ("gaussian", "lognormal", "real")
+VECTORS = ("gaussian", "lognormal", *KINDS)
 NAMES = tuple(name for name, scheme in UPDATE_SCHEMES.items() if scheme.operating_points)
 
 
@@ -39,6 +43,9 @@ class Row:
     """Least error of any unbiased scheme at that rate, on normal vectors."""
     encode_ns: float
     """Nanoseconds per parameter on one thread."""
+    decode_ns: float
+    over_eden: float | None
+    """Error over that of EDEN at the same measured bits; None for biased schemes, and above EDEN's highest rate."""
 
 
 def make_vectors(kind: str, clients: int, d: int) -> tuple[Layout, list[Vector]]:
@@ -50,30 +57,9 @@ def make_vectors(kind: str, clients: int, d: int) -> tuple[Layout, list[Vector]]
     if kind == "lognormal":
         signs = (rng.integers(0, 2, d) * 2 - 1 for _ in range(clients))
         return layout, [(np.exp(rng.standard_normal(d)) * sign).astype(np.float32) for sign in signs]
-    if kind == "real":
-        return real_updates(clients)
+    if kind in KINDS:
+        return real_updates(kind, clients)
     raise InvalidArgument(f"vectors must be one of {', '.join(VECTORS)}; got {kind!r}")
-
-
-def real_updates(clients: int) -> tuple[Layout, list[Vector]]:
-    """Return what the clients of a FedAvg run on MNIST send after two rounds: LeNet's local updates."""
-    from klms.engine.federation import Federation
-    from klms.methods.dense import Dense
-    from klms.methods.table import RunConfig
-
-    given = {"method": "fedavg", "data": "mnist", "model": "lenet", "clients": clients, "images": 600 * clients}
-    federation = Federation.create(RunConfig.model_validate(given | {"epochs": 1, "batch": 32}))
-    method = federation.method
-    assert isinstance(method, Dense)
-    weights = method.init().vector("weights")
-    updates: list[Vector] = []
-    for number in range(1, 4):
-        updates = [
-            method.local_update(weights, federation.examples(client), method.private_rng(number, client))
-            for client in range(clients)
-        ]
-        weights = (weights + np.mean(updates, axis=0)).astype(np.float32)
-    return method.layout, updates
 
 
 def run(
@@ -87,35 +73,64 @@ def run(
                 yield measure(kind, name, point, layout, held)
 
 
+class Outcome(NamedTuple):
+    """What a compressor did to all vectors."""
+
+    bits_per_parameter: float
+    error: float
+    encode_ns: float
+    decode_ns: float
+
+
 def measure(kind: str, name: str, point: Mapping[str, Any], layout: Layout, held: Sequence[Vector]) -> Row:
-    """Encode every client's vector, decode and average them."""
+    """Measure a scheme at one of its operating points."""
     scheme = UPDATE_SCHEMES[name]
     settings = scheme.settings.checked(point)
-    compressor = scheme.make(layout, settings, 1)
-    side = compressor.start()
-    compressor.encode(held[0], side, key=SharedKey(0, 0, 0), rng=np.random.default_rng(0))  # compiles
-    bits, seconds, total = 0, 0.0, np.zeros(layout.d)
-    for client, vector in enumerate(held):
-        key = SharedKey(seed=1, round=1, client=client)
-        start = time.perf_counter()
-        message = compressor.encode(vector, side, key=key, rng=np.random.default_rng([2, client]))
-        seconds += time.perf_counter() - start
-        bits += 8 * len(message)
-        total += compressor.decode(message, side, key=key).vector
-    n = len(held)
-    truth = np.mean(held, axis=0, dtype=np.float64)
-    size = float(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in held]))
-    rate = bits / n / layout.d
+    outcome = average(scheme.make(layout, settings, 1), layout, held)
+    rate, unbiased = outcome.bits_per_parameter, scheme.unbiased(settings)
     return Row(
         vectors=kind,
         scheme=name,
-        setting=", ".join(f"{setting} {value:g}" for setting, value in point.items()),
-        unbiased=scheme.unbiased(settings),
-        bits_per_parameter=rate,
-        error=float(np.sum((total / n - truth) ** 2)) / size,
-        limit=limit(rate, n),
-        encode_ns=seconds / n / layout.d * 1e9,
+        setting=", ".join(f"{setting} {value}" for setting, value in point.items()),
+        unbiased=unbiased,
+        limit=limit(rate, len(held)),
+        over_eden=outcome.error / eden_error(rate, layout, held) if unbiased and rate <= eden.MAX_RATE else None,
+        **outcome._asdict(),
     )
+
+
+def average(compressor: Compressor, layout: Layout, held: Sequence[Vector]) -> Outcome:
+    """Encode every client's vector, decode and average them."""
+    side = compressor.start()
+    first = compressor.encode(held[0], side, key=SharedKey(0, 0, 0), rng=np.random.default_rng(0))  # compiles
+    compressor.decode(first, side, key=SharedKey(0, 0, 0))
+    bits, encoding, decoding, total = 0, 0.0, 0.0, np.zeros(layout.d)
+    for client, vector in enumerate(held):
+        key = SharedKey(seed=1, round=1, client=client)
+        times = [time.thread_time()]
+        message = compressor.encode(vector, side, key=key, rng=np.random.default_rng([2, client]))
+        times.append(time.thread_time())
+        decoded = compressor.decode(message, side, key=key).vector
+        times.append(time.thread_time())
+        encoding, decoding = encoding + times[1] - times[0], decoding + times[2] - times[1]
+        bits += 8 * len(message)
+        total += decoded
+    n = len(held)
+    truth = np.mean(held, axis=0, dtype=np.float64)
+    size = float(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in held]))
+    error = float(np.sum((total / n - truth) ** 2)) / size
+    per_parameter = 1e9 / n / layout.d
+    return Outcome(bits / n / layout.d, error, encoding * per_parameter, decoding * per_parameter)
+
+
+def eden_error(rate: float, layout: Layout, held: Sequence[Vector]) -> float:
+    """Return EDEN's error at `rate` measured bits: its headers come off the bits that it is given."""
+    given = rate
+    outcome = average(eden.Eden(layout.d, given, 1), layout, held)
+    given -= outcome.bits_per_parameter - rate
+    if given > 0:
+        outcome = average(eden.Eden(layout.d, given, 1), layout, held)
+    return outcome.error
 
 
 def limit(rate: float, clients: int) -> float:
@@ -139,14 +154,16 @@ def as_json(rows: Sequence[Row], clients: int) -> dict[str, object]:
 def markdown(results: dict[str, list[dict[str, object]]]) -> str:
     """Return a table of what to pick at a few rates."""
     rows = [Row(**row) for row in results["rows"]]  # type: ignore[arg-type]
-    lines = ["| vectors | about, bits | best unbiased | setting | bits | error | ns | EDEN's error | ns | limit |"]
-    lines.append("| --- " * 10 + "|")
-    for kind, rate in product(dict.fromkeys(row.vectors for row in rows), (0.1, 0.25, 0.5, 1, 1.5, 2)):
+    columns = ("vectors", "about, bits", "best unbiased", "setting", "bits", "error", "over EDEN's", "over the limit")
+    lines = ["| " + " | ".join((*columns, "encode, ns", "decode, ns", "next best", "its error")) + " |"]
+    lines.append("| --- " * 12 + "|")
+    for kind, rate in product(dict.fromkeys(row.vectors for row in rows), (0.02, 0.1, 0.5, 1, 2, 4)):
         row = best(rows, kind, rate)
-        eden = best([other for other in rows if other.scheme == "eden"], kind, rate)
+        other = best([other for other in rows if other.scheme != row.scheme], kind, rate)
         lines.append(
             f"| {kind} | {rate:g} | {row.scheme} | {row.setting} | {row.bits_per_parameter:.3f} | {row.error:.3g} "
-            f"| {row.encode_ns:.0f} | {eden.error:.3g} | {eden.encode_ns:.0f} | {row.limit:.3g} |"
+            f"| {row.over_eden or math.nan:.3f} | {row.error / row.limit:.2f} | {row.encode_ns:.0f} "
+            f"| {row.decode_ns:.0f} | {other.scheme} | {other.error:.3g} |"
         )
     return "\n".join(lines)
 

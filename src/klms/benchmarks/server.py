@@ -1,13 +1,15 @@
 """The bench behind `klms bench server`: time and memory to decode and aggregate the messages of many clients.
 
 The server keeps running sums, so its memory must not grow with the number of clients, and its time must be linear in
-it. Messages are made first and wait in a file, as they would in a network's buffers.
+it. Messages are made first and wait in a file, as they would in a network's buffers. Memory is what aggregation takes
+beyond the state before the round; what the compressor derives from that state, such as `p`, counts.
 """
 
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -21,6 +23,7 @@ from klms.learning.examples import Schedule
 from klms.methods.base import Method
 from klms.methods.dense import Dense
 from klms.methods.fedpm import FedPM, FedPMSettings
+from klms.methods.state import State
 
 if TYPE_CHECKING:
     from klms.learning.learner import Learner
@@ -52,9 +55,9 @@ def run(
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "messages"
             sizes = _write_messages(method, max(messages), file)
-            _aggregate(method, file, sizes[:2])  # compiles
+            _aggregate(method, method.init(), file, sizes[:2])  # compiles
             for count in messages:
-                yield _measure(name, method, file, sizes[:count])
+                yield _measure(name, _method(name, d), file, sizes[:count])
 
 
 def _method(scheme: str, d: int) -> Method:
@@ -81,8 +84,7 @@ def _write_messages(method: Method, count: int, file: Path) -> list[int]:
     return sizes
 
 
-def _aggregate(method: Method, file: Path, sizes: Sequence[int]) -> None:
-    state = method.init()
+def _aggregate(method: Method, state: State, file: Path, sizes: Sequence[int]) -> None:
     received = method.receive(state)
     with file.open("rb") as messages:
         for client, size in enumerate(sizes):
@@ -91,9 +93,10 @@ def _aggregate(method: Method, file: Path, sizes: Sequence[int]) -> None:
 
 
 def _measure(scheme: str, method: Method, file: Path, sizes: Sequence[int]) -> Row:
-    peak = peak_extra_bytes(lambda: _aggregate(method, file, sizes))
+    peak = peak_extra_bytes(partial(_aggregate, method, method.init(), file, sizes))
+    state = method.init()
     started = time.perf_counter()
-    _aggregate(method, file, sizes)
+    _aggregate(method, state, file, sizes)
     seconds = time.perf_counter() - started
     d = method.layout.d
     return Row(

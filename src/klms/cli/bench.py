@@ -1,17 +1,18 @@
 """`klms bench`: measure the codec and the compression schemes on this machine."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
-from rich.table import Table
 
 import klms
-from klms.cli.show import console, fail, need, progress, say, show_table
+from klms.cli.show import fail, need, progress, say, show_table
 
+Schemes = Annotated[list[str] | None, typer.Option(help="Measure only this scheme; may be repeated.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Row = TypeVar("Row")
 
 app = typer.Typer(help="Measure speed and error on this machine.", no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -36,65 +37,38 @@ def bench_codec(
     _check_names("family", family, bench.FAMILIES)
     if any(not 1 <= b <= klms.MAX_BITS for b in bits or ()):
         raise fail(f"--bits must be 1 to {klms.MAX_BITS}")
-    rows = []
-    with progress() as shown:
-        task = shown.add_task("measuring", total=None)
-        for row in bench.run(
-            families=family or bench.FAMILIES,
-            bits=bits or bench.BITS,
-            d=d,
-            scaling=(100_000, 1_000_000, 10_000_000) if scaling else (),
-        ):
-            rows.append(row)
-            shown.update(task, description=f"measured {row.family}, {row.bits} bits, {row.threads} threads")
+    sizes = (100_000, 1_000_000, 10_000_000) if scaling else ()
+    measured = bench.run(families=family or bench.FAMILIES, bits=bits or bench.BITS, d=d, scaling=sizes)
+    rows = _collect(measured, lambda row: f"measured {row.family}, {row.bits} bits, {row.threads} threads")
     if as_json:
         typer.echo(json.dumps(bench.as_json(rows), indent=2))
         return
-    table = Table(title=f"Codec, nanoseconds per parameter, blocks of {bench.BLOCK} parameters")
-    columns = (
-        "family",
-        "bits",
-        "memory",
-        "parameters",
-        "threads",
-        "encode",
-        "decode",
-        "NumPy",
-        "faster",
-        "extra B/param",
-    )
-    for name in columns:
-        table.add_column(name, justify="left" if name == "family" else "right")
+    cells = []
     for row in rows:
-        table.add_row(
-            row.family,
-            str(row.bits),
-            str(row.memory),
-            f"{row.d:,}",
-            str(row.threads),
-            f"{row.encode_ns:.1f}",
-            f"{row.decode_ns:.2f}",
-            "" if row.oracle_ns is None else f"{row.oracle_ns:,.0f}",
-            "" if row.speedup is None else f"{row.speedup:.0f}x",
-            "" if row.extra_bytes_per_parameter is None else f"{row.extra_bytes_per_parameter:.1f}",
-        )
-    console().print(table)
-    table = Table(title="What arrives of q - p when the KL of a block equals its bits (p = 1/2)")
-    for name in ("bits, memory", "candidates", *klms.codec.SELECTIONS):
-        table.add_column(name, justify="right")
+        what = (row.family, str(row.bits), str(row.memory), f"{row.d:,}", str(row.threads))
+        speed = (f"{row.encode_ns:.1f}", f"{row.decode_ns:.2f}")
+        compared = (_optional("{:,.0f}", row.oracle_ns), _optional("{:.0f}x", row.speedup))
+        cells.append((*what, *speed, *compared, _optional("{:.1f}", row.extra_bytes_per_parameter)))
+    timed = ("encode", "decode", "NumPy", "faster", "extra B/param")
+    columns = ("family", "bits", "memory", "parameters", "threads", *timed)
+    title = f"Codec, nanoseconds per parameter, blocks of {bench.BLOCK} parameters"
+    show_table(columns, cells, title=title, right=columns[1:])
+    survivals = []
     for b, memory in bench.TRELLISES:
         shares = (f"{bench.survived(b, memory, selection):.3f}" for selection in klms.codec.SELECTIONS)
-        table.add_row(f"{b}, {memory}", str(1 << (b + memory)), *shares)
-    console().print(table)
+        survivals.append((f"{b}, {memory}", str(1 << (b + memory)), *shares))
+    surviving = ("bits, memory", "candidates", *klms.codec.SELECTIONS)
+    title = "What arrives of q - p when the KL of a block equals its bits (p = 1/2)"
+    show_table(surviving, survivals, title=title, right=surviving)
 
 
 @app.command("mean")
 def bench_mean(
     vectors: Annotated[
         list[str] | None,
-        typer.Option(help="Kind of vectors: gaussian, lognormal or real (needs klms[learn]); may be repeated."),
+        typer.Option(help="Kind of vectors: gaussian, lognormal, lenet, conv6 or lstm (real updates); repeatable."),
     ] = None,
-    scheme: Annotated[list[str] | None, typer.Option(help="Measure only this scheme; may be repeated.")] = None,
+    scheme: Schemes = None,
     clients: Annotated[int, typer.Option(help="Number of clients whose vectors are averaged.", min=1)] = 10,
     d: Annotated[int, typer.Option(help="Number of parameters of the artificial vectors.", min=1000)] = 1 << 17,
     picture: Annotated[
@@ -107,35 +81,33 @@ def bench_mean(
     Example: `klms bench mean --vectors gaussian --picture mean.png`
     """
     from klms.benchmarks import mean as bench
+    from klms.benchmarks.updates import KINDS
     from klms.compressors.schemes import UPDATE_SCHEMES
 
     _check_names("kind of vectors", vectors, bench.VECTORS)
     _check_names("scheme", scheme, bench.NAMES)
     if picture is not None and (not picture.parent.is_dir() or picture.suffix not in (".png", ".svg", ".pdf")):
         raise fail(f"{picture} cannot be drawn: name a .png, .svg or .pdf file in an existing folder")
-    rows: list[bench.Row] = []
-    chosen = vectors or bench.VECTORS
-    if "real" in chosen:
+    chosen, schemes = vectors or bench.VECTORS, scheme or bench.NAMES
+    if set(chosen) & set(KINDS):
         need("torch", "learn")
     if picture is not None:
         need("matplotlib", "plots")
-    with progress(bar=True) as shown:
-        points = sum(len(UPDATE_SCHEMES[name].operating_points) for name in scheme or bench.NAMES)
-        task = shown.add_task("measuring", total=points * len(chosen))
-        for row in bench.run(vectors=chosen, schemes=scheme or bench.NAMES, clients=clients, d=d):
-            rows.append(row)
-            shown.update(task, advance=1, description=f"{row.vectors}: {row.scheme}, {row.setting}")
+    total = len(chosen) * sum(len(UPDATE_SCHEMES[name].operating_points) for name in schemes)
+    measured = bench.run(vectors=chosen, schemes=schemes, clients=clients, d=d)
+    rows = _collect(measured, lambda row: f"{row.vectors}: {row.scheme}, {row.setting}", total)
     if picture is not None:
         bench.draw(rows, clients, picture)
     if as_json:
         typer.echo(json.dumps(bench.as_json(rows, clients), indent=2))
         return
-    columns = ("scheme", "setting", "", "bits/parameter", "error", "limit", "error / limit", "ns/parameter")
+    columns = ("scheme", "setting", "", "bits", "error", "/ limit", "/ EDEN's", "encode, ns", "decode, ns")
     for kind in chosen:
         cells = []
         for row in (row for row in rows if row.vectors == kind):
-            errors = (f"{row.error:.4g}", f"{row.limit:.4g}", f"{row.error / row.limit:.2f}")
-            numbers = (f"{row.bits_per_parameter:.4f}", *errors, f"{row.encode_ns:.0f}")
+            eden = "" if row.over_eden is None else f"{row.over_eden:.3f}"
+            errors = (f"{row.error:.4g}", f"{row.error / row.limit:.2f}", eden)
+            numbers = (f"{row.bits_per_parameter:.4f}", *errors, f"{row.encode_ns:.0f}", f"{row.decode_ns:.0f}")
             cells.append((row.scheme, row.setting, "" if row.unbiased else "biased", *numbers))
         title = f"Average of {clients} {kind} vectors; the limit is that of unbiased schemes"
         show_table(columns, cells, title=title, right=columns[3:])
@@ -145,7 +117,7 @@ def bench_mean(
 
 @app.command("server")
 def bench_server(
-    scheme: Annotated[list[str] | None, typer.Option(help="Measure only this scheme; may be repeated.")] = None,
+    scheme: Schemes = None,
     messages: Annotated[
         list[int] | None, typer.Option(help="Messages to aggregate; may be repeated. 250, 500 and 1000 by default.")
     ] = None,
@@ -160,20 +132,15 @@ def bench_server(
     from klms.compressors.schemes import SCHEMES
 
     _check_names("scheme", scheme, SCHEMES)
-    rows: list[bench.Row] = []
-    with progress() as shown:
-        task = shown.add_task("encoding messages", total=None)
-        for row in bench.run(schemes=scheme or bench.SCHEME_NAMES, d=d, messages=messages or (250, 500, 1000)):
-            rows.append(row)
-            shown.update(task, description=f"aggregated {row.messages} messages of {row.scheme}")
+    measured = bench.run(schemes=scheme or bench.SCHEME_NAMES, d=d, messages=messages or (250, 500, 1000))
+    rows = _collect(measured, lambda row: f"aggregated {row.messages} messages of {row.scheme}")
     if as_json:
         typer.echo(json.dumps(bench.as_json(rows), indent=2))
         return
     cells = []
     for row in rows:
-        peak = "" if row.peak_models is None else f"{row.peak_models:.2f}"
-        numbers = (f"{row.bits_per_parameter:.4f}", f"{row.seconds:.2f}", f"{row.ms_per_message:.2f}", peak)
-        cells.append((row.scheme, str(row.messages), *numbers))
+        numbers = (f"{row.bits_per_parameter:.4f}", f"{row.seconds:.2f}", f"{row.ms_per_message:.2f}")
+        cells.append((row.scheme, str(row.messages), *numbers, _optional("{:.2f}", row.peak_models)))
     columns = ("scheme", "messages", "bits/parameter", "seconds", "ms/message", "peak memory, models")
     title = f"Server: {d:,} parameters; memory in units of the model's float32 size"
     show_table(columns, cells, title=title, right=columns[1:])
@@ -184,3 +151,18 @@ def _check_names(what: str, given: list[str] | None, known: Iterable[str]) -> No
 
     for name in given or ():
         check_name(what, name, known)
+
+
+def _collect(rows: Iterable[Row], describe: Callable[[Row], str], total: int | None = None) -> list[Row]:
+    """Collect the rows of a benchmark, and show what was measured last; `total` is their number, if known."""
+    collected = []
+    with progress(bar=total is not None) as shown:
+        task = shown.add_task("measuring", total=total)
+        for row in rows:
+            collected.append(row)
+            shown.update(task, advance=1, description=describe(row))
+    return collected
+
+
+def _optional(form: str, value: float | None) -> str:
+    return "" if value is None else form.format(value)

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from klms.cli.show import console, fail, progress
-from klms.errors import KLMSError
+from klms.cli.show import console, progress, say
 
 app = typer.Typer(help="Run our methods on Flower: as apps, and in a demo deployment.", no_args_is_help=True)
 
@@ -26,25 +25,21 @@ def demo(
     Payload bytes are what our messages take; wire bytes are all that passes between the SuperNodes and the SuperLink.
     Examples: `klms flower demo`, `klms flower demo --secure --rounds 10`
     """
-    screen = console()
-    screen.print("  ".join(_COLUMNS), style="bold")
+    from klms.flower import demo as demonstration
+
+    console().print("  ".join(_COLUMNS), style="bold")
     with tempfile.TemporaryDirectory() as temporary, progress() as bar:
         task = bar.add_task("fetching the data, starting a SuperLink and three SuperNodes")
-        try:
-            from klms.flower import demo as demonstration
-
-            for done in demonstration.run(out or Path(temporary), rounds=rounds, secure=secure):
-                record = done.record
-                trained = (str(record.round), f"{record.accuracy or 0.0:.4f}", str(len(record.clients)))
-                payload = (f"{record.payload_bytes or 0:,}", f"{done.bits_per_parameter:.4f}")
-                wire = (f"{done.wire.up:,}", f"{done.wire.down:,}", f"{record.seconds['total']:.1f}")
-                shown = zip(_COLUMNS, (*trained, *payload, *wire), strict=True)
-                screen.print("  ".join(value.rjust(len(name)) for name, value in shown), highlight=False)
-                following = f"round {record.round + 1} of {rounds}" if record.round < rounds else "stopping"
-                bar.update(task, description=following)
-        except KLMSError as error:
-            raise fail(str(error)) from error
-    screen.print("all processes have ended" + (f"; the run is in {out}" if out else ""), highlight=False)
+        for done in demonstration.run(out or Path(temporary), rounds=rounds, secure=secure):
+            record = done.record
+            trained = (str(record.round), f"{record.accuracy or 0.0:.4f}", str(len(record.clients)))
+            payload = (f"{record.payload_bytes or 0:,}", f"{done.bits_per_parameter:.4f}")
+            wire = (f"{done.wire.up:,}", f"{done.wire.down:,}", f"{record.seconds['total']:.1f}")
+            shown = zip(_COLUMNS, (*trained, *payload, *wire), strict=True)
+            say("  ".join(value.rjust(len(name)) for name, value in shown))
+            following = f"round {record.round + 1} of {rounds}" if record.round < rounds else "stopping"
+            bar.update(task, description=following)
+    say("all processes have ended" + (f"; the run is in {out}" if out else ""))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -59,14 +54,11 @@ def new(
 
     Examples: `klms flower new app`, `klms flower new app --own --method qsgd-klms --clients 20 --rounds 100`
     """
-    try:
-        from klms.flower import template_app
-        from klms.flower.settings import ServerSettings
-        from klms.runs.settings import parse_options, resolve
+    from klms.flower import template_app
+    from klms.flower.settings import ServerSettings
+    from klms.runs.settings import parse_options, resolve
 
-        config = resolve(method, profile=profile, given=parse_options(context.args))
-        template_app.create(folder, config, ServerSettings(), own=own)
-    except KLMSError as error:
-        raise fail(str(error)) from error
+    config = resolve(method, profile=profile, given=parse_options(context.args))
+    template_app.create(folder, config, ServerSettings(), own=own)
     edit = f"edit {folder}/klms_app/task.py, then " if own else ""
-    console().print(f"{folder}: {edit}run it in simulation with `flwr run {folder}`; see its README", highlight=False)
+    say(f"{folder}: {edit}run it in simulation with `flwr run {folder}`; see its README")

@@ -23,7 +23,9 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:  # click ends quietly when nobody reads the output
             raise
-        except (KLMSError, OSError) as error:
+        except OSError as error:
+            raise fail(f"{error.filename}: {error.strerror}" if error.filename else error) from error
+        except KLMSError as error:
             raise fail(error) from error
 
 
@@ -67,8 +69,8 @@ def inspect(
     """
     try:
         info = klms.inspect(file.read_bytes())
-    except (KLMSError, OSError) as error:
-        raise fail(f"{file}: {getattr(error, 'strerror', error)}") from error
+    except KLMSError as error:
+        raise fail(f"{file}: {error}") from error
     fields = dataclasses.asdict(info) | {"tag": info.tag.hex(), "bits_per_parameter": info.bits_per_parameter}
     if as_json:
         typer.echo(json.dumps(fields, indent=2))

@@ -29,10 +29,7 @@ def report(
             typer.echo(f"{what}: {remark.name}: {remark.why}", err=True)
     if not made.sections:
         raise fail(f"there is no run to report in {', '.join(map(str, runs))}")
-    try:
-        write(made, out)
-    except OSError as error:
-        raise fail(f"{error.filename}: {error.strerror}") from error
+    write(made, out)
     say(f"{made.runs} runs in {out / 'index.html'}")
 
 

@@ -33,10 +33,7 @@ class Distribution(ABC):
     """A distribution over independent coordinates. Instances are immutable."""
 
     family: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def d(self) -> int: ...
+    d: int
 
     @abstractmethod
     def kl(self, p: Self) -> Float64:
@@ -58,12 +55,13 @@ class Distribution(ABC):
 class Discrete(Distribution):
     """A distribution over a small alphabet at each coordinate. Symbol `a` stands for `values[a]`."""
 
-    probabilities: Float32  # one row per symbol; the last may be missing: it is 1 minus the others
     values: Values
 
-    @property
-    def d(self) -> int:
-        return int(self.probabilities.shape[1])
+    @cached_property
+    def probabilities(self) -> Float32:
+        """One row per symbol; the last may be missing: it is 1 minus the others."""
+        cumulated = self.thresholds / np.float32(65536)
+        return frozen(np.diff(cumulated, axis=0, prepend=np.float32(0), append=np.float32(1)))
 
     @cached_property
     def thresholds(self) -> UInt16:
@@ -98,7 +96,7 @@ class Bernoulli(Discrete):
         vector = _vector("probability", probability)
         if vector.min() < 0 or vector.max() > 1:
             raise InvalidArgument("probability must be in [0, 1]")
-        self.probabilities = frozen(vector.reshape(1, -1))
+        self.d, self.probabilities = vector.size, frozen(vector.reshape(1, -1))
 
     def __reduce__(self) -> tuple[type["Bernoulli"], tuple[Float32]]:
         return Bernoulli, (self.probability,)
@@ -125,14 +123,25 @@ class Categorical(Discrete):
             raise InvalidArgument("probabilities must be a table with one row per coordinate and one column per value")
         if not 2 <= table.shape[1] <= MAX_ALPHABET:
             raise InvalidArgument(f"probabilities must have 2 to {MAX_ALPHABET} columns, got {table.shape[1]}")
-        self.values = frozen(_vector("values", values) + np.float32(0))  # adding 0 turns -0 into +0, as for Gaussian
+        self.values = frozen(_vector("values", values))
         if self.values.size != table.shape[1]:
             raise InvalidArgument(f"values must have one entry per column of probabilities ({table.shape[1]})")
         rows = np.empty(table.shape[::-1], dtype=np.float32)
         fault = _normalise(table if table.dtype in (np.float32, np.float64) else table.astype(np.float64), rows)
         if fault:
             raise InvalidArgument("probabilities must " + ("be in [0, 1]" if fault == 1 else "sum to 1 in every row"))
-        self.probabilities = frozen(rows)
+        self.d, self.probabilities = len(table), frozen(rows)
+
+    @classmethod
+    def quantised(cls, thresholds: UInt16, values: npt.ArrayLike) -> "Categorical":
+        """Return the law with these thresholds, which become read-only: as `p` it takes less memory."""
+        law = cls.__new__(cls)
+        law.d, law.values, law.thresholds = thresholds.shape[1], frozen(_vector("values", values)), frozen(thresholds)
+        if len(thresholds) != law.values.size - 1:
+            raise InvalidArgument(f"thresholds must have one row per value but the last ({law.values.size - 1})")
+        if not (thresholds[0] > 0).all() or not (thresholds[1:] > thresholds[:-1]).all():
+            raise InvalidArgument("thresholds must be positive and increase from row to row")
+        return law
 
     def __reduce__(self) -> tuple[type["Categorical"], tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]]:
         return Categorical, (self.probabilities.T, self.values)
@@ -153,9 +162,9 @@ class Gaussian(Distribution):
     family = "gaussian"
 
     def __init__(self, mean: npt.ArrayLike, std: npt.ArrayLike) -> None:
-        # Adding 0 turns -0 into +0: equal parameters must have equal digests.
-        self.mean: Float32 = frozen(_vector("mean", mean) + np.float32(0))
+        self.mean: Float32 = frozen(_vector("mean", mean))
         spread = np.asarray(std, dtype=np.float64)
+        self.d = self.mean.size
         self.std: Float32 = frozen(_vector("std", np.full(self.d, spread) if spread.ndim == 0 else spread))
         if self.std.size != self.d:
             raise InvalidArgument(f"std must be a number or have {self.d} entries like mean, got {self.std.size}")
@@ -166,10 +175,6 @@ class Gaussian(Distribution):
 
     def __reduce__(self) -> tuple[type["Gaussian"], tuple[Float32, Float32]]:
         return Gaussian, (self.mean, self.std)
-
-    @property
-    def d(self) -> int:
-        return int(self.mean.size)
 
     def kl(self, p: Self) -> Float64:
         self.check_same_family(p)
@@ -201,6 +206,7 @@ def _vector(name: str, values: npt.ArrayLike) -> Float32:
         raise InvalidArgument(f"{name} must be a non-empty vector, got shape {array.shape}")
     if not np.isfinite(array).all():
         raise InvalidArgument(f"{name} must be finite")
+    array += 0  # turns -0 into +0: equal parameters must have equal digests
     return array
 
 

@@ -48,11 +48,16 @@ class Compressor(ABC):
         return SideLearner(side)
 
 
+def largest_entry(vector: npt.NDArray[np.generic]) -> float:
+    """Return the largest magnitude in a vector, without a copy of it."""
+    return max(-float(vector.min(initial=0)), float(vector.max(initial=0)))
+
+
 def check_update(update: Vector, d: int) -> Vector:
     """Return `update` if a decoder would accept it: `d` finite entries of reasonable size."""
     if update.shape != (d,):
         raise InvalidArgument(f"the update has shape {update.shape}, but the scheme is for {d} parameters")
-    if not np.abs(update).max(initial=0.0) <= LARGEST_ENTRY:  # false for NaN, too
+    if not largest_entry(update) <= LARGEST_ENTRY:  # false for NaN, too
         raise TrainingDiverged(
             f"the update is not finite or has entries above {LARGEST_ENTRY:g}: training diverged; "
             "lower the learning rate"
@@ -62,6 +67,6 @@ def check_update(update: Vector, d: int) -> Vector:
 
 def check_decoded(decoded: Decoded) -> Decoded:
     """Return `decoded` unless one of its entries could outweigh all other clients."""
-    if not np.abs(decoded.vector).max(initial=0) <= LARGEST_ENTRY:
+    if not largest_entry(decoded.vector) <= LARGEST_ENTRY:
         raise CorruptMessage(f"a decoded entry is above {LARGEST_ENTRY:g} or not a number")
     return decoded

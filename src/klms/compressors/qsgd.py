@@ -8,7 +8,7 @@ towards its expected frequency in the bucket, so that no symbol has probability 
 Gaussian update the expected share of non-zero entries in a bucket of `n` is `sqrt(2 / (pi n))`.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,7 @@ from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.errors import CorruptMessage
-from klms.numerics.jit import Float32, Float64, Int64
+from klms.numerics.jit import Float32, Float64, Int64, kernel
 
 _NUMBER = 3
 
@@ -100,6 +100,7 @@ SCHEME = Scheme(
 
 
 VALUES = (-1.0, 0.0, 1.0)
+_PIECE = 1 << 14
 _MOST_RESCALED = 4.0
 _SMALLEST_NORM = 6e-6  # float16 is within 1 % from here on
 
@@ -164,8 +165,8 @@ class KLMSQSGD(BlockCompressor):
         norms = np.array(decoded.header.scalars, dtype=np.float32)
         if (norms < 0).any():
             raise CorruptMessage("a norm is negative")
-        scaled = decoded.vector * np.repeat(norms, np.diff(self.bounds))
-        return replace(decoded, vector=scaled.astype(np.float32, copy=False))
+        _scale(decoded.vector, norms, self.bounds)
+        return decoded
 
     def learner(self, side: Side) -> SideLearner:
         return _FrequencyLearner(self, side)
@@ -174,10 +175,22 @@ class KLMSQSGD(BlockCompressor):
         return self._p(side["counts"], lambda counts: self._smoothed(side))
 
     def _smoothed(self, side: Side) -> Categorical:
-        sizes = np.diff(self.bounds)
-        each = np.repeat(np.minimum(np.sqrt(2 / (np.pi * sizes)), 0.9) / 2, sizes)
-        minus, plus = (side["counts"].astype(np.float64) + self.prior * each) / (int(side["count_of"]) + self.prior)
-        return Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES)
+        """Return `p`, computed in pieces: all of it in float64 would be larger than everything else in the server."""
+        expected = np.minimum(np.sqrt(2 / (np.pi * np.diff(self.bounds))), 0.9) / 2
+        thresholds = np.empty((2, self.layout.d), dtype=np.uint16)
+        for start in range(0, self.layout.d, _PIECE):
+            piece = slice(start, min(start + _PIECE, self.layout.d))
+            each = expected[np.searchsorted(self.bounds, np.arange(piece.start, piece.stop), side="right") - 1]
+            counts = side["counts"][:, piece].astype(np.float64)
+            minus, plus = (counts + self.prior * each) / (int(side["count_of"]) + self.prior)
+            thresholds[:, piece] = Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES).thresholds
+        return Categorical.quantised(thresholds, VALUES)
+
+
+@kernel
+def _scale(vector: Sample, norms: Float32, bounds: Int64) -> None:
+    for b in range(norms.size):
+        vector[bounds[b] : bounds[b + 1]] *= norms[b]
 
 
 class _FrequencyLearner(BlockLearner):

@@ -70,12 +70,12 @@ class Rotation:
     def apply(self, vector: Float32, key: SharedKey) -> Float32:
         out = np.zeros(self.padded, dtype=np.float32)
         out[: self.d] = vector
-        over(self.bounds, self.threads, _rotate, out, key.words(), False)
+        over(self.bounds, self.threads, rotate, out, key.words(), False)
         return out
 
     def undo(self, rotated: Float32, key: SharedKey) -> Float32:
         """Return the vector whose rotation `rotated` is; `rotated` is overwritten."""
-        over(self.bounds, self.threads, _rotate, rotated, key.words(), True)
+        over(self.bounds, self.threads, rotate, rotated, key.words(), True)
         return rotated[: self.d]
 
     def sums(self, values: npt.NDArray[np.floating]) -> Float64:
@@ -88,14 +88,15 @@ class Rotation:
 
 
 @kernel
-def _rotate(first: int, end: int, bounds: Int64, x: Float32, key: UInt64, backward: bool) -> None:
+def rotate(first: int, end: int, bounds: Int64, x: Float32, key: UInt64, backward: bool) -> None:
+    """Rotate some pieces in place, or undo it."""
     for n in range(first, end):
         piece = x[bounds[n] : bounds[n + 1]]
         if not backward:
             _flip(piece, bounds[n], _FIRST_SIGNS, key)
-        _transform(piece)
+        walsh_hadamard(piece)
         _flip(piece, bounds[n], _SECOND_SIGNS, key)
-        _transform(piece)
+        walsh_hadamard(piece)
         if backward:
             _flip(piece, bounds[n], _FIRST_SIGNS, key)
         piece *= np.float32(1 / piece.size)
@@ -116,13 +117,13 @@ def _flip(piece: Float32, place: int, stream: int, key: UInt64) -> None:
 
 
 @kernel
-def _transform(x: Float32) -> None:
+def walsh_hadamard(x: Float32) -> None:
     """Transform in place, unscaled: parts that fit the innermost cache first, then the levels that join them."""
     part = min(_IN_CACHE, x.size)
     for start in range(0, x.size, part):
         inner = x[start : start + part]
-        _join(inner, _eights(inner))
-    _join(x, part)
+        join_parts(inner, _eights(inner))
+    join_parts(x, part)
 
 
 @kernel
@@ -141,7 +142,7 @@ def _eights(x: Float32) -> int:
 
 
 @kernel
-def _join(x: Float32, half: int) -> None:
+def join_parts(x: Float32, half: int) -> None:
     """Do the levels above parts of size `half`, two at a time: half the memory traffic."""
     while 2 * half < x.size:
         for g in range(0, x.size, 4 * half):

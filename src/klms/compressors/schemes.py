@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from klms.compressors import drive, eden, float32, klms_rotated, mask, qsgd, sign, terngrad, topk
+from klms.compressors import drive, eden, float32, klms, mask, qsgd, sign, terngrad, topk
 from klms.compressors.scheme import Scheme
 
-_FILES = (float32, mask, qsgd, sign, terngrad, drive, eden, klms_rotated, topk)
+_FILES = (float32, mask, qsgd, sign, terngrad, drive, eden, klms, topk)
 
 SCHEMES: dict[str, Scheme[Any]] = {
     scheme.name: scheme for file in _FILES for scheme in vars(file).values() if isinstance(scheme, Scheme)
 }
+RENAMED = {"klms-rotated": "klms"}
 UPDATE_SCHEMES = {name: scheme for name, scheme in SCHEMES.items() if scheme.codes == "updates"}
 """Schemes for the difference between two models, as FedAvg and Flower apps send it."""

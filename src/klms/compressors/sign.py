@@ -98,7 +98,9 @@ class KLMSSign(BlockCompressor):
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
         decoded = self.coder.decode(message, self.coin, side, key)
-        return replace(decoded, vector=decoded.vector.astype(np.float32) * 2 - 1)
+        signs = decoded.vector * np.float32(2)
+        signs -= 1
+        return replace(decoded, vector=signs)
 
     @cached_property
     def coin(self) -> Bernoulli:

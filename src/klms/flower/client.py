@@ -81,14 +81,21 @@ def client_app(
     return app
 
 
+def federation_of(
+    config: RunConfig, model: "Callable[[], nn.Module] | None", loss: Any, test: Any = None, threads: int = 1
+) -> Federation:
+    """Return the federation of a run, without clients if the model is the user's own."""
+    if model is None:
+        return Federation.create(config, threads)
+    from klms.learning.network import built_with_seed
+
+    return Federation.of(config, built_with_seed(model, config.seed), {}, test, loss=loss, threads=threads)
+
+
 # A process of Flower's simulation plays many clients. The cache is not inside `client_app`, since Ray pickles the app.
 @lru_cache(maxsize=4)
 def _federation(config: RunConfig, model: "Callable[[], nn.Module] | None", loss: Any) -> Federation:
-    if model is None:
-        return Federation.create(config)
-    from klms.learning.network import built_with_seed
-
-    return Federation.of(config, built_with_seed(model, config.seed), {}, loss=loss)
+    return federation_of(config, model, loss)
 
 
 def _client(context: Context) -> int:

@@ -19,9 +19,7 @@ log = logging.getLogger("flwr")
 
 AUTO = "auto"
 DEFAULT_BITS = 1.0
-_LOW_RATE, _HIGH_RATE = "klms-rotated", "eden"  # what `auto` chooses from: the smallest errors in `klms bench mean`
-_HIGH_RATE_FROM = 2.0  # bits per parameter
-_LOW_RATE_SIZE = 250_000  # parameters: searching candidates takes 2 microseconds per parameter, EDEN 25 nanoseconds
+_BEST = "klms"  # what `auto` means: the least error of all unbiased schemes at every rate in `klms bench mean`
 _TINY = 1024  # parameters: four kilobytes are not worth a scheme
 _LEAST_RATE = 0.005
 
@@ -42,7 +40,7 @@ class CompressionPolicy:
     def of(cls, scheme: str, bits: float | None, values: Mapping[str, object]) -> "CompressionPolicy":
         """Check what the user asked for."""
         check_name("scheme", scheme, [AUTO, *UPDATE_SCHEMES])
-        chosen = UPDATE_SCHEMES[_HIGH_RATE if scheme == AUTO else scheme]
+        chosen = UPDATE_SCHEMES[_BEST if scheme == AUTO else scheme]
         if chosen.takes_rate:
             if "rate" in values:
                 raise InvalidArgument("use bits_per_parameter, which counts the whole payload, instead of rate")
@@ -80,8 +78,7 @@ class CompressionPolicy:
             return UPDATE_SCHEMES["float32"], UPDATE_SCHEMES["float32"].settings()
         room = bits * model.size - 8 * (OVERHEAD + model.head_bytes)
         rate, update = room / d, np.random.default_rng(0).standard_normal(d).astype(np.float32)
-        best = _LOW_RATE if rate < _HIGH_RATE_FROM and d <= _LOW_RATE_SIZE else _HIGH_RATE
-        scheme: Scheme[Settings] = UPDATE_SCHEMES[best if self.scheme == AUTO else self.scheme]
+        scheme: Scheme[Settings] = UPDATE_SCHEMES[_BEST if self.scheme == AUTO else self.scheme]
 
         def settings() -> Settings:
             return scheme.settings.checked({**self.values, "rate": min(max(rate, _LEAST_RATE), scheme.max_rate)})

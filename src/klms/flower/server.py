@@ -21,7 +21,7 @@ from klms.engine.federation import OWN, Federation
 from klms.engine.ledger import LedgerRecord
 from klms.engine.rounds import Memory, RoundResult, rounds
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
-from klms.flower.client import CLIENT, METRICS, ROUND, SECONDS, STATE
+from klms.flower.client import CLIENT, METRICS, ROUND, SECONDS, STATE, federation_of
 from klms.flower.frame import CAUSES, METHOD, MessageFrame, cause_of, cause_of_failure, fingerprint, read_frame
 from klms.flower.request import PAYLOAD, RECORD
 from klms.flower.settings import ServerSettings, run_config, server_settings
@@ -61,13 +61,9 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         chosen = config or run_config(context.run_config)
         own = settings or server_settings(context.run_config)
-        federation = None
-        if model is not None and test is not None:
-            from klms.learning.network import built_with_seed
-
+        if model is not None:
             chosen = chosen.model_copy(update={"model": OWN, "data": OWN})
-            network, threads = built_with_seed(model, chosen.seed), os.cpu_count() or 1
-            federation = Federation.of(chosen, network, {}, test(), loss=loss, threads=threads)
+        federation = federation_of(chosen, model, loss, test and test(), threads=os.cpu_count() or 1)
 
         def engine(federation: Federation, config: RunConfig, state: State) -> Iterator[RoundResult]:
             if state.round:
@@ -75,7 +71,7 @@ def server_app(
             clients = FlowerClients(grid, own, len(federation.method.layout.names), state.round)
             return rounds(federation, config, state, clients)
 
-        summary = serve(chosen, Path(own.run_folder).expanduser(), engine, federation=federation, progress=_show)
+        summary = serve(federation, chosen, Path(own.run_folder).expanduser(), engine, progress=_show)
         log.info("klms: %s, %d rounds, %s", summary.method, summary.rounds, summary.metrics)
 
     return app

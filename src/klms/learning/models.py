@@ -1,6 +1,7 @@
 """The paper's models (appendix E). Norms use the statistics of the batch at hand, so a model is its parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -9,20 +10,12 @@ from torch.nn import functional
 
 from klms.errors import InvalidArgument
 
-MODELS = ("lenet", "conv4", "conv6", "resnet18", "lstm")
-
 
 def build(name: str, shape: Sequence[int], classes: int, width: float = 1.0) -> nn.Module:
     """A model for inputs of `shape` (channels, height, width; or the length of a text)."""
-    if name == "lenet":
-        return LeNet(shape, classes, width)
-    if name in ("conv4", "conv6"):
-        return conv(2 if name == "conv4" else 3, shape, classes, width)
-    if name == "resnet18":
-        return ResNet18(shape, classes, width)
-    if name == "lstm":
-        return NextWord(classes, embedding=round(96 * width), hidden=round(192 * width))
-    raise InvalidArgument(f"model must be one of {', '.join(MODELS)}; got {name!r}")
+    if name not in MODELS:
+        raise InvalidArgument(f"model must be one of {', '.join(MODELS)}; got {name!r}")
+    return MODELS[name](shape, classes, width)
 
 
 class LeNet(nn.Module):
@@ -102,8 +95,9 @@ class NextWord(nn.Module):
     The cell is written out: torch's own keeps references to its weights, past which masks could not be applied.
     """
 
-    def __init__(self, vocabulary: int, embedding: int, hidden: int) -> None:
+    def __init__(self, shape: Sequence[int], vocabulary: int, width: float) -> None:
         super().__init__()
+        embedding, hidden = round(96 * width), round(192 * width)
         self.embedding = nn.Embedding(vocabulary, embedding)
         self.from_input = nn.Linear(embedding, 4 * hidden)
         self.from_state = nn.Linear(hidden, 4 * hidden, bias=False)
@@ -124,3 +118,12 @@ class NextWord(nn.Module):
             states.append(state)
         scores: Tensor = self.output(torch.stack(states, dim=1)).transpose(1, 2)
         return scores
+
+
+MODELS: dict[str, Callable[[Sequence[int], int, float], nn.Module]] = {
+    "lenet": LeNet,
+    "conv4": partial(conv, 2),
+    "conv6": partial(conv, 3),
+    "resnet18": ResNet18,
+    "lstm": NextWord,
+}

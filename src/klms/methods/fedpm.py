@@ -23,7 +23,7 @@ from klms.compressors.schemes import SCHEMES
 from klms.learning.examples import Examples, Schedule
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
 from klms.methods.entry import MethodEntry, Setup
-from klms.methods.state import State
+from klms.methods.state import Arrays, State
 
 PRIOR = 1.0  # lambda_0 of the Beta prior
 AVERAGED_MASKS = 5
@@ -54,8 +54,7 @@ class FedPM(Method):
         return self.learner.network.signed_constants(self.seed, self.settings.gain)
 
     def init(self) -> State:
-        ones = np.full(self.layout.d, PRIOR, dtype=np.float32)
-        return State(0, {"theta": self.first_theta(), **self.compressor.start()}, {"alpha": ones, "beta": ones})
+        return State(0, {"theta": self.first_theta(), **self.compressor.start()})
 
     def first_theta(self) -> Vector:
         return np.full(self.layout.d, 0.5, dtype=np.float32)
@@ -74,12 +73,14 @@ class FedPM(Method):
         return Upload(client, message, clock.seconds, measurements=measurements)
 
     def aggregate(self, state: State, received: Received) -> Outcome:
-        fresh, margin = state.round % self.settings.reset == 0, self.settings.margin
-        before = [np.full(1, PRIOR) if fresh else state.kept(name) for name in ("alpha", "beta")]
+        reset, margin = self.settings.reset, self.settings.margin
+        before = [np.full(1, PRIOR) if state.round % reset == 0 else state.kept(name) for name in ("alpha", "beta")]
         alpha = received.total  # the sum of this round's masks, reused in place
         alpha += before[0]
         both = float(before[0][0] + before[1][0]) + received.count  # alpha + beta, the same everywhere
-        kept = {"alpha": alpha.astype(np.float32), "beta": (both - alpha).astype(np.float32)}
+        kept: Arrays = {}
+        if (state.round + 1) % reset:  # the next round does not start from the prior
+            kept = {"alpha": alpha.astype(np.float32), "beta": both - alpha[:1]}
         alpha -= 1
         alpha /= both - 2
         theta = np.clip(alpha, margin, 1 - margin, out=alpha).astype(np.float32)

@@ -27,15 +27,18 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
 UInt16 = npt.NDArray[np.uint16]
+UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` on first use, and cache the result on disk if a cache folder is writable."""
+    # Without checks for division by zero, loops with divisions vectorise; nobody calls kernels from C.
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     try:
-        compiled = numba.njit(cache=True, nogil=True)(function)
+        compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # "no locator available": neither the package's folder nor the user's cache is writable
-        compiled = numba.njit(nogil=True)(function)
+        compiled = numba.njit(**options)(function)
     return cast(Callable[P, R], compiled)
 
 
@@ -54,7 +57,7 @@ class _Announcement(event.Listener):
         ours = event.data["dispatcher"].py_func.__module__.startswith("klms.")
         if ours and not self.made and sys.stderr.isatty():
             self.made = True
-            print("klms: compiling kernels, about ten seconds, once per machine", file=sys.stderr)
+            print("klms: compiling kernels, less than ten seconds, once per machine", file=sys.stderr)
 
     def on_end(self, event: Any) -> None:
         pass

@@ -15,7 +15,8 @@ call with index `stream + n div 8`. These are all the streams, with the most cal
 | `WINDOW_STREAM` | 2^30 | 2^29 | codec: one per block |
 | `G_STREAM` | 2^31 | < 2^18 | codec: 16 per row of the table of generators |
 | `ROTATION_STREAMS` | 3 * 2^30 and 2^28 further | < 2^26 each | compressors: one sign bit per padded coordinate |
-| `SUBSET_STREAM` | 3 * 2^30 + 2 * 2^28 | < 2^29 | compressors: which coordinates of a piece are coded |
+| `SUBSET_STREAM` | 3 * 2^30 + 2 * 2^28 | < 2^28 | compressors: which coordinates of a piece are coded |
+| `DITHER_STREAM` | 3 * 2^30 + 3 * 2^28 | < 2^28 | compressors: one dither per outlier |
 """
 
 import sys
@@ -35,6 +36,7 @@ WINDOW_STREAM = 1 << 30
 G_STREAM = 1 << 31
 ROTATION_STREAMS = (3 << 30, (3 << 30) + (1 << 28))
 SUBSET_STREAM = (3 << 30) + (2 << 28)
+DITHER_STREAM = (3 << 30) + (3 << 28)
 
 _MULTIPLIER_0 = np.uint64(0xD2511F53)
 _MULTIPLIER_1 = np.uint64(0xCD9E8D57)

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from klms.report.groups import Style
 
@@ -42,10 +41,13 @@ class Series:
 class Figure(ABC):
     """Base class of all kinds of figures."""
 
-    kind: ClassVar[str]
     id: str
     title: str
     caption: str
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__.lower()
 
     @abstractmethod
     def table(self) -> Iterator[Line]:
@@ -56,7 +58,6 @@ class Figure(ABC):
 class Curves(Figure):
     """Points in the plane, joined by lines or not."""
 
-    kind: ClassVar[str] = "curves"
     x: Axis
     y: Axis
     series: tuple[Series, ...]
@@ -68,8 +69,8 @@ class Curves(Figure):
 
 
 @dataclass(frozen=True)
-class HeatPanel:
-    """One number per row and column."""
+class Panel:
+    """One number per row and column; in bars, a row is a category and a column a part of its stack."""
 
     name: str
     rows: tuple[str, ...]
@@ -81,10 +82,9 @@ class HeatPanel:
 class Heat(Figure):
     """Numbers as colours, shown one panel at a time."""
 
-    kind: ClassVar[str] = "heat"
     x: Axis
     unit: str
-    panels: tuple[HeatPanel, ...]
+    panels: tuple[Panel, ...]
 
     def table(self) -> Iterator[Line]:
         yield ("panel", "row", self.x.label, self.unit)
@@ -110,7 +110,6 @@ class StepPanel:
 class Steps(Figure):
     """A piecewise constant function, shown one panel at a time."""
 
-    kind: ClassVar[str] = "steps"
     x: Axis
     y: Axis
     panels: tuple[StepPanel, ...]
@@ -123,28 +122,18 @@ class Steps(Figure):
 
 
 @dataclass(frozen=True)
-class BarPanel:
-    """One stack per category; each of its numbers belongs to one part."""
-
-    name: str
-    categories: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
 class Bars(Figure):
     """Stacked bars, shown one panel at a time."""
 
-    kind: ClassVar[str] = "bars"
     axis: Axis
     """The quantity that the lengths of the bars show."""
     categories: str
-    parts: tuple[str, ...]
-    panels: tuple[BarPanel, ...]
+    panels: tuple[Panel, ...]
+    """All have the same parts."""
     horizontal: bool
 
     def table(self) -> Iterator[Line]:
-        yield ("panel", self.categories, *self.parts)
+        yield ("panel", self.categories, *self.panels[0].columns)
         for panel in self.panels:
-            for category, values in zip(panel.categories, panel.values, strict=True):
+            for category, values in zip(panel.rows, panel.values, strict=True):
                 yield (panel.name, category, *values)

@@ -7,7 +7,7 @@ from itertools import accumulate, takewhile
 
 from klms.engine.ledger import WORK_PHASES, LedgerRecord, seconds_by_phase
 from klms.report.collect import Run, text
-from klms.report.figures import Axis, BarPanel, Bars, Curves, Figure, Heat, HeatPanel, Point, Series, StepPanel, Steps
+from klms.report.figures import Axis, Bars, Curves, Figure, Heat, Panel, Point, Series, StepPanel, Steps
 from klms.report.groups import Group, Task
 from klms.report.table import accuracy, mean_and_deviation, reported
 
@@ -121,7 +121,7 @@ def _by_round(runs: Sequence[Run], value: Value) -> list[Point]:
     return points
 
 
-def _layers(group: Group) -> HeatPanel | None:
+def _layers(group: Group) -> Panel | None:
     matrices = [rows for run in group.runs if (rows := _kl_by_layer(run))]
     if not matrices or len({len(rows[0]) for rows in matrices}) > 1:
         return None
@@ -135,7 +135,7 @@ def _layers(group: Group) -> HeatPanel | None:
     columns = tuple(str(start + 1) if end == start + 1 else f"{start + 1} to {end}" for start, end in parts)
     if len(names) != count:
         names = tuple(f"layer {layer + 1}" for layer in range(count))
-    return HeatPanel(group.name, names, columns, values)
+    return Panel(group.name, names, columns, values)
 
 
 def _kl_by_layer(run: Run) -> list[tuple[float, ...]]:
@@ -174,8 +174,8 @@ def _phases(task: Task) -> Bars | None:
         return None
     caption = "Seconds per round, averaged over all rounds."
     caption += " Training and encoding are summed over the clients of a round."
-    axis, panels = Axis("seconds per round"), (BarPanel("", tuple(rows), tuple(rows.values())),)
-    return Bars("phases", "Time by phase", caption, axis, "method", PHASES, panels, horizontal=True)
+    axis, panel = Axis("seconds per round"), Panel("", tuple(rows), PHASES, tuple(rows.values()))
+    return Bars("phases", "Time by phase", caption, axis, "method", (panel,), horizontal=True)
 
 
 def _split(task: Task) -> Bars | None:
@@ -184,11 +184,11 @@ def _split(task: Task) -> Bars | None:
     if not splits:
         return None
     classes = len(next(iter(splits.values()))[0])
+    parts = tuple(f"class {index}" for index in range(classes)) if classes > 1 else ("examples",)
     panels = tuple(
-        BarPanel(f"seed {seed}", tuple(map(str, range(len(split)))), tuple(tuple(map(float, row)) for row in split))
+        Panel(f"seed {seed}", tuple(map(str, range(len(split)))), parts, tuple(tuple(map(float, row)) for row in split))
         for seed, split in sorted(splits.items(), key=lambda item: (len(item[0]), item[0]))
         if len(split[0]) == classes
     )
-    parts = tuple(f"class {index}" for index in range(classes)) if classes > 1 else ("examples",)
     caption = "Training examples of each client" + (", by class." if classes > 1 else ".")
-    return Bars("split", "Data of the clients", caption, Axis("examples"), "client", parts, panels, horizontal=False)
+    return Bars("split", "Data of the clients", caption, Axis("examples"), "client", panels, horizontal=False)

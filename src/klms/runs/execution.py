@@ -61,42 +61,28 @@ def summarise(folder: RunFolder) -> Summary:
     return Summary.of(folder.config().method, list(folder.records()))
 
 
-def start(
-    config: RunConfig, path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None
-) -> Summary:
-    """Start a run in `path` on the local engine. The codec uses `threads` in this process, all cores by default."""
-    RunFolder.check_free(path)
-    return start_or_resume(config, path, workers=workers, threads=threads, progress=progress)
-
-
-def resume(path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None) -> Summary:
-    """Resume the run in `path` from its last checkpoint; its bytes are those of a run that never stopped."""
-    return start_or_resume(RunFolder(path).config(), path, workers=workers, threads=threads, progress=progress)
-
-
 def start_or_resume(
     config: RunConfig, path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None
 ) -> Summary:
-    """Resume the run in `path` with its own settings; if there is none, start one."""
+    """Resume the run in `path` with its own settings, or start one there, on the local engine.
+
+    The bytes of a resumed run are those of a run that never stopped. The codec uses `threads` in this process, all
+    cores by default.
+    """
     if RunFolder(path).exists():
         config = RunFolder(path).config()
+    federation = Federation.create(config, threads or os.cpu_count() or 1)
     # The folder is made last, so that a failure leaves none behind.
-    return serve(config, path, local_engine(workers), federation=_federation(config, threads), progress=progress)
+    return serve(federation, config, path, local_engine(workers), progress=progress)
 
 
 def serve(
-    config: RunConfig,
-    path: Path,
-    engine: Engine,
-    *,
-    federation: Federation | None = None,
-    progress: Progress | None = None,
+    federation: Federation, config: RunConfig, path: Path, engine: Engine, *, progress: Progress | None = None
 ) -> Summary:
     """Start or resume a run whose clients another engine runs by `config`, with which the folder must agree."""
-    federation = federation or _federation(config, None)
     folder = RunFolder.open_or_create(path, config)
-    execute(federation, config, engine, folder=folder, progress=progress)
-    return summarise(folder)
+    _, records = execute(federation, config, engine, folder=folder, progress=progress)
+    return Summary.of(config.method, records)
 
 
 def execute(
@@ -128,7 +114,3 @@ def execute(
             if folder:
                 folder.write_table()
     return state, records
-
-
-def _federation(config: RunConfig, threads: int | None) -> Federation:
-    return Federation.create(config, threads or os.cpu_count() or 1)

@@ -10,22 +10,18 @@ import io
 import json
 import os
 import platform
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, Self
+from typing import IO, Literal, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 import klms
 from klms.engine.ledger import LedgerRecord
-from klms.errors import CorruptMessage, InvalidArgument, RunFolderError
+from klms.errors import InvalidArgument, RunFolderError
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 from klms.runs.settings import read_toml, resolve, to_toml
@@ -34,11 +30,6 @@ CONFIG, VERSIONS, METRICS, CHECKPOINT = "config.toml", "versions.json", "metrics
 DESCRIPTION, TABLE, LOCK = "run.json", "metrics.csv", "lock"
 
 _PACKAGES = ("numpy", "numba", "constriction", "torch")
-_DAMAGED = (
-    *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, RuntimeError, SyntaxError),
-    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, CorruptMessage),
-)
-"""What numpy raises for a damaged archive, depending on where the damage is."""
 
 fcntl: ModuleType | None
 try:
@@ -60,7 +51,6 @@ class RunDescription(NamedTuple):
     layers: tuple[Layer, ...] = ()
     split: tuple[tuple[int, ...], ...] = ()
     """Examples per class, for each client."""
-    classes: int = 0
 
 
 class RunFolder:
@@ -142,7 +132,6 @@ class RunFolder:
             found = json.loads((self.path / DESCRIPTION).read_bytes())
             layers = tuple(Layer(str(layer["name"]), int(layer["size"])) for layer in found.get("layers", []))
             split = tuple(tuple(int(examples) for examples in client) for client in found.get("split", []))
-            classes = int(found.get("classes", 0))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return RunDescription()
         if any(layer.size < 0 for layer in layers):
@@ -150,7 +139,7 @@ class RunFolder:
         widths = {len(client) for client in split}
         if len(widths) > 1 or 0 in widths or any(examples < 0 for client in split for examples in client):
             split = ()
-        return RunDescription(layers, split, max(0, classes))
+        return RunDescription(layers, split)
 
     def read_ledger(self) -> tuple[list[LedgerRecord], str]:
         """Return the records of rounds 1, 2, ... up to the first damaged line, and a note on what is left out.
@@ -169,12 +158,9 @@ class RunFolder:
 
     def checkpointed(self) -> int:
         """Return the round of the checkpoint; 0 if there is none."""
-        try:
-            return int(self._stored("round"))
-        except FileNotFoundError:
-            return 0
-        except _DAMAGED as error:
-            raise self._damaged_checkpoint() from error
+        with suppress(FileNotFoundError), self._checkpoint() as file, np.load(file, allow_pickle=False) as stored:
+            return int(stored["round"])
+        return 0
 
     def state(self) -> State | None:
         """Return the state to resume from; None before the first round is complete."""
@@ -185,16 +171,15 @@ class RunFolder:
         if len(records) < reached:
             reason = f" ({note})" if note else ""
             raise RunFolderError(f"{self.path} has lost lines of {METRICS}{reason}: delete the folder and run it again")
-        try:
-            return State.from_bytes((self.path / CHECKPOINT).read_bytes())
-        except _DAMAGED as error:
-            raise self._damaged_checkpoint() from error
+        with self._checkpoint() as file:
+            return State.from_bytes(file.read())
 
     def block_bounds(self) -> list[int]:
         """Return the bounds of the checkpoint's blocks, from 0 to the number of parameters; empty if it has none."""
         try:
-            bounds = self._stored("shared.block_bounds")
-        except _DAMAGED:
+            with self._checkpoint() as file, np.load(file, allow_pickle=False) as stored:
+                bounds = np.asarray(stored["shared.block_bounds"])
+        except (FileNotFoundError, RunFolderError):
             return []
         valid = bounds.dtype.kind in "iu" and bounds.ndim == 1 and bounds.size >= 2
         return bounds.tolist() if valid and bounds[0] == 0 and np.all(np.diff(bounds) > 0) else []
@@ -239,13 +224,16 @@ class RunFolder:
             good.append((line, record))
         return good, ""
 
-    def _stored(self, name: str) -> npt.NDArray[Any]:
-        """Read one array of the checkpoint; one of the errors in `_DAMAGED` is raised if that is impossible."""
-        with (self.path / CHECKPOINT).open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return np.asarray(stored[name])
-
-    def _damaged_checkpoint(self) -> RunFolderError:
-        return RunFolderError(f"{self.path / CHECKPOINT} is damaged: delete {self.path} and run it again")
+    @contextmanager
+    def _checkpoint(self) -> Iterator[IO[bytes]]:
+        """Open the checkpoint; a `RunFolderError` is raised for damage, `FileNotFoundError` where there is none."""
+        try:
+            with (self.path / CHECKPOINT).open("rb") as file:
+                yield file
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # NumPy's reader raises almost any kind, depending on where the damage is
+            raise RunFolderError(f"{self.path / CHECKPOINT} is damaged: delete {self.path} and run it again") from error
 
 
 def _versions() -> dict[str, str]:

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from klms.compressors.scheme import reasons
+from klms.compressors.schemes import RENAMED
 from klms.errors import InvalidArgument
 from klms.methods.table import METHODS, RunConfig
 
@@ -42,10 +40,7 @@ def resolve(
     values["method"] = method
     for name in values:
         check_name("setting", name, RunConfig.model_fields)
-    try:
-        return RunConfig.model_validate(values)
-    except ValidationError as error:
-        raise InvalidArgument(reasons(error)) from error
+    return RunConfig.checked(values)
 
 
 def read_toml(file: Path, shown_as: str) -> dict[str, object]:
@@ -92,6 +87,8 @@ def check_name(what: str, name: str, known: Iterable[str]) -> None:
     """Raise an `InvalidArgument` that suggests the most similar name unless `name` is known."""
     known = list(known)
     if name not in known:
+        if name in RENAMED:
+            raise InvalidArgument(f"{name!r} is now {RENAMED[name]!r}, which has less error at every rate")
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
         raise InvalidArgument(f"there is no {what} {name!r}; {hint}")

@@ -6,10 +6,10 @@ a resumed run logs the rounds that it adds.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from klms.engine.ledger import LedgerRecord
 from klms.errors import MissingExtra
@@ -17,68 +17,55 @@ from klms.methods.table import RunConfig
 from klms.runs.execution import Progress
 from klms.runs.settings import check_name
 
-
-class Tracker(Protocol):
-    """A service or a program that shows a run."""
-
-    def log(self, round_: int, numbers: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
+Log = Callable[[int, Mapping[str, float]], None]
+"""Shows the numbers of a round."""
 
 
-class TensorBoard:
+@contextmanager
+def tensorboard(folder: Path, config: RunConfig) -> Iterator[Log]:
     """Event files in `RUN/tensorboard`."""
+    with closing(_module("torch.utils.tensorboard").SummaryWriter(str(folder / "tensorboard"))) as writer:
+        writer.add_text("config", config.model_dump_json())
 
-    def __init__(self, folder: Path, config: RunConfig) -> None:
-        self._writer = _module("torch.utils.tensorboard").SummaryWriter(str(folder / "tensorboard"))
-        self._writer.add_text("config", config.model_dump_json())
+        def log(number: int, numbers: Mapping[str, float]) -> None:
+            for name, value in numbers.items():
+                writer.add_scalar(name, value, number)
 
-    def log(self, round_: int, numbers: Mapping[str, float]) -> None:
-        for name, value in numbers.items():
-            self._writer.add_scalar(name, value, round_)
-
-    def close(self) -> None:
-        self._writer.close()
+        yield log
 
 
-class WandB:
+@contextmanager
+def wandb(folder: Path, config: RunConfig) -> Iterator[Log]:
     """A run of the project `klms`; settings such as WANDB_MODE=offline apply."""
-
-    def __init__(self, folder: Path, config: RunConfig) -> None:
-        self._run = _module("wandb").init(
-            project="klms",
-            name=folder.name,
-            id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16],  # so that a resumed run is continued
-            dir=str(folder),
-            config=config.model_dump(mode="json"),
-            resume="allow",
-        )
-
-    def log(self, round_: int, numbers: Mapping[str, float]) -> None:
-        self._run.log(dict(numbers), step=round_)
-
-    def close(self) -> None:
-        self._run.finish()
+    run = _module("wandb").init(
+        project="klms",
+        name=folder.name,
+        id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16],  # so that a resumed run is continued
+        dir=str(folder),
+        config=config.model_dump(mode="json"),
+        resume="allow",
+    )
+    try:
+        yield lambda number, numbers: run.log(dict(numbers), step=number)
+    finally:
+        run.finish()
 
 
-class MLflow:
+@contextmanager
+def mlflow(folder: Path, config: RunConfig) -> Iterator[Log]:
     """A run of the experiment `klms` on the server that MLFLOW_TRACKING_URI names."""
-
-    def __init__(self, folder: Path, config: RunConfig) -> None:
-        self._mlflow = _module("mlflow")
-        self._mlflow.set_experiment("klms")
-        self._mlflow.start_run(run_name=folder.name)
-        self._mlflow.log_params(config.model_dump(mode="json"))
-
-    def log(self, round_: int, numbers: Mapping[str, float]) -> None:
-        self._mlflow.log_metrics(dict(numbers), step=round_)
-
-    def close(self) -> None:
-        self._mlflow.end_run()
+    client = _module("mlflow")
+    client.set_experiment("klms")
+    client.start_run(run_name=folder.name)
+    client.log_params(config.model_dump(mode="json"))
+    try:
+        yield lambda number, numbers: client.log_metrics(dict(numbers), step=number)
+    finally:
+        client.end_run()
 
 
-_Make = Callable[[Path, RunConfig], Tracker]
-TRACKERS: dict[str, _Make] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
+_Open = Callable[[Path, RunConfig], AbstractContextManager[Log]]
+TRACKERS: dict[str, _Open] = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
 
 
 @contextmanager
@@ -87,11 +74,11 @@ def tracked(names: Sequence[str], folder: Path, config: RunConfig, progress: Pro
     for name in names:
         check_name("tracker", name, TRACKERS)
     with ExitStack() as stack:
-        trackers = [stack.enter_context(closing(TRACKERS[name](folder, config))) for name in names]
+        logs = [stack.enter_context(TRACKERS[name](folder, config)) for name in names]
 
         def log_and_report(config: RunConfig, record: LedgerRecord) -> None:
-            for tracker in trackers:
-                tracker.log(record.round, record.numbers())
+            for log in logs:
+                log(record.round, record.numbers())
             progress(config, record)
 
         yield log_and_report

@@ -1,7 +1,5 @@
 """A Flower deployment on this machine, and the runs on it."""
 
-import os
-import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +48,7 @@ class Deployment:
             return self._enter()
 
     def _enter(self) -> Self:
-        self._processes: dict[str, Process] = {}
+        self.processes: dict[str, Process] = {}  # by the names of their folders
         with ExitStack() as stack:
             stack.enter_context(closing(Guard(f"{self._mark}/")))
             port, *node_ports = free_ports(1 + len(self._nodes))
@@ -131,21 +129,9 @@ class Deployment:
     def stop(self, run_id: int) -> None:
         self._ask("stop", str(run_id))
 
-    def kill_node(self, n: int) -> None:
-        """Kill a SuperNode and the ClientApp it may be running. The SuperLink notices after about a minute."""
-        self._processes[self._nodes[n]].kill()
-
-    def kill_server_app(self) -> None:
-        """Kill the process of the running ServerApp."""
-        pids = self._processes[SUPERLINK].members("flwr-serverapp")
-        if not pids:
-            raise DeploymentFailed("No ServerApp is running: wait until the status of its run is `running`.")
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-
     def log(self, name: str) -> str:
         """Return what a process (`superlink`, `node-0`, `node-1`, ...) and its apps have written."""
-        return self._processes[name].log()
+        return self.processes[name].log()
 
     def wire(self) -> WireBytes:
         """Return the bytes between the SuperNodes and the SuperLink so far."""
@@ -153,7 +139,7 @@ class Deployment:
 
     def _start(self, folder: Path, command: Sequence[str]) -> None:
         mark = f"{self._mark}/{folder.name}/"
-        self._processes[folder.name] = Process(command, folder, environment(folder / "home"), mark)
+        self.processes[folder.name] = Process(command, folder, environment(folder / "home"), mark)
 
     def _ask(self, *words: str) -> dict[str, Any]:
         return commands.ask(self._folder / "cli", f"{self._mark}/cli/", self._timeout, *words)
@@ -176,7 +162,7 @@ class Deployment:
 
     def _check(self, names: Sequence[str], when: str) -> None:
         for name in names:
-            if not self._processes[name].running:
+            if not self.processes[name].running:
                 raise self._failure(name, f"{name} ended {when}")
 
     def _failure(self, name: str, what: str) -> DeploymentFailed:
@@ -185,7 +171,7 @@ class Deployment:
 
     def _end(self) -> None:
         """End the SuperNodes first, all at once, so that they can still sign off from the SuperLink."""
-        for name in self._processes.keys() - {SUPERLINK}:
-            self._processes[name].terminate()
-        for process in reversed(self._processes.values()):
+        for name in self.processes.keys() - {SUPERLINK}:
+            self.processes[name].terminate()
+        for process in reversed(self.processes.values()):
             process.stop()

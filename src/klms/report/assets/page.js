@@ -37,8 +37,8 @@ function drawFigure(task, figure, csv) {
     if (figure.kind === 'curves') {
       entries = seriesEntries(figure).filter(({ members }) => members.some((series) => !hidden.has(series.name)))
         .map((entry) => [entry.label, symbol(entry.shown, figure.joined)]);
-    } else if (figure.kind === 'bars' && hasLegend(figure)) {
-      entries = figure.parts.map((part, index) => [part, partSymbol(index, figure.parts.length)]).filter(([part]) => !hidden.has(part));
+    } else if (figure.kind === 'bars' && hasLegend(panel)) {
+      entries = panel.columns.map((part, index) => [part, partSymbol(index, panel.columns.length)]).filter(([part]) => !hidden.has(part));
     }
     const title = `${figure.title}: ${[panel && panel.name, task.title].filter(Boolean).join('; ')}`;
     save(`${task.slug}-${figure.id}.svg`, svgFile(title, draw(FILE_WIDTH), entries));
@@ -53,7 +53,7 @@ function drawFigure(task, figure, csv) {
     svg.setAttribute('aria-label', `${figure.title}. ${figure.caption} Arrow keys move from point to point.`);
     plot.replaceChildren(svg);
     const made = figure.kind === 'curves' ? curvesLegend(figure, view, plot, redraw)
-      : figure.kind === 'bars' ? barsLegend(figure, hidden, redraw) : null;
+      : figure.kind === 'bars' ? barsLegend(figure, panel, hidden, redraw) : null;
     legend.replaceChildren(...(made ? [made] : []));
     if (focused) refocus(focused, legend);
   }

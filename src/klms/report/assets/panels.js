@@ -97,17 +97,17 @@ function partFill(index, count) {
 }
 
 function drawBars(figure, panel, width, hidden) {
-  const shownParts = figure.parts.map((part) => !hidden.has(part));
+  const shownParts = panel.columns.map((part) => !hidden.has(part));
   const sums = panel.values.map((values) => values.reduce((sum, value, index) => sum + (shownParts[index] ? value : 0), 0));
   return figure.horizontal ? horizontalBars(figure, panel, width, shownParts, sums) : verticalBars(figure, panel, width, shownParts, sums);
 }
 
 function horizontalBars(figure, panel, width, on, sums) {
   const above = width < 560;
-  const letters = Math.min(Math.max(...panel.categories.map((name) => name.length)), above ? Math.floor(width / 7) : 36);
+  const letters = Math.min(Math.max(...panel.rows.map((name) => name.length)), above ? Math.floor(width / 7) : 36);
   const left = above ? 4 : letters * 6.5 + 12;
   const step = above ? 36 : 24;
-  const bottom = 6 + panel.categories.length * step;
+  const bottom = 6 + panel.rows.length * step;
   const height = bottom + 38;
   const x = scale(sums, left, width - 14, { zero: true, count: width < 420 ? 4 : 7 });
   const svg = s('svg', { height, viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: 'img' });
@@ -117,17 +117,17 @@ function horizontalBars(figure, panel, width, on, sums) {
   }
   svg.append(s('text', { x: (left + width) / 2, y: height - 3, 'text-anchor': 'middle' }, figure.axis.label));
   const targets = [];
-  panel.categories.forEach((name, row) => {
+  panel.rows.forEach((name, row) => {
     const top = 6 + row * step + (above ? 17 : 4);
     const text = above ? { x: left, y: top - 4 } : { x: left - 8, y: top + 12, 'text-anchor': 'end' };
     svg.append(s('text', { class: 'name', ...text }, cut(name, letters), s('title', null, name)));
     let sum = 0;
-    figure.parts.forEach((part, index) => {
+    panel.columns.forEach((part, index) => {
       const value = panel.values[row][index];
       if (!on[index] || !value) return;
       const box = { x: x(sum), y: top, width: x(sum + value) - x(sum), height: 16 };
       sum += value;
-      svg.append(s('rect', { ...box, ...partFill(index, figure.parts.length), 'data-part': part }));
+      svg.append(s('rect', { ...box, ...partFill(index, panel.columns.length), 'data-part': part }));
       const lines = [`${part} ${shown(value, 3)}`, `total ${shown(sums[row], 3)}`];
       targets.push({ x: box.x + box.width / 2, y: top + 8, box, title: name, lines });
     });
@@ -138,7 +138,7 @@ function horizontalBars(figure, panel, width, on, sums) {
 
 function verticalBars(figure, panel, width, on, sums) {
   const height = Math.round(Math.max(250, Math.min(370, width * 0.62)));
-  const count = panel.categories.length;
+  const count = panel.rows.length;
   const { svg, y, left, right, bottom } = frame(width, height, [], [0, ...sums], { label: figure.categories }, figure.axis, { zero: true });
   svg.querySelectorAll('line.grid').forEach((line) => line.getAttribute('x1') === line.getAttribute('x2') && line.remove());
   svg.querySelectorAll('text').forEach((text) => Number(text.getAttribute('y')) === bottom + 16 && text.remove());
@@ -146,19 +146,19 @@ function verticalBars(figure, panel, width, on, sums) {
   const bar = Math.max(1, Math.min(38, wide * 0.78));
   const targets = [];
   let free = -Infinity;
-  panel.categories.forEach((name, index) => {
+  panel.rows.forEach((name, index) => {
     const middle = left + (index + 0.5) * wide;
     if (middle - name.length * 3.4 > free) {
       free = middle + name.length * 3.4 + 6;
       svg.append(s('text', { x: middle, y: bottom + 16, 'text-anchor': 'middle' }, name));
     }
     let sum = 0;
-    figure.parts.forEach((part, k) => {
+    panel.columns.forEach((part, k) => {
       const value = panel.values[index][k];
       if (!on[k] || !value) return;
       const box = { x: middle - bar / 2, y: y(sum + value), width: bar, height: y(sum) - y(sum + value) };
       sum += value;
-      svg.append(s('rect', { ...box, ...partFill(k, figure.parts.length), 'data-part': part }));
+      svg.append(s('rect', { ...box, ...partFill(k, panel.columns.length), 'data-part': part }));
       const lines = [`${part}: ${shown(value)}`, `total ${shown(sums[index])}`];
       targets.push({ x: middle, y: box.y + box.height / 2, box, title: `${figure.categories} ${name}`, lines });
     });
@@ -168,12 +168,12 @@ function verticalBars(figure, panel, width, on, sums) {
 }
 
 const partSymbol = (index, count) => s('g', null, s('rect', { x: 5, width: 12, height: 12, rx: 3, ...partFill(index, count) }));
-const hasLegend = (figure) => figure.parts.length > 1 && figure.parts.length <= 20;
+const hasLegend = (panel) => panel.columns.length > 1 && panel.columns.length <= 20;
 
-function barsLegend(figure, hidden, redraw) {
-  if (!hasLegend(figure)) return null;
+function barsLegend(figure, panel, hidden, redraw) {
+  if (!hasLegend(panel)) return null;
   const box = h('div', { class: 'legend', role: 'group', 'aria-label': 'Parts' });
-  figure.parts.forEach((part, index) => {
+  panel.columns.forEach((part, index) => {
     box.append(h('button', {
       type: 'button',
       'aria-pressed': String(!hidden.has(part)),
@@ -182,7 +182,7 @@ function barsLegend(figure, hidden, redraw) {
         if (!hidden.delete(part)) hidden.add(part);
         redraw();
       },
-    }, icon('5 0 12 12', partSymbol(index, figure.parts.length)), part));
+    }, icon('5 0 12 12', partSymbol(index, panel.columns.length)), part));
   });
   return box;
 }

@@ -1,0 +1,327 @@
+"""The few largest entries of an update, sent by themselves, so that the rotation does not smear them over all others.
+
+An outlier is an entry whose magnitude is at least its group's threshold. Positions are gaps;
+magnitudes above the threshold are quantised with a step that all groups share, with a subtractive dither from the
+shared key, which makes them unbiased. An adaptive coder writes both (`adaptive_bits.py`).
+
+Which pay is a search over a histogram of magnitudes. Let a group of `n` entries have a rest of mean square `s^2` that
+is coded at `r` bits each, with error `n s^2 / (4^r - 1)`. At the price of `theta 2 ln 2` per bit, that rate is best
+where `u = 4^r` solves `theta (u - 1)^2 = s^2 u`, and a step `D` with `D^2 / 12 = theta`. The thresholds with the least
+sum of error and price are chosen at every `theta`, and the `theta` at which all fits into the bits that are there.
+
+A sparse group may do without the rotation, which gives every zero a share of the error: then each entry `v` below the
+threshold `t` is rounded to `t` with probability `|v| / t`, else to 0, with error `|v| (t - |v|)`, as in QSGD. The
+decoder sees no difference.
+
+The section: its length without this number (u32) and the step (u16); for each group the number of outliers (u32) and,
+if there are any, the threshold (u16); then, coded, for each outlier its gap, its sign and its magnitude.
+"""
+
+import math
+import struct
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from klms.codec import SharedKey
+from klms.compressors.adaptive_bits import Coder, code_bit, code_number, finish, new_coder, start
+from klms.errors import CorruptMessage
+from klms.numerics.jit import Float32, Float64, Int64, kernel
+from klms.numerics.philox import DITHER_STREAM, buffer_size, words
+
+_BINS = 1024  # by the upper 10 of 31 bits of the magnitude as a float32: four to an octave
+_NOTHING = _BINS - 1  # the bin of numbers that are none
+_TRIED = 72  # thresholds, from the largest entry downwards: 18 octaves
+_MANTISSA = 21
+_LOSS = 1.25  # error of the rest over the least possible one, about
+_SEARCH_STEPS = 20
+_ATTEMPTS = 4
+_ACCURACY = 0.005  # of the bits of outliers, relative to all bits
+_EXTREMES = 1e-12, 1e3  # of theta, relative to the squared norm
+_MAX_MAGNITUDE = 1 << 24  # in steps
+_HEAD = struct.Struct("<IH")
+_COUNT = struct.Struct("<I")
+_THRESHOLD = struct.Struct("<H")
+
+
+class Plan(NamedTuple):
+    """What the search found."""
+
+    thresholds: Int64  # bin of each group's threshold; `_NOTHING` where none is sent apart
+    rounded: npt.NDArray[np.bool_]  # whether a group's other entries are rounded at random
+    step: float
+    bits: Float64  # of the outliers of each group, about
+
+
+class Found(NamedTuple):
+    """What is sent apart of a group."""
+
+    threshold: int
+    rounded: bool
+    places: Int64
+    values: Float32
+
+
+@kernel
+def _histogram(x: Float32, counts: Float64, sums: Float64, squares: Float64) -> None:
+    for i in range(x.size):
+        magnitude = abs(x[i])
+        if magnitude > 0:
+            number = _bin(magnitude)
+            counts[number] += 1
+            sums[number] += np.float64(magnitude)
+            squares[number] += np.float64(magnitude) * np.float64(magnitude)
+
+
+@kernel
+def _bin(magnitude: Float32) -> int:
+    return int(np.float32(magnitude).view(np.int32)) >> _MANTISSA
+
+
+def _edge(number: int) -> np.float32:
+    """Return the smallest magnitude in a bin."""
+    return np.float32(np.array([number << _MANTISSA], dtype=np.int32).view(np.float32)[0])
+
+
+def take(
+    gathered: Float32, bounds: Int64, sizes: Int64, bits: float, key: SharedKey, rng: np.random.Generator
+) -> bytes:
+    """Remove from the vector what is better sent apart, and return the section that holds it; empty if nothing is.
+
+    `bits` is what there is for the whole vector. What an outlier costs is estimated at first, and known after coding.
+    """
+    histograms, seed = _histograms(gathered, bounds), int(rng.integers(1, 1 << 31))
+    costs, section, taken = np.ones(sizes.size), b"", list[Found]()
+    for _ in range(_ATTEMPTS):
+        plan = _search(histograms, sizes, bits, costs)
+        found = [
+            Found(threshold, bool(rounded), *_extract(part, threshold, _edge(threshold), bool(rounded), seed + group))
+            for group, (part, threshold, rounded) in enumerate(
+                zip(_groups(gathered, bounds), plan.thresholds.tolist(), plan.rounded, strict=True)
+            )
+        ]
+        written, used = _write(found, plan.step, key)
+        excess, tolerated = float(np.sum(used - plan.bits)), max(_ACCURACY * bits, 64)
+        if excess < tolerated:
+            section, taken = written, found
+        if abs(excess) < tolerated:
+            break
+        costs = np.where(plan.bits > 0, costs * used / np.maximum(plan.bits, 1), costs)
+    if not any(group.places.size for group in taken):
+        return b""
+    for part, group in zip(_groups(gathered, bounds), taken, strict=True):
+        part[... if group.rounded else group.places] = 0
+    return section
+
+
+def _groups(gathered: Float32, bounds: Int64) -> list[Float32]:
+    return [gathered[a:b] for a, b in pairwise(bounds.tolist())]
+
+
+def _histograms(gathered: Float32, bounds: Int64) -> Float64:
+    """Return the number of entries, their sum and their squares, by group and bin."""
+    table = np.zeros((3, bounds.size - 1, _BINS))
+    for group, part in enumerate(_groups(gathered, bounds)):
+        _histogram(part, *table[:, group])
+    return table
+
+
+def _search(table: Float64, sizes: Int64, bits: float, costs: Float64) -> Plan:
+    """Return what pays with `bits` bits if the outliers of a group take `costs` times the estimate."""
+    if not table[0].any():
+        return Plan(np.full(sizes.size, _NOTHING), np.zeros(sizes.size, dtype=np.bool_), 1.0, np.zeros(sizes.size))
+    top = int(np.flatnonzero(table[0].any(axis=0))[-1])
+    tried = np.arange(top + 1, max(top + 1 - _TRIED, 0), -1)
+    above = np.cumsum(table[:, :, ::-1], axis=2)[:, :, ::-1]
+    above = np.pad(above, ((0, 0), (0, 0), (0, 1)))[:, :, tried]
+    below = np.maximum(table.sum(axis=2)[:, :, None] - above, 0)
+    edges = (tried << _MANTISSA).astype(np.int32).view(np.float32).astype(np.float64)
+    choices = Choices(sizes, above, below, edges)
+    low, high = _EXTREMES[0] * float(below[2].max()) / int(sizes.sum()), _EXTREMES[1] * float(below[2].max())
+    best, apart = np.empty(sizes.size, dtype=np.int64), np.empty(sizes.size)
+    for _ in range(_SEARCH_STEPS):
+        theta = math.sqrt(low * high)
+        low, high = (theta, high) if _choose(choices, theta, costs, best, apart) > bits else (low, theta)
+    _choose(choices, high, costs, best, apart)
+    thresholds = np.where(best > 0, tried[best % tried.size], _NOTHING)
+    return Plan(thresholds, best >= tried.size, math.sqrt(12 * high), apart)
+
+
+class Choices(NamedTuple):
+    """What a group may choose from: a threshold (an edge of a bin, the first of which nothing exceeds), twice.
+
+    In the second half, what is below the threshold is rounded at random.
+    """
+
+    sizes: Int64
+    above: Float64  # [number, sum or squares; group; edge]: of the entries from the edge on
+    below: Float64
+    edges: Float64
+
+
+@kernel
+def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_apart: Float64) -> float:
+    """Set the best choice of each group at the price `theta`, and the bits of its outliers; return all bits."""
+    step = math.sqrt(12 * theta)
+    total = 0.0
+    for g in range(best.size):
+        size = float(choices.sizes[g])
+        least = math.inf
+        best_coded = 0.0
+        for e in range(choices.edges.size):
+            edge, rest = choices.edges[e], choices.below[2, g, e]
+            more = max(choices.above[1, g, e] - choices.above[0, g, e] * edge, 0.0) / step
+            # The rest is coded.
+            ratio = _LOSS * rest / (size * theta)
+            excess = (ratio + math.sqrt(ratio * (ratio + 4))) / 2  # 4^r - 1
+            coded = size * math.log2(1 + excess) / 2
+            count = choices.above[0, g, e]
+            apart = costs[g] * _bits_apart(size, count, more)
+            error = (_LOSS * rest / excess if excess > 0 else 0.0) + count * theta
+            price = error + 2 * math.log(2) * theta * (apart + coded)
+            if price < least:
+                least, best[g], best_apart[g], best_coded = price, e, apart, coded
+            # The rest is rounded.
+            count += choices.below[1, g, e] / edge
+            apart = costs[g] * _bits_apart(size, count, more)
+            error = max(choices.below[1, g, e] * edge - rest, 0.0) + count * theta
+            price = error + 2 * math.log(2) * theta * apart
+            if price < least:
+                least, best[g], best_apart[g], best_coded = price, choices.edges.size + e, apart, 0.0
+        total += best_apart[g] + best_coded
+    return total
+
+
+@kernel
+def _bits_apart(size: float, count: float, magnitudes: float) -> float:
+    """Return the bits of `count` outliers with this sum of magnitudes, in steps: gaps, signs and magnitudes."""
+    if count == 0:
+        return 0.0
+    some = max(count, 1.0)
+    return count * (_geometric_bits(size / some - 1) + 1 + _geometric_bits(magnitudes / some)) + 48
+
+
+@kernel
+def _geometric_bits(mean: float) -> float:
+    """Return the entropy of a geometric variable with this mean."""
+    mean = max(mean, 1e-3)
+    return (mean + 1) * math.log2(mean + 1) - mean * math.log2(mean)
+
+
+def _write(groups: list[Found], step: float, key: SharedKey) -> tuple[bytes, Float64]:
+    """Return the section, and the bits of each group in it."""
+    number = min(max(round(512 * math.log2(step)) + (1 << 15), 0), (1 << 16) - 1)
+    head, total = b"", sum(group.places.size for group in groups)
+    coder = new_coder(np.zeros(16 + 8 * total, dtype=np.uint8), 2)
+    done, used = 0, []
+    for group in groups:
+        before = int(coder.interval[2])
+        count = group.places.size
+        head += _COUNT.pack(count)
+        if count:
+            head += _THRESHOLD.pack(group.threshold)
+            excess = (np.abs(group.values) - _edge(group.threshold)) / np.float32(_step(number))
+            magnitudes = np.floor(excess + _dither(done, count, key)).astype(np.int64)
+            _put(coder, group.places, group.values < 0, np.minimum(magnitudes, _MAX_MAGNITUDE))
+            done += count
+        used.append(8.0 * (int(coder.interval[2]) - before) + 48 * (count > 0))
+    string = coder.data[: finish(coder)].tobytes()
+    return _HEAD.pack(_HEAD.size - 4 + len(head) + len(string), number) + head + string, np.array(used)
+
+
+def read(section: bytes, bounds: Int64, key: SharedKey) -> tuple[Int64, Float32, int]:
+    """Return the places and the values of the outliers in an untrusted section, and where the section ends."""
+    try:
+        length, number = _HEAD.unpack_from(section)
+        place, records = _HEAD.size, []
+        for _ in range(bounds.size - 1):
+            (count,) = _COUNT.unpack_from(section, place)
+            place += _COUNT.size
+            records.append((count, _THRESHOLD.unpack_from(section, place)[0] if count else 1))
+            place += _THRESHOLD.size if count else 0
+    except struct.error as error:
+        raise CorruptMessage("the outliers are cut off") from error
+    end = 4 + length
+    if not place <= end <= len(section):
+        raise CorruptMessage("the outliers are cut off")
+    coder = new_coder(np.frombuffer(section, dtype=np.uint8)[place:end].copy(), 2)
+    start(coder)
+    places, values, done = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.float32)], 0
+    for (first, last), (count, threshold) in zip(pairwise(bounds.tolist()), records, strict=True):
+        if count > last - first or not 0 < threshold < _NOTHING:
+            raise CorruptMessage("a group has more outliers than entries, or impossible ones")
+        found, signs = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float32)
+        magnitudes = np.empty(count, dtype=np.float32)
+        if not _get(coder, last - first, found, signs, magnitudes):
+            raise CorruptMessage("the outliers do not decode")
+        steps = magnitudes - _dither(done, count, key) + np.float32(0.5)
+        places.append(first + found)
+        values.append(signs * (_edge(threshold) + np.float32(_step(number)) * steps))
+        done += count
+    return np.concatenate(places), np.concatenate(values), end
+
+
+def _step(number: int) -> float:
+    return float(2.0 ** ((number - (1 << 15)) / 512))
+
+
+def _dither(first: int, count: int, key: SharedKey) -> Float32:
+    """Return numbers from 0 to below 1, shared by both sides."""
+    buffer = np.empty(buffer_size(count), dtype=np.uint64)
+    return words(buffer, first, count, DITHER_STREAM, key.words()).astype(np.float32) / np.float32(65536)
+
+
+@kernel
+def _extract(x: Float32, threshold: int, edge: np.float32, rounded: bool, seed: int) -> tuple[Int64, Float32]:
+    """Return the places and the values of what is sent apart.
+
+    The generator for rounding is Marsaglia's xorshift (2003): numbers from NumPy's would take as much memory as the
+    update.
+    """
+    places, values = np.empty(1024, dtype=np.int64), np.empty(1024, dtype=np.float32)
+    count = 0
+    state = seed
+    for i in range(x.size):
+        value = x[i]
+        magnitude = abs(value)
+        if _bin(magnitude) < threshold:
+            if not rounded or magnitude == 0:
+                continue
+            state ^= (state << 13) & 0xFFFFFFFF
+            state ^= state >> 17
+            state ^= (state << 5) & 0xFFFFFFFF
+            if state * 2.0**-32 * np.float64(edge) >= np.float64(magnitude):
+                continue
+            value = edge if value > 0 else -edge
+        if count == places.size:
+            places = np.append(places, np.empty_like(places))
+            values = np.append(values, np.empty_like(values))
+        places[count], values[count] = i, value
+        count += 1
+    return places[:count], values[:count]
+
+
+@kernel
+def _put(coder: Coder, places: Int64, negative: npt.NDArray[np.bool_], magnitudes: Int64) -> None:
+    before = -1
+    for i in range(places.size):
+        code_number(coder, True, places[i] - before - 1, 0)
+        code_bit(coder, True, int(negative[i]))
+        code_number(coder, True, magnitudes[i], 1)
+        before = places[i]
+
+
+@kernel
+def _get(coder: Coder, size: int, places: Int64, signs: Float32, magnitudes: Float32) -> bool:
+    """Read all outliers of a group; return False if they make no sense."""
+    place = -1
+    for i in range(places.size):
+        place += code_number(coder, False, 0, 0) + 1
+        signs[i] = 1 - 2 * code_bit(coder, False, 0)
+        magnitudes[i] = code_number(coder, False, 0, 1)
+        if place >= size or coder.interval[2] > coder.data.size + 4:
+            return False
+        places[i] = place
+    return True

@@ -1,0 +1,108 @@
+"""Pieces as indices of signs and words of levels, and back. A run of pieces is what one thread codes at a time."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from klms.compressors import level_paths, sign_paths
+from klms.compressors.piece_rates import FINE, LEVELS, sign_rates
+from klms.numerics.jit import Float32, Int64, UInt8, UInt16
+
+_RUN = 1 << 18  # coordinates at least
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Part(NamedTuple):
+    """One piece: where it is, how it is coded, and what its coordinates are multiplied by."""
+
+    start: int
+    end: int
+    rate: int
+    factor: float
+
+    @property
+    def by_levels(self) -> bool:
+        return self.rate >= LEVELS
+
+    @property
+    def sign_blocks(self) -> int:
+        """Blocks of signs, as many in each lane."""
+        if self.by_levels or self.rate < FINE:
+            return 0
+        bits = (self.end - self.start) * float(sign_rates()[self.rate])
+        return sign_paths.LANES * max(1, int(bits / (sign_paths.BITS * sign_paths.LANES)))
+
+    def of(self, vector: Float32) -> Float32:
+        return vector[self.start : self.end]
+
+
+class Coded(NamedTuple):
+    """A run as numbers: indices of all signs, and words of all levels."""
+
+    signs: UInt8
+    words: UInt16
+
+
+def runs(bounds: Int64) -> Iterator[slice]:
+    """Yield which pieces form a run."""
+    first = 0
+    for n in range(bounds.size - 1):
+        if bounds[n + 1] - bounds[first] >= _RUN or n == bounds.size - 2:
+            yield slice(first, n + 1)
+            first = n + 1
+
+
+def each(work: Callable[[T], R], items: list[T], threads: int | None) -> list[R]:
+    """Do the work for all items, on several threads unless told otherwise."""
+    if len(items) == 1 or threads == 1:
+        return list(map(work, items))
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        return list(pool.map(work, items))
+
+
+def encode_run(parts: list[Part], rotated: Float32, memories: tuple[int, int], code: Float32) -> Coded:
+    """Code the pieces of a run; set `code` to what was chosen, of variance about 1."""
+    signs = [np.zeros(0, dtype=np.uint8)]
+    for part in parts:
+        if part.sign_blocks:
+            indices = np.empty(part.sign_blocks, dtype=np.uint8)
+            sign_paths.choose_signs(part.of(rotated), memories[0], sign_paths.generators(), indices)
+            _restore_signs(part._replace(factor=1.0), indices, memories[0], code)
+            signs.append(indices)
+    levels = [part for part in parts if part.by_levels]
+    coders = level_paths.new_coders(sum(part.end - part.start for part in levels))
+    machine = level_paths.machine(memories[1])
+    for part in reversed(levels):
+        index = part.rate - LEVELS
+        chosen = np.empty(part.end - part.start, dtype=np.int16)
+        normal = part.of(rotated) * np.float32(part.factor)
+        level_paths.choose_levels(normal, level_paths.search(index), machine, chosen)
+        level_paths.write_levels(chosen, level_paths.code(index), machine, coders, part.of(code))
+    return Coded(np.concatenate(signs), level_paths.finished(coders) if levels else np.zeros(0, dtype=np.uint16))
+
+
+def decode_run(parts: list[Part], coded: Coded, memories: tuple[int, int], out: Float32) -> None:
+    """Set `out` to the pieces of a run, whose numbers are untrusted."""
+    place = 0
+    for part in parts:
+        if part.sign_blocks:
+            _restore_signs(part, coded.signs[place : place + part.sign_blocks], memories[0], out)
+            place += part.sign_blocks
+    levels = [part for part in parts if part.by_levels]
+    if not levels and not coded.words.size:
+        return
+    coders = level_paths.opened(coded.words)
+    machine = level_paths.machine(memories[1])
+    for part in levels:
+        level_paths.read_levels(level_paths.code(part.rate - LEVELS), machine, coders, part.factor, part.of(out))
+    level_paths.check_end(coders)
+
+
+def _restore_signs(part: Part, indices: UInt8, memory: int, out: Float32) -> None:
+    tables = sign_paths.generators(), sign_paths.signs(memory)
+    sign_paths.restore_signs(indices, memory, *tables, part.factor, part.of(out))

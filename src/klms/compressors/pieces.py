@@ -1,0 +1,122 @@
+"""Pieces of an update, each rotated by itself: they follow the layout's arrays, so that rates can follow their norms.
+
+Arrays that are too small for a piece of their own are put together, at the end. A group (an array, or all the small
+ones) is cut into pieces whose sizes are powers of two; what is left at its end becomes one padded piece.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from klms.codec import SharedKey
+from klms.compressors.layout import Layout
+from klms.compressors.rotation import SMALLEST, piece_holding, rotate
+from klms.numerics.jit import Float32, Float64, Int64, kernel
+from klms.numerics.parallel import over
+
+_BITS_OF_A_PIECE = 256  # at least, on average: a scale that rests on few is unreliable, and it costs 24 bits itself
+_BITS_OF_A_LARGE_PIECE = 4096
+_IN_CACHE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Pieces of `smallest` to `largest` entries, powers of two both; the last of a group may be smaller.
+
+    >>> pieces = Pieces(Layout(("a", "b", "c"), ((40, 30), (20,), (5, 5, 60))), smallest=256, largest=1024)
+    >>> [(part.start, part.stop) for part in pieces.order]  # the small array `b` is last
+    [(0, 1200), (1220, 2720), (1200, 1220)]
+    >>> np.diff(pieces.bounds).tolist()  # 1200 = 1024 + 176, 1500 and 20 = 1024 + 496
+    [1024, 256, 1024, 512]
+    """
+
+    layout: Layout
+    smallest: int
+    largest: int
+    threads: int | None = None
+
+    @classmethod
+    def for_rate(cls, layout: Layout, rate: float, threads: int | None = None) -> "Pieces":
+        smallest = piece_holding(_BITS_OF_A_PIECE / rate)
+        return cls(layout, smallest, max(_IN_CACHE, piece_holding(_BITS_OF_A_LARGE_PIECE / rate)), threads)
+
+    @cached_property
+    def groups(self) -> list[list[slice]]:
+        parts = [part for part in self.layout.parts if part.stop > part.start]
+        large = [[part] for part in parts if part.stop - part.start >= self.smallest // 2]
+        small = [part for part in parts if part.stop - part.start < self.smallest // 2]
+        if large and sum(part.stop - part.start for part in small) < self.smallest // 2:
+            large[-1] += small
+            return large
+        return [*large, small] if small else large
+
+    @property
+    def order(self) -> list[slice]:
+        return [part for group in self.groups for part in group]
+
+    @cached_property
+    def sizes(self) -> Int64:
+        """Entries of each group."""
+        return np.array([sum(part.stop - part.start for part in group) for group in self.groups], dtype=np.int64)
+
+    @cached_property
+    def _cuts(self) -> list[list[int]]:
+        return [_powers_of_two(int(size), self.smallest, self.largest) for size in self.sizes]
+
+    @cached_property
+    def bounds(self) -> Int64:
+        """Boundaries of the pieces in a gathered vector."""
+        return np.cumsum([0, *(size for cut in self._cuts for size in cut)], dtype=np.int64)
+
+    @cached_property
+    def group_bounds(self) -> Int64:
+        """Boundaries of the groups in a gathered vector, padding included."""
+        return np.cumsum([0, *map(sum, self._cuts)], dtype=np.int64)
+
+    def gather(self, vector: Float32) -> Float32:
+        """Return a copy of `vector` in the order of the pieces, padded with zeros."""
+        out = np.zeros(int(self.bounds[-1]), dtype=np.float32)
+        for start, group in zip(self.group_bounds.tolist(), self.groups, strict=False):
+            for part in group:
+                out[start : start + part.stop - part.start] = vector[part]
+                start += part.stop - part.start
+        return out
+
+    def scatter(self, gathered: Float32) -> Float32:
+        """Invert `gather`."""
+        out = np.empty(self.layout.d, dtype=np.float32)
+        for start, group in zip(self.group_bounds.tolist(), self.groups, strict=False):
+            for part in group:
+                out[part] = gathered[start : start + part.stop - part.start]
+                start += part.stop - part.start
+        return out
+
+    def rotate(self, gathered: Float32, key: SharedKey, *, backward: bool = False) -> None:
+        """Rotate every piece in place."""
+        over(self.bounds, self.threads, rotate, gathered, key.words(), backward)
+
+    def products(self, a: Float32, b: Float32) -> Float64:
+        """Return the inner product of two gathered vectors on every piece."""
+        out = np.empty(self.bounds.size - 1)
+        over(self.bounds, self.threads, _multiply, a, b, out)
+        return out
+
+
+@kernel
+def _multiply(first: int, end: int, bounds: Int64, a: Float32, b: Float32, out: Float64) -> None:
+    for n in range(first, end):
+        total = 0.0
+        for i in range(bounds[n], bounds[n + 1]):
+            total += np.float64(a[i]) * np.float64(b[i])
+        out[n] = total
+
+
+def _powers_of_two(size: int, smallest: int, largest: int) -> list[int]:
+    sizes, piece = [], largest
+    while size >= smallest:
+        while piece > size:
+            piece //= 2
+        sizes.append(piece)
+        size -= piece
+    return [*sizes, max(SMALLEST, 1 << (size - 1).bit_length())] if size else sizes

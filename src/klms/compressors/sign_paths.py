@@ -1,0 +1,107 @@
+"""Normal coordinates below about 0.7 bits: blocks of signs, addressed by a path through a trellis.
+
+A block of coordinates is coded by `BITS` bits, and its candidate is addressed by the last `BITS + memory` bits `c` of
+the index stream, as in `codec/trellis.py`. Candidate `c` gives coordinate `i` the sign `(-1)^<g_i, c>`, where `g_i` is
+a fixed random generator and `<., .>` the inner product modulo 2. The scores of all candidates, their inner products
+with the block, are therefore one Walsh-Hadamard transform of the block, gathered by generators; the encoder takes the
+path of the largest sum of scores (Viterbi). The randomness that makes the estimate unbiased is the rotation's.
+"""
+
+from functools import cache
+
+import numpy as np
+
+from klms.compressors.rotation import join_parts
+from klms.numerics.checks import frozen
+from klms.numerics.jit import Float32, Int32, UInt8, UInt16, kernel
+from klms.numerics.philox import U_STREAM, SharedKey, buffer_size, words
+
+BITS = 4
+LANES = 8
+MAX_MEMORY = 8
+_BRANCHES = 1 << BITS
+_PATH = 512  # blocks of a path before it is traced back and begins anew
+_GENERATORS = 1 << 16
+_KEY = SharedKey(seed=0, round=0, client=0)  # a constant of the format; these words keep no secret
+
+
+@cache
+def generators() -> UInt16:
+    """Return the generators of `_GENERATORS` coordinates; further ones repeat them."""
+    buffer = np.empty(buffer_size(_GENERATORS), dtype=np.uint64)
+    return frozen(words(buffer, 0, _GENERATORS, U_STREAM, _KEY.words()).copy())
+
+
+@cache
+def signs(memory: int) -> Float32:
+    """Return `(-1)^(number of ones in n)` for all `n` below `2^(BITS + memory)`."""
+    return frozen(np.array([1 - 2 * (n.bit_count() & 1) for n in range(_BRANCHES << memory)], dtype=np.float32))
+
+
+@kernel
+def choose_signs(x: Float32, memory: int, generators: UInt16, indices: UInt8) -> None:
+    """Choose the indices of the blocks of a piece: a multiple of `LANES` blocks."""
+    states = 1 << memory
+    mask = _BRANCHES * states - 1
+    lane, blocks = x.size // LANES, indices.size // LANES
+    scores = np.empty((mask + 1) * LANES, dtype=np.float32)  # of candidate `c` in lane `n`, at `c * LANES + n`
+    metric = np.empty(states * LANES, dtype=np.float32)
+    arrivals = np.empty(states * LANES, dtype=np.int32)
+    branches = np.empty((min(_PATH, blocks), states * LANES), dtype=np.uint8)
+    for first in range(0, blocks, _PATH):
+        end = min(first + _PATH, blocks)
+        metric[:LANES] = 0
+        metric[LANES:] = np.float32(-1e30)
+        for m in range(first, end):
+            scores[:] = 0
+            start, stop = m * lane // blocks, (m + 1) * lane // blocks
+            for n in range(LANES):
+                for i in range(n * lane + start, n * lane + stop):
+                    scores[int(generators[i & (_GENERATORS - 1)] & mask) * LANES + n] += x[i]
+            join_parts(scores, LANES)
+            _extend(scores, metric, arrivals)
+            for s in range(arrivals.size):
+                branches[m - first, s] = arrivals[s]
+        for n in range(LANES):
+            state = 0
+            for s in range(states):
+                if metric[s * LANES + n] > metric[state * LANES + n]:
+                    state = s
+            for m in range(end - 1, first - 1, -1):
+                candidate = (int(branches[m - first, state * LANES + n]) << memory) | state
+                indices[n * blocks + m] = candidate & (_BRANCHES - 1)
+                state = candidate >> BITS
+
+
+@kernel
+def _extend(scores: Float32, metric: Float32, branches: Int32) -> None:
+    """Extend the best path into every state by a block. Candidate `c` leads from `c >> BITS` to `c mod states`."""
+    for s in range(metric.size // LANES):
+        for k in range(_BRANCHES):
+            for n in range(LANES):
+                scores[(s * _BRANCHES + k) * LANES + n] += metric[s * LANES + n]
+    for s in range(metric.size):
+        metric[s] = scores[s]
+        branches[s] = 0
+    for branch in range(1, _BRANCHES):
+        row = scores[branch * metric.size : (branch + 1) * metric.size]
+        for s in range(metric.size):
+            better = row[s] > metric[s]
+            metric[s] = row[s] if better else metric[s]
+            branches[s] = branch if better else branches[s]
+
+
+@kernel
+def restore_signs(indices: UInt8, memory: int, generators: UInt16, signs: Float32, scale: float, out: Float32) -> None:
+    """Set `out` to the signs of a piece, times `scale`."""
+    mask = _BRANCHES * (1 << memory) - 1
+    lane, blocks = out.size // LANES, indices.size // LANES
+    scaled = signs * np.float32(scale)
+    for n in range(LANES):
+        candidate = 0
+        for m in range(blocks):
+            if m % _PATH == 0:
+                candidate = 0
+            candidate = ((candidate << BITS) | int(indices[n * blocks + m])) & mask
+            for i in range(n * lane + m * lane // blocks, n * lane + (m + 1) * lane // blocks):
+                out[i] = scaled[generators[i & (_GENERATORS - 1)] & candidate]

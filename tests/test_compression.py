@@ -1,0 +1,193 @@
+"""`klms.compress` and `klms.decompress`: any arrays in, bytes, the same arrays out, up to noise of mean zero."""
+
+import json
+import struct
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+
+import klms
+from klms import CorruptMessage, KLMSError, SharedKey, SideInformationMismatch, UnsupportedMessage
+from klms.errors import InvalidArgument, TrainingDiverged
+from tests.support.mutation import mutate
+
+KEY = SharedKey(seed=7, round=1, client=2)
+
+
+def resnet18() -> dict[str, np.ndarray]:
+    """An update with the names and shapes of a ResNet-18 with 1,000 classes."""
+    rng, shapes = (
+        np.random.default_rng(0),
+        {"conv1.weight": (64, 3, 7, 7), "fc.weight": (1000, 512), "fc.bias": (1000,)},
+    )
+
+    def norm(name, size):
+        shapes.update({f"{name}.weight": (size,), f"{name}.bias": (size,)})
+
+    norm("bn1", 64)
+    before = 64
+    for layer, size in enumerate((64, 128, 256, 512), 1):
+        for block in range(2):
+            name = f"layer{layer}.{block}"
+            shapes[f"{name}.conv1.weight"] = (size, size if block else before, 3, 3)
+            shapes[f"{name}.conv2.weight"] = (size, size, 3, 3)
+            norm(f"{name}.bn1", size)
+            norm(f"{name}.bn2", size)
+            if not block and layer > 1:
+                shapes[f"{name}.downsample.0.weight"] = (size, before, 1, 1)
+                norm(f"{name}.downsample.1", size)
+        before = size
+    return {name: rng.normal(0, 0.01, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("bits", [0.1, 1.0])
+def test_a_resnet_keeps_names_shapes_and_types(bits):
+    update = resnet18()
+    d = sum(array.size for array in update.values())
+    message = klms.compress(update, bits, key=KEY, effort="fast")
+    decoded = klms.decompress(message, key=KEY)
+    assert len(update) == 62
+    assert list(decoded) == list(update)
+    assert all(decoded[name].shape == array.shape for name, array in update.items())
+    assert all(decoded[name].dtype == array.dtype for name, array in update.items())
+    assert 0.97 * bits < 8 * len(message) / d < 1.01 * bits
+    description = struct.unpack_from("<2sB4sI", message)[3]
+    assert description < 0.01 * len(message) * (1 if bits == 1 else 10)
+    dot = sum(float(np.vdot(decoded[name], array)) for name, array in update.items())
+    assert dot == pytest.approx(sum(float(np.vdot(a, a)) for a in update.values()), rel=0.02)
+
+
+def test_it_works_without_extras():
+    """In a process in which torch and flwr cannot be imported."""
+    code = """
+import sys
+sys.modules["torch"] = sys.modules["flwr"] = sys.modules["matplotlib"] = None
+import numpy as np, klms
+key = klms.SharedKey(1, 2, 3)
+x = np.ones((30, 40), dtype=np.float32)
+print(klms.decompress(klms.compress(x, 2.0, key=key), key=key).shape)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "(30, 40)\n", done.stderr
+
+
+def test_torch_tensors_of_any_type_are_taken():
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.BatchNorm1d(30))
+    update = module.state_dict() | {"half": torch.ones(1000, dtype=torch.bfloat16), "f16": torch.ones(50).half()}
+    update["gradient"] = torch.ones(64, requires_grad=True)
+    decoded = klms.decompress(klms.compress(update, 4.0, key=KEY), key=KEY)
+    assert list(decoded) == list(update)
+    assert decoded["half"].dtype == np.float32
+    assert decoded["f16"].dtype == np.float16
+    assert decoded["1.num_batches_tracked"] == 0
+    assert decoded["1.num_batches_tracked"].dtype == np.int64
+    module.load_state_dict({name: torch.from_numpy(decoded[name]) for name in module.state_dict()})
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (5, 0), (17, 19)])
+def test_one_array_comes_back_as_one(dtype, shape):
+    array = np.full(shape, 0.5, dtype=dtype)
+    decoded = klms.decompress(klms.compress(array, 8.0, key=KEY), key=KEY)
+    assert decoded.shape == shape
+    assert decoded.dtype == np.dtype(dtype).newbyteorder("<")
+    if array.size > 10:
+        np.testing.assert_allclose(decoded, array, atol=0.2)
+
+
+@pytest.mark.parametrize("update", [{}, {"steps": np.array([1, 2])}, {"mask": np.array([[True], [False]])}])
+def test_what_is_no_update_is_sent_unchanged(update):
+    decoded = klms.decompress(klms.compress(update, key=KEY), key=KEY)
+    assert decoded.keys() == update.keys()
+    for name, array in update.items():
+        np.testing.assert_array_equal(decoded[name], array)
+        assert decoded[name].dtype == array.dtype
+
+
+def test_the_mean_is_the_update():
+    update = np.random.default_rng(0).standard_t(3, 2000).astype(np.float32)
+    total = np.zeros(2000)
+    for n in range(400):
+        key = SharedKey(1, 1, n)
+        total += klms.decompress(klms.compress(update, 0.5, key=key, rng=np.random.default_rng(n)), key=key)
+    slope = float(total / 400 @ update / (update @ update))
+    assert slope == pytest.approx(1, abs=0.03)  # the noise of the slope is below 0.006
+
+
+def test_given_randomness_makes_the_bytes_repeatable():
+    update = {"a": np.random.default_rng(0).standard_normal(5000).astype(np.float32)}
+    messages = [klms.compress(update, key=KEY, rng=np.random.default_rng(4), threads=n) for n in (1, 2)]
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize(
+    ("update", "bits", "error", "words"),
+    [
+        ({"a": np.array(["x"])}, 1.0, InvalidArgument, "'a' holds"),
+        ({1: np.zeros(3)}, 1.0, InvalidArgument, "strings"),
+        (np.zeros(3, dtype=complex), 1.0, InvalidArgument, "numbers"),
+        (np.zeros(3000), 9.0, InvalidArgument, "from 0.0001 to 8"),
+        (np.full(3000, np.nan), 1.0, TrainingDiverged, "learning rate"),
+    ],
+)
+def test_what_cannot_be_sent_is_explained(update, bits, error, words):
+    with pytest.raises(error, match=words):
+        klms.compress(update, bits, key=KEY)
+
+
+def test_another_key_another_version_and_other_bytes_are_refused():
+    message = klms.compress(np.ones(3000, dtype=np.float32), key=KEY)
+    with pytest.raises(SideInformationMismatch, match="another key"):
+        klms.decompress(message, key=SharedKey(7, 1, 3))
+    with pytest.raises(UnsupportedMessage, match="version 2"):
+        klms.decompress(message[:2] + b"\x02" + message[3:], key=KEY)
+    with pytest.raises(CorruptMessage, match="KU"):
+        klms.decompress(b"KL" + message[2:], key=KEY)
+    with pytest.raises(InvalidArgument, match="max_parameters"):
+        klms.decompress(message, key=KEY, max_parameters=2999)
+
+
+def described(description: object) -> bytes:
+    text = zlib.compress(json.dumps(description).encode())
+    head = klms.compress({}, key=KEY)[:7]
+    return head + struct.pack("<I", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        [],
+        {},
+        {"shapes": [[2]], "types": ["<f4"], "names": ["a", "b"]},
+        {"shapes": [[2], [2]], "types": ["<f4", "<f4"], "names": ["a", "a"]},
+        {"shapes": [[2]], "types": ["<c8"]},
+        {"shapes": [[2]], "types": ["O"]},
+        {"shapes": [[-2]], "types": ["<f4"]},
+        {"shapes": [[1.5]], "types": ["<f4"]},
+        {"shapes": [2], "types": ["<f4"]},
+        {"shapes": [[1] * 40], "types": ["<f4"]},
+        {"shapes": [[2]], "types": ["<i4"]},
+        {"shapes": [[1 << 40]], "types": ["<f4"]},
+        {"shapes": [[2]], "types": ["<f4"], "names": [["a"]]},
+        {"shapes": [[2]], "types": [["<f4"]]},
+    ],
+)
+def test_hostile_descriptions_are_refused(description):
+    with pytest.raises(KLMSError):
+        klms.decompress(described(description), key=KEY)
+
+
+def test_damaged_messages_raise_typed_errors():
+    rng = np.random.default_rng(0)
+    update = {"a": rng.standard_t(2, 3000).astype(np.float32), "n": np.array(3)}
+    message, other = (klms.compress(update, bits, key=KEY) for bits in (1.0, 2.0))
+    for _ in range(400):
+        try:
+            decoded = klms.decompress(mutate(message, other, rng), key=KEY)
+        except KLMSError:
+            continue
+        assert set(decoded) == {"a", "n"}
