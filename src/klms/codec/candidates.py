@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from klms.codec.blocks import Blocks
-from klms.numerics.jit import Int16, UInt16, UInt64, inlined, kernel
+from klms.numerics.jit import Int16, UInt16, UInt64, inlined
 from klms.numerics.philox import G_STREAM, U_STREAM, WINDOW_STREAM, SharedKey, buffer_size, words
 
 MAX_BITS = 16
@@ -31,6 +31,7 @@ class SharedWords(NamedTuple):
 
     windows: UInt16  # first row of each block
     generators: UInt16  # entry `[j, r]` is `G_{r,j}`, for all index bits and for all rows that a block can reach
+    signed: Int16  # the same bits
     key: UInt64  # `SharedKey.words()`, from which `U` is generated block by block
     largest: int  # size of the largest block
 
@@ -41,7 +42,8 @@ def shared_words(key: SharedKey, blocks: Blocks, bits: int) -> SharedWords:
     windows = words(np.empty(buffer_size(count), dtype=np.uint64), 0, count, WINDOW_STREAM, key.words())
     size = (largest + WINDOWS - 1) * MAX_BITS
     table = words(np.empty(buffer_size(size), dtype=np.uint64), 0, size, G_STREAM, key.words()).reshape(-1, MAX_BITS)
-    return SharedWords(windows % np.uint16(WINDOWS), np.ascontiguousarray(table[:, :bits].T), key.words(), largest)
+    generators = np.ascontiguousarray(table[:, :bits].T)
+    return SharedWords(windows % np.uint16(WINDOWS), generators, generators.view(np.int16), key.words(), largest)
 
 
 @inlined
@@ -79,10 +81,16 @@ def expand_two(
         half *= 2
 
 
-@kernel
+@inlined
+def coordinate_words(buffer: UInt64, start: int, n: int, shared: SharedWords) -> UInt16:
+    """Return the words `U` of `n` coordinates from `start` onwards, as a view of the buffer."""
+    return words(buffer, start, n, int(U_STREAM), shared.key)  # for a constant, Numba would compile `words` once more
+
+
+@inlined
 def chosen_words(buffer: UInt64, m: int, start: int, n: int, index: int, shared: SharedWords) -> UInt16:
     """Return the words of candidate `index` of block `m`, which has `n` coordinates and begins at `start`."""
-    out = words(buffer, start, n, U_STREAM, shared.key)
+    out = coordinate_words(buffer, start, n, shared)
     window = int(shared.windows[m])
     for j in range(shared.generators.shape[0]):
         if (index >> j) & 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.random import Generator
@@ -12,17 +13,19 @@ from klms.codec.blocks import Blocks
 from klms.codec.candidates import MAX_BITS, shared_words
 from klms.codec.distributions import Discrete, Distribution, Gaussian, Values
 from klms.codec.message import Chosen
-from klms.codec.selection import GREEDY, SELECTIONS, Results, Selection, Selector
-from klms.codec.trellis import SEGMENT, addresses
+from klms.codec.selection import SELECTIONS, Batch, Selection, select
+from klms.codec.trellis import SEGMENT, addresses, new_paths, select_paths
 from klms.errors import InvalidArgument, SideInformationMismatch
 from klms.numerics.checks import integer
 from klms.numerics.elementary import LN_2
-from klms.numerics.jit import UInt16
+from klms.numerics.jit import Int64, UInt16
 from klms.numerics.parallel import over
 from klms.numerics.philox import SharedKey
 from klms.numerics.quantiles import normal_quantiles
 
 Sample = Values
+
+_BATCH_SCORES = 1 << 16  # half a megabyte of scores, or a single block: kernels are called per batch
 
 
 @dataclass(frozen=True)
@@ -86,29 +89,41 @@ class Codec:
         """
         q.check_same_family(p)
         _check_blocks(blocks, p)
-        rule = SELECTIONS.index(self.selection)
-        segment = SEGMENT if self.memory else 1
+        segment, address_bits = SEGMENT if self.memory else 1, self.bits + self.memory
         segments = np.append(blocks.bounds[:-1:segment], blocks.d)
-        draws = len(blocks) + (segments.size - 1 if self.memory else 0)
-        if rule == GREEDY:
-            uniforms = np.zeros(draws)
+        if self.selection == "greedy":
+            uniforms = np.empty(0)
         elif not isinstance(rng, Generator):
             raise InvalidArgument(f"selection {self.selection!r} draws at random: rng must be a numpy Generator")
         else:
-            uniforms = rng.random(draws)
-        shared = shared_words(key, blocks, self.bits + self.memory)
-        selector = Selector(rule=rule, uniforms=uniforms, bits=self.bits, memory=self.memory, segment=segment)
-        linked = True if self.memory else None
-        results = Results(indices=np.empty(len(blocks), dtype=np.uint16), nats=np.empty(len(blocks)))
+            uniforms = rng.random(len(blocks) + (segments.size - 1 if self.memory else 0))
+        shared = shared_words(key, blocks, address_bits)
+        score: Callable[[Batch], None]
         if isinstance(q, Discrete) and isinstance(p, Discrete):
-            laws = (blocks.bounds, q.probabilities, p.thresholds)
-            over(segments, self.threads, discrete.encode_blocks, *laws, shared, selector, linked, results)
+            score = partial(discrete.score_blocks, blocks.bounds, q.probabilities, p.thresholds, shared)
         elif isinstance(q, Gaussian) and isinstance(p, Gaussian):
-            pair = (blocks.bounds, q.paired_with(p), gaussian.encoder_tables())
-            over(segments, self.threads, gaussian.encode_blocks, *pair, shared, selector, linked, results)
+            tables = gaussian.encoder_tables(address_bits)
+            score = partial(gaussian.score_blocks, blocks.bounds, q.paired_with(p), *tables, shared)
         else:
             raise InvalidArgument(f"the codec has no kernels for a {type(q).__name__}")
-        return Chosen(results.indices, float(results.nats.mean()) / LN_2)
+        indices, nats = np.empty(len(blocks), dtype=np.uint16), np.empty(len(blocks))
+        size = SEGMENT if self.memory and self.selection == "matched" else max(_BATCH_SCORES >> address_bits, 1)
+
+        def choose_segments(first: int, end: int, _: Int64) -> None:
+            paths = new_paths(self.bits, self.memory)
+            scores, wanted = np.empty((size, 1 << address_bits)), np.empty(size)
+            last = min(end * segment, len(blocks))
+            for start in range(first * segment, last, size):
+                count = min(size, last - start)
+                batch = Batch(start, scores[:count], wanted[:count], nats[start : start + count])
+                score(batch)
+                if self.memory:
+                    select_paths(batch, self.selection, uniforms, paths, indices)
+                else:
+                    select(batch, self.selection, uniforms, indices)
+
+        over(segments, self.threads, choose_segments)
+        return Chosen(indices, float(nats.mean()) / LN_2)
 
     def candidates(self, indices: UInt16, p: Distribution, blocks: Blocks, *, key: SharedKey) -> Sample:
         """Generate the candidates with the given indices, one per block: uint8 for Bernoulli, float32 otherwise."""

@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from klms.codec.candidates import SharedWords, chosen_words, expand, expand_two, signed
+from klms.codec.candidates import SharedWords, chosen_words, coordinate_words, expand, expand_two, signed
 from klms.codec.distributions import Values, log_ratios
-from klms.codec.selection import Results, Selector
-from klms.codec.trellis import new_paths, select_block
-from klms.numerics.jit import Float32, Float64, Int16, Int32, Int64, UInt16, inlined, kernel
-from klms.numerics.philox import U_STREAM, buffer_size, words
+from klms.codec.selection import Batch
+from klms.numerics.jit import Float32, Float64, Int16, Int32, Int64, UInt16, UInt64, inlined, kernel
+from klms.numerics.philox import buffer_size
 
 _FLUSH_STEPS = 32
 _LARGEST_SUM = 32000.0  # rounding adds at most half a unit per step in at most 256 steps, so sums stay below 32767
@@ -33,8 +32,13 @@ class _Step(NamedTuple):
     height: np.int16
 
 
-class _Sums(NamedTuple):
-    expanded: Int16  # two rows of words, for the lower half of the candidates at two coordinates
+class _Scratch(NamedTuple):
+    """Scratch space for one block."""
+
+    laws: Float64  # probabilities of `q`, then log ratios
+    logarithms: Float64
+    words: UInt64
+    heights: Int16
     partial: Int16  # running sums of steps since the last flush
     total: Int32
 
@@ -55,10 +59,11 @@ def _add_steps(low: Int16, high: Int16, one: _Step, two: _Step) -> None:
         high[k] = np.int16(high[k] + np.int16(a + b))
 
 
-@kernel
-def _weigh_block(q: Float64, ratio: Float64, per_flush: int, heights: Int16) -> tuple[float, float, float]:
+@inlined
+def _weigh_block(q: Float64, ratio: Float64, heights: Int16) -> tuple[float, float, float]:
     """Fill `heights`; return, in nats, their unit, the block's KL, and the score of the last symbol everywhere."""
     symbols, n = q.shape
+    per_flush = max(_FLUSH_STEPS // (symbols - 1), 1)
     kl = base = group = most = 0.0
     for o in range(n):
         if o % per_flush == 0:
@@ -78,35 +83,39 @@ def _weigh_block(q: Float64, ratio: Float64, per_flush: int, heights: Int16) -> 
 
 @kernel
 def _score_block(
-    u: UInt16, thresholds: UInt16, heights: Int16, generators: Int16, window: int, per_flush: int, sums: _Sums
+    u: UInt16, start: int, thresholds: UInt16, generators: Int16, window: int, expanded: Int16, scratch: _Scratch
 ) -> None:
-    """Set `sums.total[k]` to the sum of the steps that candidate `k` collects over the block."""
-    per_coordinate, n = thresholds.shape
-    partial, total = sums.partial, sums.total
+    """Set `scratch.total[k]` to the sum of the steps that candidate `k` collects over the block from `start` onwards.
+
+    Steps are added in pairs: of two coordinates if `expanded` has two rows of words, otherwise of one.
+    """
+    per_coordinate, n = thresholds.shape[0], u.size
+    heights, partial, total = scratch.heights, scratch.partial, scratch.total
+    per_flush = max(_FLUSH_STEPS // per_coordinate, 1)
     half = partial.size // 2
     last = generators.shape[0] - 1
     low, high = partial[:half], partial[half:]
-    words_0, words_1 = sums.expanded[0], sums.expanded[1]
     zero = np.int16(0)
-    partial[:] = 0
-    total[:] = 0
-    stride = 2 if per_coordinate == 1 else 1
+    for k in range(total.size):
+        partial[k] = 0
+        total[k] = 0
+    stride = expanded.ndim
     for o in range(0, n, stride):
         flip = generators[last, window + o]
-        if per_coordinate == 1:
+        if expanded.ndim == 2:  # known at compile time, so that only one of the branches is compiled
             other = min(o + 1, n - 1)
             height = heights[o + 1] if o + 1 < n else zero
-            expand_two(signed(u[o]), signed(u[other]), generators, window + o, window + other, last, sums.expanded)
-            one = _Step(words_0, flip, signed(thresholds[0, o]), heights[o])
-            two = _Step(words_1, generators[last, window + other], signed(thresholds[0, other]), height)
+            expand_two(signed(u[o]), signed(u[other]), generators, window + o, window + other, last, expanded)
+            one = _Step(expanded[0], flip, signed(thresholds[0, start + o]), heights[o])
+            two = _Step(expanded[1], generators[last, window + other], signed(thresholds[0, start + other]), height)
             _add_steps(low, high, one, two)
         else:
-            expand(signed(u[o]), generators, window + o, last, words_0)
+            expand(signed(u[o]), generators, window + o, last, expanded)
             for a in range(0, per_coordinate, 2):
                 other = min(a + 1, per_coordinate - 1)
                 height = heights[o * per_coordinate + other] if other > a else zero
-                one = _Step(words_0, flip, signed(thresholds[a, o]), heights[o * per_coordinate + a])
-                two = _Step(words_0, flip, signed(thresholds[other, o]), height)
+                one = _Step(expanded, flip, signed(thresholds[a, start + o]), heights[o * per_coordinate + a])
+                two = _Step(expanded, flip, signed(thresholds[other, start + o]), height)
                 _add_steps(low, high, one, two)
         if (o + stride) % per_flush == 0:
             for k in range(total.size):
@@ -116,50 +125,45 @@ def _score_block(
         total[k] += partial[k]
 
 
+def score_blocks(bounds: Int64, probabilities: Float32, thresholds: UInt16, shared: SharedWords, batch: Batch) -> None:
+    """Score all candidates of a batch of blocks, given the probabilities of `q` and the thresholds of `p`."""
+    steps, size, candidates = len(thresholds), shared.largest, batch.scores.shape[1]
+    scratch = _Scratch(
+        laws=np.empty(2 * (steps + 1) * size),
+        logarithms=np.empty(size),
+        words=np.empty(buffer_size(size), dtype=np.uint64),
+        heights=np.empty(steps * size, dtype=np.int16),
+        partial=np.empty(candidates, dtype=np.int16),
+        total=np.empty(candidates, dtype=np.int32),
+    )
+    expanded = np.empty((2, candidates // 2) if steps == 1 else candidates // 2, dtype=np.int16)
+    _score_blocks(bounds, probabilities, thresholds, shared, batch, expanded, scratch)
+
+
 @kernel
-def encode_blocks(
-    first: int,
-    end: int,
-    segments: Int64,
+def _score_blocks(
     bounds: Int64,
     probabilities: Float32,
     thresholds: UInt16,
     shared: SharedWords,
-    selector: Selector,
-    linked: bool | None,
-    results: Results,
+    batch: Batch,
+    expanded: Int16,
+    scratch: _Scratch,
 ) -> None:
-    """Encode the segments `first` to `end - 1`, given the probabilities of `q` and the thresholds of `p`."""
-    per_coordinate = thresholds.shape[0]
-    symbols = per_coordinate + 1
-    generators = shared.generators.view(np.int16)
-    candidates = 1 << generators.shape[0]
-    per_flush = max(_FLUSH_STEPS // per_coordinate, 1)
-    rows = np.empty(2 * symbols * shared.largest)
-    scratch = np.empty(shared.largest)
-    heights = np.empty(shared.largest * per_coordinate, dtype=np.int16)
-    buffer = np.empty(buffer_size(shared.largest), dtype=np.uint64)
-    sums = _Sums(
-        np.zeros((2, max(candidates // 2, 1)), dtype=np.int16),
-        np.empty(candidates, dtype=np.int16),
-        np.empty(candidates, dtype=np.int32),
-    )
-    scores = np.empty(candidates)
-    paths = new_paths(selector)
-    for m in range(first * selector.segment, min(end * selector.segment, bounds.size - 1)):
+    symbols = thresholds.shape[0] + 1
+    for m in range(batch.first, batch.first + batch.scores.shape[0]):
         start = bounds[m]
         n = bounds[m + 1] - start
-        q = rows[: symbols * n].reshape(symbols, n)
-        ratio = rows[symbols * n : 2 * symbols * n].reshape(symbols, n)
-        log_ratios(probabilities, thresholds, start, q, ratio, scratch)
-        unit, kl, base = _weigh_block(q, ratio, per_flush, heights)
-        u = words(buffer, start, n, U_STREAM, shared.key)
-        own = thresholds[:, start : start + n]
-        _score_block(u, own, heights, generators, int(shared.windows[m]), per_flush, sums)
-        for k in range(candidates):
-            scores[k] = sums.total[k] * unit
-        select_block(m, scores, kl - base, selector, linked, paths, results)
-        results.nats[m] = kl
+        q = scratch.laws[: symbols * n].reshape(symbols, n)
+        ratio = scratch.laws[symbols * n : 2 * symbols * n].reshape(symbols, n)
+        log_ratios(probabilities, thresholds, start, q, ratio, scratch.logarithms)
+        unit, kl, base = _weigh_block(q, ratio, scratch.heights)
+        u = coordinate_words(scratch.words, start, n, shared)
+        _score_block(u, start, thresholds, shared.signed, int(shared.windows[m]), expanded, scratch)
+        for k in range(scratch.total.size):
+            batch.scores[m - batch.first, k] = scratch.total[k] * unit
+        batch.wanted[m - batch.first] = kl - base
+        batch.nats[m - batch.first] = kl
 
 
 @kernel

@@ -26,7 +26,7 @@ MAX_ALPHABET = 256
 SMALLEST_PROBABILITY = 2.0**-24
 """Replaces 0 in logarithms of `q`: a candidate that `q` excludes loses 24 bits of score and stays comparable."""
 
-_KL_CHUNK = 1024
+_KL_CHUNK = 4096
 
 
 class Distribution(ABC):
@@ -72,9 +72,15 @@ class Discrete(Distribution):
 
     def kl(self, p: Self) -> Float64:
         self.check_same_family(p)
-        out = np.empty(self.d)
-        _discrete_kl(self.probabilities, p.thresholds, out)
-        return out
+        out = np.zeros(self.d)
+        scratch = np.empty(_KL_CHUNK)
+        for start in range(0, self.d, _KL_CHUNK):
+            nats = out[start : start + _KL_CHUNK]
+            q, ratio = np.empty((2, self.values.size, nats.size))
+            log_ratios(self.probabilities, p.thresholds, start, q, ratio, scratch)
+            for own, logarithms in zip(q, ratio, strict=True):
+                nats += own * logarithms
+        return np.maximum(out, 0.0, out=out) / LN_2
 
     @cached_property
     def digest(self) -> bytes:
@@ -179,8 +185,8 @@ class Gaussian(Distribution):
     def kl(self, p: Self) -> Float64:
         self.check_same_family(p)
         out = np.empty(self.d)
-        _gaussian_kl(self.paired_with(p), out)
-        return out
+        gaussian_nats(self.paired_with(p), 0, out, np.empty(self.d))
+        return out / LN_2
 
     @cached_property
     def digest(self) -> bytes:
@@ -279,25 +285,6 @@ def log_ratios(
 
 
 @kernel
-def _discrete_kl(probabilities: Float32, thresholds: UInt16, out: Float64) -> None:
-    symbols = thresholds.shape[0] + 1
-    q = np.empty((symbols, _KL_CHUNK))
-    ratio = np.empty((symbols, _KL_CHUNK))
-    scratch = np.empty(_KL_CHUNK)
-    for start in range(0, out.size, _KL_CHUNK):
-        n = min(_KL_CHUNK, out.size - start)
-        if n < _KL_CHUNK:
-            q = np.empty((symbols, n))
-            ratio = np.empty((symbols, n))
-        log_ratios(probabilities, thresholds, start, q, ratio, scratch)
-        for o in range(n):
-            nats = 0.0
-            for a in range(symbols):
-                nats += q[a, o] * ratio[a, o]
-            out[start + o] = max(nats, 0.0) / LN_2
-
-
-@kernel
 def gaussian_nats(pair: GaussianPair, start: int, out: Float64, scratch: Float64) -> None:
     """Write the KL in nats of the coordinates from `start` onwards to `out`."""
     for o in range(out.size):
@@ -309,10 +296,3 @@ def gaussian_nats(pair: GaussianPair, start: int, out: Float64, scratch: Float64
         shift = (np.float64(pair.q_mean[i]) - np.float64(pair.p_mean[i])) / np.float64(pair.p_std[i])
         nats = 0.5 * (ratio * ratio - 1.0 + shift * shift) - out[o]
         out[o] = nats if nats > 0.0 else 0.0
-
-
-@kernel
-def _gaussian_kl(pair: GaussianPair, out: Float64) -> None:
-    gaussian_nats(pair, 0, out, np.empty(out.size))
-    for i in range(out.size):
-        out[i] /= LN_2

@@ -20,12 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from klms.codec.candidates import SharedWords, chosen_words, expand, signed
+from klms.codec.candidates import SharedWords, chosen_words, coordinate_words, expand, signed
 from klms.codec.distributions import GaussianPair, gaussian_nats
-from klms.codec.selection import Results, Selector
-from klms.codec.trellis import new_paths, select_block
+from klms.codec.selection import Batch
 from klms.numerics.jit import Float32, Float64, Int16, Int64, UInt16, inlined, kernel
-from klms.numerics.philox import U_STREAM, buffer_size, words
+from klms.numerics.philox import buffer_size
 from klms.numerics.quantiles import LEVELS, normal_quantiles
 
 _FINE_BITS = 12
@@ -40,7 +39,7 @@ class EncoderTables(NamedTuple):
     """Functions of the quantile table that the encoder looks up."""
 
     cells: Float64  # means over each cell of `_FINE_BITS` bits: of `Q` in row 0, of its square in row 1
-    terms: Float64  # Walsh spectra of `z` (row 0) and `z^2` (row 1) over cells of `_WALSH_BITS` bits
+    terms: Float64 | None  # Walsh spectra of `z` (row 0) and `z^2` (row 1) over cells of `_WALSH_BITS` bits, if used
     quantiles: Float32
 
 
@@ -62,18 +61,10 @@ class _Block(NamedTuple):
     generators: Int16
 
 
-class _Spectrum(NamedTuple):
-    """Scratch space for the Walsh functions of one coordinate."""
-
-    row: Int16  # generators of the coordinate, copied because contiguous memory is faster to combine
-    positions: Int64
-    signs: Float64
-
-
 @cache
-def encoder_tables() -> EncoderTables:
-    """Compute the tables on first use."""
-    return EncoderTables(cells=_cell_means(_FINE_BITS), terms=_walsh_terms(), quantiles=normal_quantiles())
+def encoder_tables(bits: int) -> EncoderTables:
+    """Compute the tables for `bits` index bits on first use."""
+    return EncoderTables(_cell_means(_FINE_BITS), _walsh_terms() if bits > _LOOKUP_BITS else None, normal_quantiles())
 
 
 def _walsh_terms() -> Float64:
@@ -112,7 +103,7 @@ def _is_strong(linear: float, square: float) -> bool:
     return abs(linear) > _STRONG_LINEAR or abs(square) > _STRONG_SQUARE
 
 
-@kernel
+@inlined
 def _score_by_lookup(block: _Block, cells: Float64, expanded: Int16, scores: Float64) -> None:
     """Add the scores of all weak coordinates, candidate by candidate."""
     linear, square, u, window, generators = block
@@ -131,11 +122,13 @@ def _score_by_lookup(block: _Block, cells: Float64, expanded: Int16, scores: Flo
                 scores[k] += c * mean[cell] + a * mean_square[cell]
 
 
-@kernel
-def _score_by_walsh(block: _Block, terms: Float64, spectrum: _Spectrum, scores: Float64) -> None:
+@inlined
+def _score_by_walsh(block: _Block, terms: Float64, scores: Float64) -> None:
     """Add the spectra of all weak coordinates, and transform the sum."""
     linear, square, u, window, generators = block
-    row, positions, signs = spectrum
+    row = np.empty(generators.shape[0], dtype=np.int16)  # the coordinate's, contiguous: faster to combine
+    positions = np.empty(terms.shape[1], dtype=np.int64)
+    signs = np.empty(terms.shape[1])
     lowest = 16 - _WALSH_BITS
     for o in range(linear.size):
         if _is_strong(linear[o], square[o]):
@@ -174,7 +167,7 @@ def _bit_of_all(row: Int16, bit: int) -> int:
     return number
 
 
-@kernel
+@inlined
 def _add_strong(block: _Block, quantiles: Float32, expanded: Int16, scores: Float64) -> None:
     linear, square, u, window, generators = block
     for o in range(linear.size):
@@ -186,32 +179,23 @@ def _add_strong(block: _Block, quantiles: Float32, expanded: Int16, scores: Floa
 
 
 @kernel
-def encode_blocks(
-    first: int,
-    end: int,
-    segments: Int64,
+def score_blocks(
     bounds: Int64,
     pair: GaussianPair,
-    tables: EncoderTables,
+    cells: Float64,
+    terms: Float64 | None,
+    quantiles: Float32,
     shared: SharedWords,
-    selector: Selector,
-    linked: bool | None,
-    results: Results,
+    batch: Batch,
 ) -> None:
-    """Encode the segments `first` to `end - 1`."""
-    generators = shared.generators.view(np.int16)
-    bits = generators.shape[0]
+    """Score all candidates of a batch of blocks. If `terms` is None, Numba compiles no transform."""
     linear = np.empty(shared.largest)
     square = np.empty(shared.largest)
     nats = np.empty(shared.largest)
     scratch = np.empty(shared.largest)
     buffer = np.empty(buffer_size(shared.largest), dtype=np.uint64)
-    expanded = np.empty(1 << bits, dtype=np.int16)
-    functions = tables.terms.shape[1]
-    spectrum = _Spectrum(np.empty(bits, dtype=np.int16), np.empty(functions, dtype=np.int64), np.empty(functions))
-    scores = np.empty(1 << bits)
-    paths = new_paths(selector)
-    for m in range(first * selector.segment, min(end * selector.segment, bounds.size - 1)):
+    expanded = np.empty(batch.scores.shape[1], dtype=np.int16)
+    for m in range(batch.first, batch.first + batch.scores.shape[0]):
         start = bounds[m]
         n = bounds[m + 1] - start
         gaussian_nats(pair, start, nats[:n], scratch)
@@ -226,16 +210,18 @@ def encode_blocks(
             kl += nats[o]
             mean = shift / scale  # mean of z under q; its variance is 1 / scale^2
             wanted += linear[o] * mean + square[o] * (mean * mean + 1.0 / (scale * scale))
-        u = words(buffer, start, n, U_STREAM, shared.key)
-        block = _Block(linear[:n], square[:n], u, int(shared.windows[m]), generators)
-        scores[:] = 0.0
-        if bits <= _LOOKUP_BITS or n < _SMALLEST_WALSH_BLOCK:
-            _score_by_lookup(block, tables.cells, expanded, scores)
+        u = coordinate_words(buffer, start, n, shared)
+        block = _Block(linear[:n], square[:n], u, int(shared.windows[m]), shared.signed)
+        scores = batch.scores[m - batch.first]
+        for k in range(scores.size):
+            scores[k] = 0.0
+        if terms is not None and n >= _SMALLEST_WALSH_BLOCK:
+            _score_by_walsh(block, terms, scores)
         else:
-            _score_by_walsh(block, tables.terms, spectrum, scores)
-        _add_strong(block, tables.quantiles, expanded, scores)
-        select_block(m, scores, wanted, selector, linked, paths, results)
-        results.nats[m] = kl
+            _score_by_lookup(block, cells, expanded, scores)
+        _add_strong(block, quantiles, expanded, scores)
+        batch.wanted[m - batch.first] = wanted
+        batch.nats[m - batch.first] = kl
 
 
 @kernel

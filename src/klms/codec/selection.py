@@ -9,49 +9,56 @@ A new rule also needs its branch in `trellis.py`, for paths, and in `klms.theory
 
 from typing import Literal, NamedTuple, get_args
 
-from klms.numerics.elementary import largest, take_exponentials, total
+import numpy as np
+
+from klms.numerics.elementary import subtract_largest, take_exponentials, total
 from klms.numerics.jit import Float64, UInt16, inlined, kernel
 
 Selection = Literal["sample", "greedy", "matched"]
 SELECTIONS: tuple[Selection, ...] = get_args(Selection)
-SAMPLE, GREEDY, MATCHED = range(3)
 
 _MAX_BETA = 64.0
 _BETA_STEPS = 40
 _BETA_TOLERANCE = 1e-3  # nats of expected score, far below the noise of one draw
 
 
-class Selector(NamedTuple):
-    """Selection rule, the sender's private randomness, and the shape of the trellis (see `trellis.py`)."""
+class Batch(NamedTuple):
+    """Consecutive blocks that are scored and selected together. Scores are scratch space for the selection."""
 
-    rule: int
-    uniforms: Float64  # one per block, then, with memory, one per segment; `greedy` ignores them
-    bits: int
-    memory: int
-    segment: int  # number of blocks that are selected together
+    first: int  # the first block
+    scores: Float64  # a row per block
+    wanted: Float64  # expected score of each block under `q`
+    nats: Float64  # KL of each block
 
 
-class Results(NamedTuple):
-    """What the encoding kernels write: the selected index of each block, and the block's KL in nats."""
-
-    indices: UInt16
-    nats: Float64
+def select(batch: Batch, rule: Selection, uniforms: Float64, indices: UInt16) -> None:
+    """Write the indices of the batch, given a private random number and the place for an index per block."""
+    if rule == "greedy":
+        indices[batch.first : batch.first + len(batch.scores)] = batch.scores.argmax(axis=1)
+        return
+    if rule == "matched":
+        _temper(batch.scores, batch.wanted)
+    _draw(batch, uniforms, indices)
 
 
 @kernel
-def select(scores: Float64, rule: int, uniform: float, wanted: float, weights: Float64) -> int:
-    """Return the index to send, given the expected score under `q`; `scores` and `weights` are scratch afterwards."""
-    top = largest(scores)
-    if rule == GREEDY:
-        best = 0
-        while scores[best] < top:
-            best += 1
-        return best
-    for k in range(scores.size):
-        scores[k] -= top
-    beta = matching_beta(scores, wanted - top, weights) if rule == MATCHED else 1.0
-    take_exponentials(scores, beta, weights)
-    return draw(weights, uniform * total(weights))
+def _temper(scores: Float64, wanted: Float64) -> None:
+    """Multiply the scores of each block by its `beta`."""
+    weights = np.empty(scores.shape[1])
+    for m in range(scores.shape[0]):
+        top = subtract_largest(scores[m])
+        beta = matching_beta(scores[m], wanted[m] - top, weights)
+        for k in range(weights.size):
+            scores[m, k] *= beta
+
+
+@kernel
+def _draw(batch: Batch, uniforms: Float64, indices: UInt16) -> None:
+    weights = np.empty(batch.scores.shape[1])
+    for m in range(batch.scores.shape[0]):
+        subtract_largest(batch.scores[m])
+        take_exponentials(batch.scores[m], 1.0, weights)
+        indices[batch.first + m] = draw(weights, uniforms[batch.first + m] * total(weights))
 
 
 @kernel

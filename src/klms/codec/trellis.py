@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from klms.codec.selection import GREEDY, MATCHED, BetaSearch, Results, Selector, draw, improved, select
-from klms.numerics.elementary import largest, take_exponentials, take_logarithms, total
-from klms.numerics.jit import Float64, UInt16, kernel
+from klms.codec.selection import Batch, BetaSearch, Selection, draw, improved
+from klms.numerics.elementary import subtract_largest, take_exponentials, take_logarithms, total
+from klms.numerics.jit import Float64, UInt16, inlined, kernel
 
 SEGMENT = 256
 """Blocks per segment, part of the format. Segments are coded independently, which bounds the encoder's memory."""
@@ -40,93 +40,71 @@ class Paths(NamedTuple):
     limits: Float64
     weights: Float64  # one per candidate
     predecessors: UInt16  # [m, s]: upper `bits` bits of the candidate by which a path enters state `s` at block `m`
-    scores: Float64  # of all blocks of the segment, for `matched`
-    wanted: Float64  # expected score of each block of the segment under `q`, for `matched`
 
 
-@kernel
-def new_paths(selector: Selector) -> Paths:
+def new_paths(bits: int, memory: int) -> Paths:
     """Allocate the paths of one segment at a time."""
-    states = 1 << selector.memory
-    candidates = 1 << (selector.bits + selector.memory)
-    kept = selector.segment if selector.rule == MATCHED and selector.memory > 0 else 0
-    return Paths(
-        selector.bits,
-        selector.memory,
-        np.empty(states),
-        np.empty(states),
-        np.empty(states),
-        np.empty(states),
-        np.empty(candidates),
-        np.empty((selector.segment, states), dtype=np.uint16),
-        np.empty((kept, candidates)),
-        np.empty(kept),
-    )
+    log_alpha, alpha, running, limits = np.empty((4, 1 << memory))
+    weights, predecessors = np.empty(1 << bits + memory), np.empty((SEGMENT, 1 << memory), dtype=np.uint16)
+    return Paths(bits, memory, log_alpha, alpha, running, limits, weights, predecessors)
 
 
-@kernel
-def select_block(
-    m: int, scores: Float64, wanted: float, selector: Selector, linked: bool | None, paths: Paths, results: Results
-) -> None:
-    """Select the index of block `m`, or, with memory, extend the paths and select those of a segment at its end.
+def select_paths(batch: Batch, rule: Selection, uniforms: Float64, paths: Paths, indices: UInt16) -> None:
+    """Extend the paths by a batch of blocks, and write the indices of the segments that end in it.
 
-    `wanted` is the expected score under `q`. Blocks must come in order, whole segments at a time; `scores` is scratch
-    space afterwards. Without memory, `linked` must be None: then Numba prunes the rest and compiles no trellis.
+    Batches must come in order, for `matched` whole segments at a time.
     """
-    if linked is None:
-        results.indices[m] = select(scores, selector.rule, selector.uniforms[m], wanted, paths.weights)
+    if rule == "greedy":
+        _follow_best(batch, paths, indices)
         return
-    place = m % SEGMENT
-    if selector.rule == MATCHED:
-        for c in range(scores.size):  # assigning the whole array compiles two seconds longer
-            paths.scores[place, c] = scores[c]
-        paths.wanted[place] = wanted
-    else:
-        _extend(paths, place, scores, 1.0, selector.rule, selector.uniforms[m])
-    blocks = results.indices.size
-    if place == SEGMENT - 1 or m == blocks - 1:
-        if selector.rule == MATCHED:
-            beta = _matching_beta(paths, place + 1)
-            for n in range(place + 1):
-                _extend(paths, n, paths.scores[n], beta, selector.rule, selector.uniforms[m - place + n])
-        _trace(paths, selector.rule, selector.uniforms[blocks + m // SEGMENT], results.indices[m - place : m + 1])
+    if rule == "matched":
+        batch.scores[:] *= _matching_beta(paths, batch)
+    _draw_paths(batch, uniforms, paths, indices)
 
 
 @kernel
-def _extend(paths: Paths, place: int, scores: Float64, beta: float, rule: int, uniform: float) -> None:
-    """Extend all paths by the block at `place` of the segment, given the scores of its candidates."""
-    _weigh(paths, place, scores, beta)
-    if rule == GREEDY:
+def _follow_best(batch: Batch, paths: Paths, indices: UInt16) -> None:
+    for m in range(batch.first, batch.first + batch.scores.shape[0]):
+        place = m % SEGMENT
+        _weigh(paths, place, batch.scores[m - batch.first], 1.0)
         _keep_best(paths, paths.predecessors[place])
-    else:
-        take_exponentials(paths.weights, 1.0, paths.weights)
-        _sum_and_draw(paths, paths.predecessors[place], uniform)
+        if place == SEGMENT - 1 or m == indices.size - 1:
+            _trace(paths, int(np.argmax(paths.log_alpha)), indices[m - place : m + 1])
 
 
 @kernel
+def _draw_paths(batch: Batch, uniforms: Float64, paths: Paths, indices: UInt16) -> None:
+    for m in range(batch.first, batch.first + batch.scores.shape[0]):
+        place = m % SEGMENT
+        _weigh(paths, place, batch.scores[m - batch.first], 1.0)
+        take_exponentials(paths.weights, 1.0, paths.weights)
+        _sum_and_draw(paths, paths.predecessors[place], uniforms[m])
+        if place == SEGMENT - 1 or m == indices.size - 1:
+            state = draw(paths.alpha, uniforms[indices.size + m // SEGMENT] * total(paths.alpha))
+            _trace(paths, state, indices[m - place : m + 1])
+
+
+@inlined
 def _weigh(paths: Paths, place: int, scores: Float64, beta: float) -> None:
     """Set the weight of a candidate to `beta` times its score plus that of the paths before it; the largest is 0."""
     branches = 1 << paths.bits
     weights = paths.weights
-    if place == 0:  # all paths start in state 0
-        paths.log_alpha[:] = _IMPOSSIBLE
-        paths.log_alpha[0] = 0.0
     for s in range(paths.log_alpha.size):
+        if place == 0:  # all paths start in state 0
+            paths.log_alpha[s] = 0.0 if s == 0 else _IMPOSSIBLE
         before = paths.log_alpha[s]
         for c in range(s * branches, (s + 1) * branches):
             weights[c] = beta * scores[c] + before
-    top = largest(weights)
-    for c in range(weights.size):
-        weights[c] -= top
+    subtract_largest(weights)
 
 
-@kernel
+@inlined
 def _keep_best(paths: Paths, predecessors: UInt16) -> None:
     best = paths.log_alpha
     states = best.size
     for s in range(states):
         best[s] = paths.weights[s]
-    predecessors[:] = 0
+        predecessors[s] = 0
     for branch in range(1, 1 << paths.bits):
         row = paths.weights[branch * states : (branch + 1) * states]
         for s in range(states):
@@ -135,22 +113,21 @@ def _keep_best(paths: Paths, predecessors: UInt16) -> None:
             predecessors[s] = branch if better else predecessors[s]
 
 
-@kernel
+@inlined
 def _sum_and_draw(paths: Paths, predecessors: UInt16, uniform: float) -> None:
     """Add up the weights of all paths into each state, and draw its predecessor in proportion to them."""
-    alpha = paths.alpha
+    alpha, running, limits = paths.alpha, paths.running, paths.limits
     states = alpha.size
     branches = 1 << paths.bits
-    alpha[:] = 0.0
+    for s in range(states):
+        alpha[s] = running[s] = 0.0
+        predecessors[s] = 0
     for branch in range(branches):
         row = paths.weights[branch * states : (branch + 1) * states]
         for s in range(states):
             alpha[s] += row[s]
-    running, limits = paths.running, paths.limits
-    running[:] = 0.0
     for s in range(states):
         limits[s] = uniform * alpha[s]
-    predecessors[:] = 0
     for branch in range(branches - 1):
         row = paths.weights[branch * states : (branch + 1) * states]
         for s in range(states):
@@ -161,15 +138,12 @@ def _sum_and_draw(paths: Paths, predecessors: UInt16, uniform: float) -> None:
     take_logarithms(paths.log_alpha, running)
 
 
-@kernel
-def _matching_beta(paths: Paths, blocks: int) -> float:
+def _matching_beta(paths: Paths, segment: Batch) -> float:
     """Solve for the `beta` at which the expected score of a path through the segment is the wanted one."""
-    wanted = 0.0
-    for place in range(blocks):
-        wanted += paths.wanted[place]
+    wanted = float(np.cumsum(segment.wanted)[-1])  # in order, unlike np.sum
     search = BetaSearch(1.0, 0.0, _MAX_BETA)
     for _ in range(_BETA_STEPS):
-        mean, variance = _path_moments(paths, blocks, search.beta)
+        mean, variance = _path_moments(paths, segment.scores, search.beta)
         if abs(mean - wanted) < _BETA_TOLERANCE * abs(wanted):
             break
         search = improved(search, mean, variance, wanted)
@@ -177,25 +151,24 @@ def _matching_beta(paths: Paths, blocks: int) -> float:
 
 
 @kernel
-def _path_moments(paths: Paths, blocks: int, beta: float) -> tuple[float, float]:
+def _path_moments(paths: Paths, scores: Float64, beta: float) -> tuple[float, float]:
     """Return the mean and the variance of a path's score, when paths are drawn in proportion to `exp(beta score)`."""
     states = paths.alpha.size
     mean = np.zeros(states)
     square = np.zeros(states)
-    for place in range(blocks):
-        scores = paths.scores[place]
-        _weigh(paths, place, scores, beta)
+    for place in range(scores.shape[0]):
+        own = scores[place]
+        _weigh(paths, place, own, beta)
         take_exponentials(paths.weights, 1.0, paths.weights)
         alpha, next_mean, next_square = paths.alpha, paths.running, paths.limits
-        alpha[:] = 0.0
-        next_mean[:] = 0.0
-        next_square[:] = 0.0
-        for c in range(scores.size):
+        for s in range(states):
+            alpha[s] = next_mean[s] = next_square[s] = 0.0
+        for c in range(own.size):
             before, after = c >> paths.bits, c & (states - 1)
             weight = paths.weights[c]
             alpha[after] += weight
-            next_mean[after] += weight * (mean[before] + scores[c])
-            next_square[after] += weight * (square[before] + scores[c] * (2.0 * mean[before] + scores[c]))
+            next_mean[after] += weight * (mean[before] + own[c])
+            next_square[after] += weight * (square[before] + own[c] * (2.0 * mean[before] + own[c]))
         for s in range(states):
             paths.log_alpha[s] = alpha[s] if alpha[s] > _TINY else _TINY
             mean[s] = next_mean[s] / paths.log_alpha[s]
@@ -206,14 +179,10 @@ def _path_moments(paths: Paths, blocks: int, beta: float) -> tuple[float, float]
     return average, total(paths.alpha * square) / mass - average * average
 
 
-@kernel
-def _trace(paths: Paths, rule: int, uniform: float, indices: UInt16) -> None:
-    """Choose the last state, follow its path back, and write the index of each block."""
+@inlined
+def _trace(paths: Paths, state: int, indices: UInt16) -> None:
+    """Follow the path that ends in `state` back, and write the index of each block."""
     branches = 1 << paths.bits
-    if rule == GREEDY:
-        state = int(np.argmax(paths.log_alpha))
-    else:
-        state = draw(paths.alpha, uniform * total(paths.alpha))
     for place in range(indices.size - 1, -1, -1):
         candidate = (int(paths.predecessors[place, state]) << paths.memory) | state
         indices[place] = candidate & (branches - 1)

@@ -64,17 +64,19 @@ def take_logarithms(values: Float64, scratch: Float64) -> None:
 
 
 @kernel
-def largest(values: Float64) -> float:
-    """Return the maximum of 1, 2, 4, 8, ... values; four running maxima let the loop vectorise."""
-    if values.size < 4:
-        return float(max(values[0], values[values.size - 1]))
-    a, b, c, d = values[0], values[1], values[2], values[3]
-    for k in range(0, values.size, 4):
+def subtract_largest(values: Float64) -> float:
+    """Subtract the maximum of 2, 4, 8, ... values, and return it; four running maxima let the loop vectorise."""
+    a = c = values[0]
+    b = d = values[values.size - 1]
+    for k in range(0, values.size - 3, 4):
         a = values[k] if values[k] > a else a
         b = values[k + 1] if values[k + 1] > b else b
         c = values[k + 2] if values[k + 2] > c else c
         d = values[k + 3] if values[k + 3] > d else d
-    return float(max(max(a, b), max(c, d)))
+    top = max(max(a, b), max(c, d))
+    for k in range(values.size):
+        values[k] -= top
+    return float(top)
 
 
 @kernel
