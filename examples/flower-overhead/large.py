@@ -49,7 +49,9 @@ def main() -> None:
     size = 10 * ROWS * columns
     trained: list[float] = []
     ended: list[float] = []
-    strategy = Compressed(FedAvg(fraction_evaluate=0.0, min_available_nodes=1, min_train_nodes=1), bits_per_parameter=options.bits)
+    strategy = Compressed(
+        FedAvg(fraction_evaluate=0.0, min_available_nodes=1, min_train_nodes=1), bits_per_parameter=options.bits
+    )
     inside = strategy.aggregate_train
 
     def aggregate(*arguments: object) -> object:

@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,13 @@ MAX_PARAMETERS = 1 << 28
 """Default limit of `decompress`: a few bytes can stand for many zeros, and 2^28 parameters are a gigabyte."""
 
 _HEAD = struct.Struct("<2sB4sI")
-_MAX_DESCRIPTION = 1 << 24
+_MAX_DESCRIPTION = 1 << 20
+_MAX_ARRAYS = 100_000
+_MAX_SIZE = 1 << 40
+_PARTS: dict[str, Any] = {"shapes": None, "types": None, "names": [""]}
 _HALF = "bfloat16"  # NumPy has no such type: these arrays come back as float32
+_TYPES = {name: name for name in ("<f2", "<f4", "<f8", "|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8")}
+_TYPES[_HALF] = "<f4"
 
 
 def compress(
@@ -45,8 +50,10 @@ def compress(
     """Return an update as bytes: an array or a mapping of arrays (NumPy or torch), such as a difference of state dicts.
 
     What `decompress` returns is the update plus noise whose mean is zero; `bits_per_parameter`, from 0.0001 to 8,
-    counts the whole message. Arrays of integers and truth values are sent unchanged, on top. No two messages may share
-    a `key`. Rounding takes its randomness from `rng`, by default from the operating system.
+    counts the whole message, up to half of it for names and shapes (many tiny arrays may take more). Arrays of integers
+    and truth values are sent unchanged, on top; those of bfloat16 come back as float32, those of float16 within its
+    range. No two messages may share a `key`. Rounding takes its randomness from `rng`, by default from the operating
+    system.
 
     >>> update = {"weight": np.ones((40, 50), dtype=np.float32), "steps": np.array(7)}
     >>> message = compress(update, 2.0, key=SharedKey(seed=1, round=1, client=0))
@@ -71,7 +78,7 @@ def compress(
         return head
     if not MIN_RATE <= bits_per_parameter <= MAX_RATE:
         raise InvalidArgument(f"bits_per_parameter must be from {MIN_RATE:g} to {MAX_RATE:g}, got {bits_per_parameter}")
-    overhead = 8 * (_HEAD.size + len(description)) / layout.d
+    overhead = min(8 * (_HEAD.size + len(description)) / layout.d, bits_per_parameter / 2)
     scheme = KLMS(layout, max(bits_per_parameter - overhead, MIN_RATE), effort, threads)
     vector = np.concatenate([array.astype(np.float32, copy=False).ravel() for array in dense.values()])
     return head + scheme.encode(vector, {}, key=key, rng=rng or np.random.default_rng())
@@ -84,39 +91,40 @@ def decompress(
 
     A message for more than `max_parameters` entries is refused before anything is allocated.
     """
-    described, rest = _describe(message, key)
-    names, shapes, types = described.get("names", [""]), described["shapes"], described["types"]
-    total = sum(_size(shape) for shape in shapes)
+    described, place = _describe(message, key)
+    total = sum(math.prod(one.shape) for one in described.arrays)
     if total > max_parameters:
         raise InvalidArgument(
             f"the message is for {total} parameters; raise max_parameters ({max_parameters}) if right"
         )
     arrays: dict[str, Array] = {}
-    dense: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = []
-    for name, shape, kind in zip(names, map(tuple, shapes), types, strict=True):
-        dtype = np.dtype(np.float32 if kind == _HALF else kind)
-        arrays[name] = np.empty(0)  # keeps the order
+    dense: list[Described] = []
+    for one in described.arrays:
+        arrays[one.name] = np.empty(0)  # keeps the order
+        dtype = np.dtype(_TYPES[one.kind])
         if dtype.kind == "f":
-            dense.append((name, shape, dtype))
+            dense.append(one)
             continue
-        length = dtype.itemsize * math.prod(shape)
-        if len(rest) < length:
+        count = math.prod(one.shape)
+        if len(message) - place < dtype.itemsize * count:
             raise CorruptMessage("the arrays are cut off")
-        arrays[name] = np.frombuffer(rest[:length], dtype=dtype).reshape(shape).copy()
-        rest = rest[length:]
-    layout = Layout(tuple(name for name, _, _ in dense), tuple(shape for _, shape, _ in dense))
+        arrays[one.name] = np.frombuffer(message, dtype, count, place).reshape(one.shape).copy()
+        place += dtype.itemsize * count
+    layout = Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
+    vector = np.zeros(0, dtype=np.float32)
     if layout.d:
-        vector = np.asarray(KLMS(layout, threads=threads).decode(rest, {}, key=key).vector, dtype=np.float32)
-    elif rest:
+        vector = np.asarray(KLMS(layout, threads=threads).decode(message[place:], {}, key=key).vector, dtype=np.float32)
+    elif place != len(message):
         raise CorruptMessage("there is more in the message than its arrays")
-    else:
-        vector = np.zeros(0, dtype=np.float32)
-    for (name, _, dtype), (_, array) in zip(dense, layout.split(vector), strict=True):
-        arrays[name] = array.astype(dtype)
-    return arrays if "names" in described else arrays[""]
+    for one, (_, array) in zip(dense, layout.split(vector), strict=True):
+        limits = np.finfo(_TYPES[one.kind])
+        arrays[one.name] = np.clip(array, limits.min, limits.max).astype(_TYPES[one.kind])
+    return arrays if described.named else arrays[""]
 
 
 def _named(update: object) -> Mapping[str, object]:
+    if isinstance(update, list | tuple):
+        raise InvalidArgument("a list of arrays has no names: pass a dictionary of arrays")
     if not isinstance(update, Mapping):
         return {"": update}
     if not all(isinstance(name, str) for name in update):
@@ -125,7 +133,9 @@ def _named(update: object) -> Mapping[str, object]:
 
 
 def _as_numpy(name: str, value: object) -> Array:
-    """Return an array or a tensor of any library as a NumPy array."""
+    """Return an array or a tensor of any library as a NumPy array of a type that can be sent."""
+    if isinstance(value, Mapping):
+        raise InvalidArgument(f"{name!r} is a dictionary itself: pass one flat dictionary of arrays")
     tensor: Any = value
     if hasattr(tensor, "detach"):  # a torch tensor
         tensor = tensor.detach().cpu()
@@ -133,7 +143,7 @@ def _as_numpy(name: str, value: object) -> Array:
     array = np.asarray(tensor)
     if array.dtype.kind not in "fiub":
         raise InvalidArgument(f"array {name!r} holds {array.dtype}, not numbers" if name else "an update holds numbers")
-    return array
+    return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
 
 
 def _kind(value: object, array: Array) -> str:
@@ -156,20 +166,23 @@ def _tag(key: SharedKey) -> bytes:
     return blake2b(key.to_bytes(), digest_size=4, person=b"klms key").digest()
 
 
-def _size(shape: object) -> int:
-    """Return the number of entries of an untrusted shape."""
-    if not isinstance(shape, list) or len(shape) > 32:
-        raise CorruptMessage("a shape is not a list of numbers")
-    size = 1
-    for length in shape:
-        if type(length) is not int or length < 0:
-            raise CorruptMessage("a shape is not a list of numbers")
-        size *= length
-    return size
+class Described(NamedTuple):
+    """What the message says of an array."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
 
 
-def _describe(message: bytes, key: SharedKey) -> tuple[dict[str, Any], bytes]:
-    """Return the untrusted description, with lists of equal lengths, and what follows it."""
+class Description(NamedTuple):
+    """What the message says of all arrays; one that was not in a dictionary has no name."""
+
+    arrays: list[Described]
+    named: bool
+
+
+def _describe(message: bytes, key: SharedKey) -> tuple[Description, int]:
+    """Return the checked description and the place after it."""
     if len(message) < _HEAD.size or message[:2] != MAGIC:
         raise CorruptMessage("this is not a message of klms.compress: it does not begin with 'KU'")
     _, version, tag, length = _HEAD.unpack_from(message)
@@ -177,16 +190,38 @@ def _describe(message: bytes, key: SharedKey) -> tuple[dict[str, Any], bytes]:
         raise UnsupportedMessage(f"version {version} of the container; this release reads version {VERSION}")
     if tag != _tag(key):
         raise SideInformationMismatch("the message was made with another key")
+    end = _HEAD.size + length
     try:
         inflater = zlib.decompressobj()
-        text = inflater.decompress(message[_HEAD.size : _HEAD.size + length], _MAX_DESCRIPTION)
-        if not inflater.eof or inflater.unused_data:
+        text = inflater.decompress(message[_HEAD.size : end], _MAX_DESCRIPTION)
+        if end > len(message) or not inflater.eof or inflater.unused_data:
             raise CorruptMessage("the description is cut off or too long")
         described = json.loads(text)
-        shapes, types, names = described["shapes"], described["types"], described.get("names", [""])
-        known = all(kind == _HALF or np.dtype(kind).kind in "fiub" for kind in types)
-        if not known or len(shapes) != len(types) or len(set(names)) != len(names) or len(names) != len(shapes):
-            raise CorruptMessage("the description makes no sense")
-    except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (zlib.error, ValueError, RecursionError) as error:
         raise CorruptMessage("the description does not decode") from error
-    return described, bytes(message[_HEAD.size + length :])
+    if not isinstance(described, dict):
+        raise CorruptMessage("the description makes no sense")
+    shapes, kinds, names = (described.get(part, absent) for part, absent in _PARTS.items())
+    lists = all(isinstance(part, list) for part in (shapes, kinds, names))
+    if not lists or not len(shapes) == len(kinds) == len(names) <= _MAX_ARRAYS:
+        raise CorruptMessage("the description makes no sense")
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+        raise CorruptMessage("the names of arrays are not different strings")
+    if not all(isinstance(kind, str) and kind in _TYPES for kind in kinds):
+        raise CorruptMessage("an array has an unknown type")
+    arrays = [Described(name, _shape(shape), kind) for name, shape, kind in zip(names, shapes, kinds, strict=True)]
+    return Description(arrays, "names" in described), end
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    """Return an untrusted shape if NumPy can make it and its size is reasonable."""
+    if not isinstance(shape, list) or len(shape) > 32:
+        raise CorruptMessage("a shape is not a list of numbers")
+    size = 1
+    for length in shape:
+        if type(length) is not int or not 0 <= length <= _MAX_SIZE:
+            raise CorruptMessage("a shape is not a list of numbers, or too large")
+        size *= max(length, 1)
+        if size > _MAX_SIZE:
+            raise CorruptMessage("a shape is too large")
+    return tuple(shape)

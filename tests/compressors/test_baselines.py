@@ -14,10 +14,11 @@ from klms.compressors.eden import Eden, normal_levels
 from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 from klms.compressors.qsgd import QSGD
-from klms.compressors.rotation import Rotation, walsh_hadamard
+from klms.compressors.rotation import Rotation
 from klms.compressors.terngrad import TernGrad
 from klms.compressors.topk import TopK
 from klms.errors import InvalidArgument, TrainingDiverged
+from klms.numerics.walsh_hadamard import walsh_hadamard
 
 LAYOUT = Layout(("a", "b"), ((30, 30), (124,)))
 D = LAYOUT.d

@@ -1,13 +1,15 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from klms import Codec, CorruptMessage, KLMSError, SharedKey, SideInformationMismatch, UpdateRule, inspect
+from klms import CorruptMessage, KLMSError, SharedKey, SideInformationMismatch, inspect
 from klms.benchmarks.codec import peak_extra_bytes
 from klms.compressors.base import Compressor, Side
-from klms.compressors.block_coder import BlockCoder
+from klms.compressors.block_coder import BlockCoder, BlockSettings
 from klms.compressors.drive import Drive
 from klms.compressors.eden import Eden
 from klms.compressors.float32 import Float32
@@ -26,8 +28,8 @@ D = LAYOUT.d
 KEY = SharedKey(1, 2, 3)
 
 
-def coder(fixed: int = 0) -> BlockCoder:
-    return BlockCoder(D, Codec(bits=8), target=6.0, max_size=512, rule=UpdateRule(4.0, 9.0), fixed=fixed)
+def coder(bits: int = 8, fixed: int = 0) -> BlockCoder:
+    return BlockSettings(bits=bits, target=6.0, max_size=512, low=4 / 6, high=9 / 6, fixed=fixed).coder(D, None)
 
 
 def all_schemes():
@@ -167,15 +169,14 @@ def test_a_message_that_is_not_of_the_round_is_refused():
     bare = scheme.encode(vector(), later, key=KEY, rng=np.random.default_rng(0))
     with pytest.raises(SideInformationMismatch, match="carries no block map"):
         scheme.decode(bare, first, key=KEY)
-    other = KLMSGaussian(1.0, BlockCoder(D, Codec(bits=9), target=6.0, max_size=512, rule=UpdateRule(4.0, 9.0)))
+    other = KLMSGaussian(1.0, coder(bits=9))
     with pytest.raises(SideInformationMismatch, match=r"9.*were agreed"):
         scheme.decode(other.encode(vector(), first, key=KEY, rng=np.random.default_rng(0)), first, key=KEY)
 
 
 def test_dp_rec_tells_nothing_but_its_sample():
     """The KL is a function of the clipped update alone: in the message it would undo the noise."""
-    rule = UpdateRule(4.0, 9.0)
-    scheme = DPREC(5.0, 0.3, BlockCoder(D, Codec(bits=8), 6.0, 512, rule, fixed=10, tells_kl=False))
+    scheme = DPREC(5.0, 0.3, replace(coder(fixed=10), tells_kl=False))
     message = scheme.encode(vector(), scheme.start(), key=KEY, rng=np.random.default_rng(0))
     assert inspect(message).mean_kl == 0
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from klms import Codec, KLMSError, UpdateRule, inspect
-from klms.compressors.block_coder import BlockCoder
+from klms import KLMSError, inspect
+from klms.compressors.block_coder import BlockSettings
 from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.mask import Mask
@@ -92,7 +92,7 @@ def langevin(compressor, clients: int, gamma: float) -> Langevin:
 
 
 def sgld_klms(d: int, clients: int, per_round: int, gamma: float) -> Langevin:
-    coder = BlockCoder(d, Codec(bits=12), target=2.0, max_size=4096, rule=UpdateRule(1.0, 4.0))
+    coder = BlockSettings(bits=12, target=2.0, max_size=4096, low=0.5, high=2.0).coder(d, None)
     return langevin(KLMSGaussian(noise_std(gamma, clients, per_round), coder), clients, gamma)
 
 
@@ -130,7 +130,7 @@ def test_a_gaussian_posterior_is_sampled(scheme):
     if scheme == "sgld":
         method = langevin(Float32(d), clients, gamma)
     else:
-        coder = BlockCoder(d, Codec(bits=8), target=2.0, max_size=64, rule=UpdateRule(1.5, 2.5))
+        coder = BlockSettings(bits=8, target=2.0, max_size=64, low=0.75, high=1.25).coder(d, None)
         method = langevin(KLMSGaussian(noise_std(gamma, clients, clients), coder), clients, gamma)
     state = method.init()
     seen = []

@@ -12,12 +12,11 @@ from klms import (
     Decoded,
     MessageInfo,
     SharedKey,
-    UpdateRule,
     adaptive_blocks,
     aggregate_blocks,
     fixed_blocks,
 )
-from klms.compressors.block_coder import BlockCoder, BlockLearner
+from klms.compressors.block_coder import BlockLearner, BlockSettings
 from klms.compressors.float32 import Float32
 from klms.compressors.schemes import SCHEMES
 from klms.learning.examples import Schedule
@@ -56,7 +55,7 @@ def test_merged_blocks_are_those_of_all_maps(by):
     rng = np.random.default_rng(0)
     maps = [adaptive_blocks(rng.exponential(0.02, D), 5.0, 512) for _ in range(21)]
     assert len({len(blocks) for blocks in maps}) > 1
-    coder = BlockCoder(D, Codec(), 5.0, 512, UpdateRule(3.0, 8.0), aggregate=by)
+    coder = BlockSettings(target=5.0, max_size=512, low=0.6, high=1.6, aggregate=by).coder(D, None)
     side = coder.start()
     learner = BlockLearner(coder, side)
     for blocks in maps:
@@ -69,7 +68,7 @@ def test_merged_blocks_are_those_of_all_maps(by):
 
 @pytest.mark.parametrize(("kls", "update"), [((4.0, 6.0), False), ((4.0, 13.0), True), ((1.0, 2.0), True)])
 def test_the_mean_kl_decides_on_the_next_round(kls, update):
-    coder = BlockCoder(D, Codec(), 5.0, 512, UpdateRule(3.0, 8.0))
+    coder = BlockSettings(target=5.0, max_size=512, low=0.6, high=1.6).coder(D, None)
     side = {**coder.start(), "block_update": np.array(False)}
     learner = BlockLearner(coder, side)
     for kl in kls:

@@ -6,7 +6,7 @@ Machines are noisy: compare figures of one run, and trust ratios more than figur
 import ctypes
 import os
 import platform
-import time
+import timeit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -198,9 +198,4 @@ def _oracle_ns(q: Distribution, p: Distribution, bits: int) -> float:
 
 
 def _best(work: Callable[[], object], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(timeit.repeat(work, number=1, repeat=repeats))

@@ -125,9 +125,8 @@ def average(compressor: Compressor, layout: Layout, held: Sequence[Vector]) -> O
 
 def eden_error(rate: float, layout: Layout, held: Sequence[Vector]) -> float:
     """Return EDEN's error at `rate` measured bits: its headers come off the bits that it is given."""
-    given = rate
-    outcome = average(eden.Eden(layout.d, given, 1), layout, held)
-    given -= outcome.bits_per_parameter - rate
+    outcome = average(eden.Eden(layout.d, rate, 1), layout, held)
+    given = rate - (outcome.bits_per_parameter - rate)
     if given > 0:
         outcome = average(eden.Eden(layout.d, given, 1), layout, held)
     return outcome.error
@@ -138,9 +137,10 @@ def limit(rate: float, clients: int) -> float:
     return float(1 / (clients * (2.0 ** (2 * rate) - 1)))
 
 
-def best(rows: Sequence[Row], vectors: str, rate: float) -> Row:
-    """Return the unbiased row of least error with at most `rate` bits, headers (3 %) aside: the one to pick."""
-    fitting = [row for row in rows if row.unbiased and row.vectors == vectors and row.bits_per_parameter <= 1.03 * rate]
+def best(rows: Sequence[Row], vectors: str, rate: float, headers: float = 0.03) -> Row:
+    """Return the unbiased row of least error with at most `rate` bits, a share of headers aside: the one to pick."""
+    most = (1 + headers) * rate
+    fitting = [row for row in rows if row.unbiased and row.vectors == vectors and row.bits_per_parameter <= most]
     if not fitting:
         raise InvalidArgument(f"no unbiased scheme was measured at {rate} bits or below on {vectors} vectors")
     return min(fitting, key=lambda row: row.error)
@@ -151,19 +151,28 @@ def as_json(rows: Sequence[Row], clients: int) -> dict[str, object]:
     return {"clients": clients, "rows": [asdict(row) for row in rows]}
 
 
+def with_default_effort(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of all schemes that have no effort, and those with the default one."""
+    return [row for row in rows if "effort" not in row.setting or "balanced" in row.setting]
+
+
 def markdown(results: dict[str, list[dict[str, object]]]) -> str:
-    """Return a table of what to pick at a few rates."""
+    """Return a table of what to pick at a few rates, with default effort, and what other efforts change."""
     rows = [Row(**row) for row in results["rows"]]  # type: ignore[arg-type]
-    columns = ("vectors", "about, bits", "best unbiased", "setting", "bits", "error", "over EDEN's", "over the limit")
+    usual = with_default_effort(rows)
+    columns = ("vectors", "about, bits", "best unbiased", "bits", "error", "over EDEN's", "fast", "best", "/ limit")
     lines = ["| " + " | ".join((*columns, "encode, ns", "decode, ns", "next best", "its error")) + " |"]
-    lines.append("| --- " * 12 + "|")
+    lines.append("| --- " * 13 + "|")
     for kind, rate in product(dict.fromkeys(row.vectors for row in rows), (0.02, 0.1, 0.5, 1, 2, 4)):
-        row = best(rows, kind, rate)
-        other = best([other for other in rows if other.scheme != row.scheme], kind, rate)
+        row = best(usual, kind, rate)
+        other = best([other for other in usual if other.scheme != row.scheme], kind, rate, 0.1)
+        twins = [row.setting.replace("balanced", effort) for effort in ("balanced", "fast", "best")]
+        ratios = [twin.over_eden for name in twins for twin in rows if (twin.vectors, twin.setting) == (kind, name)]
         lines.append(
-            f"| {kind} | {rate:g} | {row.scheme} | {row.setting} | {row.bits_per_parameter:.3f} | {row.error:.3g} "
-            f"| {row.over_eden or math.nan:.3f} | {row.error / row.limit:.2f} | {row.encode_ns:.0f} "
-            f"| {row.decode_ns:.0f} | {other.scheme} | {other.error:.3g} |"
+            f"| {kind} | {rate:g} | {row.scheme} | {row.bits_per_parameter:.3f} | {row.error:.3g} "
+            + "".join(f"| {ratio or math.nan:.3g} " for ratio in ratios[:3])
+            + f"| {row.error / row.limit:.2f} | {row.encode_ns:.0f} | {row.decode_ns:.0f} | {other.scheme} "
+            f"| {other.error:.3g} |"
         )
     return "\n".join(lines)
 
@@ -172,13 +181,18 @@ def draw(rows: Sequence[Row], clients: int, path: Path) -> None:
     """Draw error against bits, one panel per kind of vectors, with the limit as a line."""
     from matplotlib.figure import Figure
 
+    rows = with_default_effort(rows)
     kinds = list(dict.fromkeys(row.vectors for row in rows))
     names = list(dict.fromkeys(row.scheme for row in rows))
-    figure = Figure(figsize=(4.6 * len(kinds) + 1.6, 4.4), layout="constrained")
-    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    columns = min(len(kinds), 3)
+    lines = -(-len(kinds) // columns)
+    figure = Figure(figsize=(4.6 * columns + 1.6, 4.2 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes in panels[len(kinds) :]:
+        axes.remove()
     measured = [row.bits_per_parameter for row in rows]
     rates = np.geomspace(min(measured), max(measured), 60)
-    for axes, kind in zip(panels, kinds, strict=True):
+    for axes, kind in zip(panels, kinds, strict=False):
         for place, name in enumerate(names):
             own = [row for row in rows if row.scheme == name]
             points = sorted((row.bits_per_parameter, row.error) for row in own if row.vectors == kind)

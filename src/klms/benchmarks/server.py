@@ -6,7 +6,7 @@ beyond the state before the round; what the compressor derives from that state, 
 """
 
 import tempfile
-import time
+import timeit
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -94,10 +94,7 @@ def _aggregate(method: Method, state: State, file: Path, sizes: Sequence[int]) -
 
 def _measure(scheme: str, method: Method, file: Path, sizes: Sequence[int]) -> Row:
     peak = peak_extra_bytes(partial(_aggregate, method, method.init(), file, sizes))
-    state = method.init()
-    started = time.perf_counter()
-    _aggregate(method, state, file, sizes)
-    seconds = time.perf_counter() - started
+    seconds = timeit.timeit(partial(_aggregate, method, method.init(), file, sizes), number=1)
     d = method.layout.d
     return Row(
         scheme=scheme,

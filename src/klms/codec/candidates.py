@@ -20,7 +20,7 @@ import numpy as np
 
 from klms.codec.blocks import Blocks
 from klms.numerics.jit import Int16, UInt16, UInt64, inlined
-from klms.numerics.philox import G_STREAM, U_STREAM, WINDOW_STREAM, SharedKey, buffer_size, words
+from klms.numerics.philox import G_STREAM, U_STREAM, WINDOW_STREAM, SharedKey, drawn_words, words
 
 MAX_BITS = 16
 WINDOWS = 1024
@@ -39,9 +39,8 @@ class SharedWords(NamedTuple):
 def shared_words(key: SharedKey, blocks: Blocks, bits: int) -> SharedWords:
     """Generate the windows and generators. A row owns 16 words of its stream, so `G_{r,j}` depends on the key alone."""
     count, largest = len(blocks), int(blocks.sizes.max())
-    windows = words(np.empty(buffer_size(count), dtype=np.uint64), 0, count, WINDOW_STREAM, key.words())
-    size = (largest + WINDOWS - 1) * MAX_BITS
-    table = words(np.empty(buffer_size(size), dtype=np.uint64), 0, size, G_STREAM, key.words()).reshape(-1, MAX_BITS)
+    windows = drawn_words(key, WINDOW_STREAM, count)
+    table = drawn_words(key, G_STREAM, (largest + WINDOWS - 1) * MAX_BITS).reshape(-1, MAX_BITS)
     generators = np.ascontiguousarray(table[:, :bits].T)
     return SharedWords(windows % np.uint16(WINDOWS), generators, generators.view(np.int16), key.words(), largest)
 

@@ -16,7 +16,7 @@ import numpy as np
 from klms.codec.candidates import SharedWords, chosen_words, coordinate_words, expand, expand_two, signed
 from klms.codec.distributions import Values, log_ratios
 from klms.codec.selection import Batch
-from klms.numerics.jit import Float32, Float64, Int16, Int32, Int64, UInt16, UInt64, inlined, kernel
+from klms.numerics.jit import Float32, Float64, Int16, Int32, Int64, UInt16, inlined, kernel
 from klms.numerics.philox import buffer_size
 
 _FLUSH_STEPS = 32
@@ -30,17 +30,6 @@ class _Step(NamedTuple):
     flip: np.int16  # generator of the last index bit: the upper half of the candidates has the words XOR `flip`
     threshold: np.int16
     height: np.int16
-
-
-class _Scratch(NamedTuple):
-    """Scratch space for one block."""
-
-    laws: Float64  # probabilities of `q`, then log ratios
-    logarithms: Float64
-    words: UInt64
-    heights: Int16
-    partial: Int16  # running sums of steps since the last flush
-    total: Int32
 
 
 @inlined
@@ -83,14 +72,22 @@ def _weigh_block(q: Float64, ratio: Float64, heights: Int16) -> tuple[float, flo
 
 @kernel
 def _score_block(
-    u: UInt16, start: int, thresholds: UInt16, generators: Int16, window: int, expanded: Int16, scratch: _Scratch
+    u: UInt16,
+    start: int,
+    thresholds: UInt16,
+    generators: Int16,
+    window: int,
+    heights: Int16,
+    expanded: Int16,
+    partial: Int16,
+    total: Int32,
 ) -> None:
-    """Set `scratch.total[k]` to the sum of the steps that candidate `k` collects over the block from `start` onwards.
+    """Set `total[k]` to the sum of the steps that candidate `k` collects over the block from `start` onwards.
 
-    Steps are added in pairs: of two coordinates if `expanded` has two rows of words, otherwise of one.
+    Steps are added in pairs: of two coordinates if `expanded` has two rows of words, otherwise of one. `partial` holds
+    the running sums since the last flush.
     """
     per_coordinate, n = thresholds.shape[0], u.size
-    heights, partial, total = scratch.heights, scratch.partial, scratch.total
     per_flush = max(_FLUSH_STEPS // per_coordinate, 1)
     half = partial.size // 2
     last = generators.shape[0] - 1
@@ -127,41 +124,31 @@ def _score_block(
 
 def score_blocks(bounds: Int64, probabilities: Float32, thresholds: UInt16, shared: SharedWords, batch: Batch) -> None:
     """Score all candidates of a batch of blocks, given the probabilities of `q` and the thresholds of `p`."""
-    steps, size, candidates = len(thresholds), shared.largest, batch.scores.shape[1]
-    scratch = _Scratch(
-        laws=np.empty(2 * (steps + 1) * size),
-        logarithms=np.empty(size),
-        words=np.empty(buffer_size(size), dtype=np.uint64),
-        heights=np.empty(steps * size, dtype=np.int16),
-        partial=np.empty(candidates, dtype=np.int16),
-        total=np.empty(candidates, dtype=np.int32),
-    )
-    expanded = np.empty((2, candidates // 2) if steps == 1 else candidates // 2, dtype=np.int16)
-    _score_blocks(bounds, probabilities, thresholds, shared, batch, expanded, scratch)
+    half = batch.scores.shape[1] // 2
+    expanded = np.empty((2, half) if len(thresholds) == 1 else half, dtype=np.int16)
+    _score_blocks(bounds, probabilities, thresholds, shared, batch, expanded)
 
 
 @kernel
 def _score_blocks(
-    bounds: Int64,
-    probabilities: Float32,
-    thresholds: UInt16,
-    shared: SharedWords,
-    batch: Batch,
-    expanded: Int16,
-    scratch: _Scratch,
+    bounds: Int64, probabilities: Float32, thresholds: UInt16, shared: SharedWords, batch: Batch, expanded: Int16
 ) -> None:
-    symbols = thresholds.shape[0] + 1
+    symbols, size, candidates = thresholds.shape[0] + 1, shared.largest, batch.scores.shape[1]
+    laws, logarithms = np.empty(2 * symbols * size), np.empty(size)
+    buffer = np.empty(buffer_size(size), dtype=np.uint64)
+    heights = np.empty((symbols - 1) * size, dtype=np.int16)
+    partial, total = np.empty(candidates, dtype=np.int16), np.empty(candidates, dtype=np.int32)
     for m in range(batch.first, batch.first + batch.scores.shape[0]):
         start = bounds[m]
         n = bounds[m + 1] - start
-        q = scratch.laws[: symbols * n].reshape(symbols, n)
-        ratio = scratch.laws[symbols * n : 2 * symbols * n].reshape(symbols, n)
-        log_ratios(probabilities, thresholds, start, q, ratio, scratch.logarithms)
-        unit, kl, base = _weigh_block(q, ratio, scratch.heights)
-        u = coordinate_words(scratch.words, start, n, shared)
-        _score_block(u, start, thresholds, shared.signed, int(shared.windows[m]), expanded, scratch)
-        for k in range(scratch.total.size):
-            batch.scores[m - batch.first, k] = scratch.total[k] * unit
+        q = laws[: symbols * n].reshape(symbols, n)
+        ratio = laws[symbols * n : 2 * symbols * n].reshape(symbols, n)
+        log_ratios(probabilities, thresholds, start, q, ratio, logarithms)
+        unit, kl, base = _weigh_block(q, ratio, heights)
+        u = coordinate_words(buffer, start, n, shared)
+        _score_block(u, start, thresholds, shared.signed, int(shared.windows[m]), heights, expanded, partial, total)
+        for k in range(total.size):
+            batch.scores[m - batch.first, k] = total[k] * unit
         batch.wanted[m - batch.first] = kl - base
         batch.nats[m - batch.first] = kl
 

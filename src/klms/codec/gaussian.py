@@ -26,6 +26,7 @@ from klms.codec.selection import Batch
 from klms.numerics.jit import Float32, Float64, Int16, Int64, UInt16, inlined, kernel
 from klms.numerics.philox import buffer_size
 from klms.numerics.quantiles import LEVELS, normal_quantiles
+from klms.numerics.walsh_hadamard import walsh_hadamard
 
 _FINE_BITS = 12
 _WALSH_BITS = 8
@@ -83,19 +84,6 @@ def _walsh_terms() -> Float64:
 def _cell_means(bits: int) -> Float64:
     table = normal_quantiles().astype(np.float64)
     return np.stack([power.reshape(1 << bits, LEVELS >> bits).mean(axis=1) for power in (table, table**2)])
-
-
-@kernel
-def walsh_hadamard(values: Float64) -> None:
-    """Replace `values[k]` by the sum over `s` of `values[s] (-1)^popcount(s & k)`, in place."""
-    half = 1
-    while half < values.size:
-        for group in range(0, values.size, 2 * half):
-            upper = values[group : group + half]
-            lower = values[group + half : group + 2 * half]
-            for k in range(half):
-                upper[k], lower[k] = upper[k] + lower[k], upper[k] - lower[k]
-        half *= 2
 
 
 @inlined

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from klms.codec.selection import Batch, BetaSearch, Selection, draw, improved
-from klms.numerics.elementary import subtract_largest, take_exponentials, take_logarithms, total
+from klms.numerics.elementary import keep_largest, subtract_largest, take_exponentials, take_logarithms, total
 from klms.numerics.jit import Float64, UInt16, inlined, kernel
 
 SEGMENT = 256
@@ -67,7 +67,7 @@ def _follow_best(batch: Batch, paths: Paths, indices: UInt16) -> None:
     for m in range(batch.first, batch.first + batch.scores.shape[0]):
         place = m % SEGMENT
         _weigh(paths, place, batch.scores[m - batch.first], 1.0)
-        _keep_best(paths, paths.predecessors[place])
+        keep_largest(paths.weights, paths.log_alpha, paths.predecessors[place])
         if place == SEGMENT - 1 or m == indices.size - 1:
             _trace(paths, int(np.argmax(paths.log_alpha)), indices[m - place : m + 1])
 
@@ -96,21 +96,6 @@ def _weigh(paths: Paths, place: int, scores: Float64, beta: float) -> None:
         for c in range(s * branches, (s + 1) * branches):
             weights[c] = beta * scores[c] + before
     subtract_largest(weights)
-
-
-@inlined
-def _keep_best(paths: Paths, predecessors: UInt16) -> None:
-    best = paths.log_alpha
-    states = best.size
-    for s in range(states):
-        best[s] = paths.weights[s]
-        predecessors[s] = 0
-    for branch in range(1, 1 << paths.bits):
-        row = paths.weights[branch * states : (branch + 1) * states]
-        for s in range(states):
-            better = row[s] > best[s]
-            best[s] = row[s] if better else best[s]
-            predecessors[s] = branch if better else predecessors[s]
 
 
 @inlined

@@ -65,7 +65,8 @@ def _code(coder: Coder, writing: bool, bit: int, chance: int) -> int:
         low = middle + 1
     while (low ^ high) >> 24 == 0:
         if writing:
-            coder.data[coder.interval[2]] = high >> 24
+            if coder.interval[2] < coder.data.size:  # else `finish` tells that there was too little room
+                coder.data[coder.interval[2]] = high >> 24
             coder.interval[2] += 1
         else:
             _shift_in(coder)
@@ -117,8 +118,8 @@ def code_bit(coder: Coder, writing: bool, bit: int) -> int:
 
 @kernel
 def finish(coder: Coder) -> int:
-    """Write what is needed to tell the last interval; return the number of bytes in all."""
+    """Write what is needed to tell the last interval; return the number of bytes in all, written or not."""
     place = int(coder.interval[2])
-    coder.data[place] = (coder.interval[0] >> 24) + 1 if coder.interval[0] & 0xFFFFFF else coder.interval[0] >> 24
-    coder.interval[2] = place + 1
+    if place < coder.data.size:
+        coder.data[place] = (coder.interval[0] >> 24) + int(coder.interval[0] & 0xFFFFFF > 0)
     return place + 1

@@ -37,7 +37,6 @@ from klms.compressors.scheme import Settings
 from klms.errors import SideInformationMismatch
 
 T = TypeVar("T")
-Aggregate = Literal["location", "count", "own"]
 Source = npt.NDArray[np.generic]
 
 
@@ -56,7 +55,7 @@ class BlockSettings(Settings):
     fixed: int = Field(0, ge=0, le=MAX_BLOCK_SIZE, description="KLMS: size of fixed blocks; 0 for adaptive blocks.")
     low: float = Field(0.7, ge=0, description="KLMS: cut new blocks when their mean KL is below low * target.")
     high: float = Field(1.4, gt=0, description="KLMS: cut new blocks when their mean KL is above high * target.")
-    aggregate: Aggregate = Field(
+    aggregate: Literal["location", "count", "own"] = Field(
         "location", description="KLMS: how the server merges block maps; own: each client sends its own in every round."
     )
     selection: Selection = Field("sample", description="KLMS: how a client chooses among the candidates of a block.")
@@ -70,16 +69,8 @@ class BlockSettings(Settings):
         return self
 
     def coder(self, d: int, threads: int | None) -> "BlockCoder":
-        return BlockCoder(
-            d=d,
-            codec=Codec(bits=self.bits, memory=self.memory, selection=self.selection, threads=threads),
-            target=self.target,
-            max_size=self.max_size,
-            group=self.group if self.memory else 1,
-            rule=UpdateRule(self.low * self.target, self.high * self.target),
-            fixed=self.fixed,
-            aggregate=self.aggregate,
-        )
+        codec = Codec(bits=self.bits, memory=self.memory, selection=self.selection, threads=threads)
+        return BlockCoder(d, self, codec)
 
 
 @dataclass(frozen=True)
@@ -87,19 +78,14 @@ class BlockCoder:
     """A codec and its block policy."""
 
     d: int
+    settings: BlockSettings
     codec: Codec
-    target: float  # bits of KL per block; `codec.bits` is what a block costs
-    max_size: int
-    rule: UpdateRule
-    group: int = 1
-    fixed: int = 0  # size of all blocks if not 0
-    aggregate: Aggregate = "location"
     tells_kl: bool = True  # whether messages report their KL: the UPDATE rule needs it, privacy forbids it
 
     def start(self) -> Side:
         """Return the block map of round 1, which is an UPDATE round unless blocks are fixed."""
-        bounds = fixed_blocks(self.d, self.fixed or self.max_size).bounds
-        return {"block_bounds": bounds, "block_update": np.array(not self.fixed)}
+        bounds = fixed_blocks(self.d, self.settings.fixed or self.settings.max_size).bounds
+        return {"block_bounds": bounds, "block_update": np.array(not self.settings.fixed)}
 
     def encode(
         self,
@@ -111,8 +97,9 @@ class BlockCoder:
         scalars: Sequence[float] | Callable[[Sample], Sequence[float]] = (),
     ) -> bytes:
         """Return a client's message; its scalars may be a function of the sample that it conveys."""
-        update = bool(side["block_update"])
-        blocks = adaptive_blocks(q.kl(p), self.target, self.max_size, self.group) if update else _blocks(side)
+        update, own = bool(side["block_update"]), self.settings
+        group = own.group if own.memory else 1
+        blocks = adaptive_blocks(q.kl(p), own.target, own.max_size, group) if update else _blocks(side)
         chosen = self.codec.choose(q, p, blocks, key=key, rng=rng)
         if callable(scalars):
             scalars = scalars(self.codec.candidates(chosen.indices, p, blocks, key=key))
@@ -156,8 +143,9 @@ class BlockLearner(SideLearner):
 
     def __init__(self, coder: BlockCoder, side: Side) -> None:
         super().__init__(side)
-        self._coder = coder
-        self._merger = None if coder.fixed or coder.aggregate == "own" else BlockMerger(coder.d, coder.aggregate)
+        own = coder.settings
+        self._rule = UpdateRule(own.low * own.target, own.high * own.target)
+        self._merger = None if own.fixed or own.aggregate == "own" else BlockMerger(coder.d, own.aggregate)
         self._kls: list[float] = []
 
     def add(self, decoded: Decoded) -> None:
@@ -173,7 +161,7 @@ class BlockLearner(SideLearner):
         if self._side["block_update"]:
             merged = self._merger.merged()
             return {**self._side, "block_bounds": merged.bounds, "block_update": np.array(False)}
-        return {**self._side, "block_update": np.array(self._coder.rule.triggered(self._kls))}
+        return {**self._side, "block_update": np.array(self._rule.triggered(self._kls))}
 
 
 def _blocks(side: Side) -> Blocks:

@@ -44,7 +44,7 @@ class Drive(Compressor):
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
         scales, rest = read_scales(unwrap(message, _NUMBER, self.d), self.rotation.sizes.size)
         signs = read_signs(rest, self.rotation.padded)
-        return Decoded(self.rotation.undo(self.rotation.scaled(signs, scales), key))
+        return Decoded(self.rotation.undo(signs * np.repeat(scales, self.rotation.sizes), key))
 
 
 SCHEME = Scheme(

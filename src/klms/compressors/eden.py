@@ -25,7 +25,7 @@ from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
 from klms.numerics.bit_packing import pack_bits, unpack_bits
 from klms.numerics.jit import Float32, Float64, Int64, UInt16, kernel
 from klms.numerics.parallel import over
-from klms.numerics.philox import SUBSET_STREAM, buffer_size, words
+from klms.numerics.philox import SUBSET_STREAM, drawn_words
 from klms.numerics.quantiles import LEVELS, normal_quantiles
 
 MAX_RATE = 8.0
@@ -112,10 +112,8 @@ class Eden(Compressor):
         if len(rest) != sum(lengths):
             raise CorruptMessage(f"{len(rest)} bytes of indices, but {sum(lengths)} are needed")
         rotated = np.zeros(self.rotation.padded, dtype=np.float32)
-        place = 0
-        for (bits, part), length in zip(parts, lengths, strict=True):
-            section = np.frombuffer(rest, dtype=np.uint8)[place : place + length]
-            place += length
+        sections = np.split(np.frombuffer(rest, dtype=np.uint8), np.cumsum(lengths)[:-1])
+        for (bits, part), section in zip(parts, sections, strict=True):
             used = int(part.ends[-1]) * bits % 8
             if used and section[-1] >> used:
                 raise CorruptMessage("the bits after the last index are not zero")
@@ -138,9 +136,7 @@ class Eden(Compressor):
     def _strides(self, key: SharedKey) -> Int64:
         if self.rate == math.floor(self.rate):
             return np.tile(np.array([1, 0]), (self.rotation.sizes.size, 1))
-        count = 4 * self.rotation.sizes.size
-        buffer = np.empty(buffer_size(count), dtype=np.uint64)
-        drawn = words(buffer, 0, count, SUBSET_STREAM, key.words()).astype(np.int64)
+        drawn = drawn_words(key, SUBSET_STREAM, 4 * self.rotation.sizes.size).astype(np.int64)
         strides = (drawn[::2] | drawn[1::2] << 16).reshape(-1, 2)
         strides[:, 0] |= 1
         return strides
@@ -200,6 +196,6 @@ SCHEME = Scheme(
     reference="Vargaftik et al., ICML 2022",
     settings=EdenSettings,
     make=lambda layout, settings, threads: Eden(layout.d, settings.rate, threads),
+    operating_points=tuple({"rate": rate} for rate in (0.02, 0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4)),
     wire_number=_NUMBER,
-    operating_points=tuple({"rate": rate} for rate in (0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4)),
 )

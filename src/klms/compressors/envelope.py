@@ -5,6 +5,7 @@
 
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,16 +60,18 @@ def write_scales(scales: npt.NDArray[np.floating]) -> bytes:
 
 def read_scales(payload: bytes, count: int) -> tuple[Float32, bytes]:
     """Return `count` scales and the bytes after them."""
-    if len(payload) < 4 * count:
-        raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} scales")
-    return check_scales(np.frombuffer(payload[: 4 * count], dtype="<f4").astype(np.float32)), payload[4 * count :]
-
-
-def check_scales(scales: Float32) -> Float32:
-    """Return the scales if none is negative, huge or not a number."""
+    scales, rest = read_numbers(payload, np.dtype("<f4"), count, "scales")
     if not ((scales >= 0) & (scales <= LARGEST)).all():
         raise CorruptMessage(f"a scale is negative, above {LARGEST:g} or not a number")
-    return scales
+    return scales.astype(np.float32), rest
+
+
+def read_numbers(payload: bytes, kind: np.dtype[Any], count: int, name: str) -> tuple[npt.NDArray[Any], bytes]:
+    """Return `count` numbers, which the message calls by this name, and the bytes after them."""
+    size = kind.itemsize * count
+    if len(payload) < size:
+        raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} {name}")
+    return np.frombuffer(payload, kind, count), payload[size:]
 
 
 def write_signs(plus: npt.NDArray[np.bool_]) -> bytes:

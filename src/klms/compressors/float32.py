@@ -39,6 +39,6 @@ SCHEME = Scheme(
     reference="McMahan et al., AISTATS 2017",
     settings=Settings,
     make=lambda layout, settings, threads: Float32(layout.d),
-    wire_number=_NUMBER,
     operating_points=(),
+    wire_number=_NUMBER,
 )

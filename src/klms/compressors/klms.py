@@ -11,7 +11,8 @@ Rates follow the pieces' norms (`piece_rates.py`), and runs of pieces are coded 
 The payload: log2 of the smallest and the largest size of pieces, the memories of both trellises, and flags with the
 fine part of all rates (u8 each); for each piece the coarse part of its rate (u8; 0 if the piece is zero) and its scale
 (u16); the outliers, if flagged; for each run of pieces the number of words of its levels (u32); the indices of all
-signs, two to a byte; the words of all levels (u16). A scale is `2^((number - 2^15) / 512)`.
+signs, two to a byte; the words of all levels (u16). A scale is `2^((number - 2^15) / 512)`, or 0 if
+the number is.
 """
 
 import struct
@@ -26,16 +27,17 @@ from pydantic import Field
 from klms.codec import Decoded, SharedKey
 from klms.compressors import level_paths, outliers, sign_paths
 from klms.compressors.base import Compressor, Side, Vector, check_decoded, check_update
-from klms.compressors.envelope import OVERHEAD, unwrap, wrap
+from klms.compressors.envelope import OVERHEAD, read_numbers, unwrap, wrap
 from klms.compressors.layout import Layout
-from klms.compressors.piece_coder import Coded, Part, decode_run, each, encode_run, runs
+from klms.compressors.piece_coder import Coded, Part, decode_run, encode_run, runs
 from klms.compressors.piece_rates import FINE, MAX_RATE, MIN_RATE, SIGNS_UP_TO, allocate
-from klms.compressors.pieces import Pieces
+from klms.compressors.pieces import LEAST_LARGEST, Pieces
 from klms.compressors.rotation import LARGEST, SMALLEST
 from klms.compressors.scheme import Scheme, Settings
 from klms.errors import CorruptMessage, InvalidArgument
 from klms.numerics.bit_packing import pack_bits, unpack_bits
 from klms.numerics.jit import Float64, Int64
+from klms.numerics.parallel import each
 
 Effort = Literal["fast", "balanced", "best"]
 _MEMORIES: dict[str, tuple[int, int]] = {"fast": (2, 3), "balanced": (4, 5), "best": (6, 8)}  # signs, levels
@@ -44,6 +46,7 @@ _NUMBER = 12
 _HEAD = struct.Struct("<BBBB")
 _PIECE = np.dtype([("rate", "u1"), ("scale", "<u2")])
 _HAS_OUTLIERS = 1 << 7
+_NEGLIGIBLE = 1e-60  # of the mean square of a piece: its entries are zeros to float32
 _OUTLIERS_PAY = 0.2  # bits, for most updates
 _CHEAP_SIGNS = 0.03  # bits
 
@@ -100,6 +103,7 @@ class KLMS(Compressor):
             apart = outliers.take(rest, pieces.group_bounds, pieces.sizes, budget, key, rng)
         pieces.rotate(rest, key)
         squares = pieces.products(rest, rest)
+        squares[squares < _NEGLIGIBLE * sizes] = 0
         coarse, fine = allocate(squares, sizes, budget - 8 * len(apart), memories[1])
         factors = np.sqrt(np.divide(sizes, squares, out=np.zeros(sizes.size), where=squares > 0))
         parts, code = _parts(pieces, coarse, fine, factors), np.zeros_like(rest)
@@ -119,17 +123,17 @@ class KLMS(Compressor):
         payload = unwrap(message, _NUMBER, self.layout.d)
         pieces, memories, flags = self._read_head(payload)
         groups = list(runs(pieces.bounds))
-        table, place = _numbers(payload, _HEAD.size, _PIECE, pieces.bounds.size - 1)
+        table, rest = read_numbers(payload[_HEAD.size :], _PIECE, pieces.bounds.size - 1, "pieces")
         places, values = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         if flags & _HAS_OUTLIERS:
-            places, values, used = outliers.read(payload[place:], pieces.group_bounds, key)
-            place += used
+            places, values, end = outliers.read(rest, pieces.group_bounds, key)
+            rest = rest[end:]
         parts = _parts(pieces, table["rate"].astype(np.int64), flags % FINE, _scales(table["scale"]))
-        lengths, place = _numbers(payload, place, np.dtype("<u4"), len(groups))
+        lengths, rest = read_numbers(rest, np.dtype("<u4"), len(groups), "lengths")
         blocks = [sum(part.sign_blocks for part in parts[group]) for group in groups]
-        packed, place = _numbers(payload, place, np.dtype("u1"), (sum(blocks) + 1) // 2)
-        words, place = _numbers(payload, place, np.dtype("<u2"), int(lengths.sum()))
-        if place != len(payload):
+        packed, rest = read_numbers(rest, np.dtype("u1"), (sum(blocks) + 1) // 2, "pairs of signs")
+        words, rest = read_numbers(rest, np.dtype("<u2"), int(lengths.sum()), "words")
+        if rest:
             raise CorruptMessage("there is more in the message than its pieces")
         signs = unpack_bits(packed, sum(blocks), sign_paths.BITS).astype(np.uint8)
         coded = map(Coded, np.split(signs, np.cumsum(blocks)), np.split(words, np.cumsum(lengths)))
@@ -145,7 +149,7 @@ class KLMS(Compressor):
         if len(payload) < _HEAD.size:
             raise CorruptMessage("the header is cut off")
         smallest, largest, both, flags = _HEAD.unpack_from(payload)
-        if not SMALLEST <= 1 << smallest <= 1 << largest <= LARGEST:
+        if not SMALLEST <= 1 << smallest <= 1 << largest <= LARGEST or 1 << largest < LEAST_LARGEST:
             raise CorruptMessage(f"pieces cannot have 2^{smallest} to 2^{largest} entries")
         memories = both >> 4, both & 15
         if memories[0] > sign_paths.MAX_MEMORY or memories[1] not in level_paths.MEMORIES or flags & 0x70:
@@ -163,7 +167,10 @@ def _log2(power: int) -> int:
 
 
 def _scale_numbers(scales: Float64, rng: np.random.Generator) -> Int64:
-    """Return the numbers of scales, rounded up or down at random so that their mean is right."""
+    """Return the numbers of scales, rounded up or down at random so that their mean is right.
+
+    Scales below the smallest that can be sent are rounded to it or to zero.
+    """
     exact = 512 * np.log2(scales, out=np.full(scales.size, -64.0), where=scales > 0) + (1 << 15)
     lower = np.clip(np.floor(exact), 0, (1 << 16) - 2)
     below, above = _scales(lower), _scales(lower + 1)
@@ -172,14 +179,7 @@ def _scale_numbers(scales: Float64, rng: np.random.Generator) -> Int64:
 
 
 def _scales(numbers: npt.NDArray[Any]) -> Float64:
-    return np.exp2((numbers.astype(np.float64) - (1 << 15)) / 512)
-
-
-def _numbers(payload: bytes, place: int, kind: np.dtype[Any], count: int) -> tuple[npt.NDArray[Any], int]:
-    """Return `count` numbers and the place after them."""
-    if len(payload) - place < kind.itemsize * count:
-        raise CorruptMessage("the message is cut off")
-    return np.frombuffer(payload, kind, count, place), place + kind.itemsize * count
+    return np.where(numbers > 0, np.exp2((numbers.astype(np.float64) - (1 << 15)) / 512), 0.0)
 
 
 SCHEME = Scheme(
@@ -188,10 +188,10 @@ SCHEME = Scheme(
     reference="klms; compare `klms bench mean`",
     settings=KLMSSettings,
     make=lambda layout, settings, threads: KLMS(layout, settings.rate, settings.effort, threads),
-    wire_number=_NUMBER,
     operating_points=tuple(
         {"rate": rate, "effort": effort}
         for effort in ("fast", "balanced", "best")
         for rate in (0.02, 0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4)
     ),
+    wire_number=_NUMBER,
 )

@@ -53,8 +53,8 @@ SAMPLED = Scheme(
     family="mask",
     settings=Settings,
     make=lambda layout, settings, threads: Mask(layout),
-    wire_number=_NUMBER,
     codes="masks",
+    wire_number=_NUMBER,
 )
 THRESHOLD = Scheme(
     name="mask-threshold",
@@ -63,9 +63,9 @@ THRESHOLD = Scheme(
     family="mask",
     settings=Settings,
     make=lambda layout, settings, threads: Mask(layout, sampled=False),
-    wire_number=_NUMBER,
     codes="masks",
     unbiased=lambda settings: False,
+    wire_number=_NUMBER,
 )
 
 

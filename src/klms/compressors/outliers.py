@@ -29,15 +29,18 @@ from klms.codec import SharedKey
 from klms.compressors.adaptive_bits import Coder, code_bit, code_number, finish, new_coder, start
 from klms.errors import CorruptMessage
 from klms.numerics.jit import Float32, Float64, Int64, kernel
-from klms.numerics.philox import DITHER_STREAM, buffer_size, words
+from klms.numerics.philox import DITHER_STREAM, drawn_words
 
 _BINS = 1024  # by the upper 10 of 31 bits of the magnitude as a float32: four to an octave
 _NOTHING = _BINS - 1  # the bin of numbers that are none
 _TRIED = 72  # thresholds, from the largest entry downwards: 18 octaves
 _MANTISSA = 21
+_SMALLEST = 4 * (127 - 60)  # bin of 2^-60: smaller thresholds and steps could not be sent
 _LOSS = 1.25  # error of the rest over the least possible one, about
 _SEARCH_STEPS = 20
 _ATTEMPTS = 4
+_CLUSTERED = 0.4  # of the estimate
+_SPARSE = 0.5  # share of entries that are not zero
 _ACCURACY = 0.005  # of the bits of outliers, relative to all bits
 _EXTREMES = 1e-12, 1e3  # of theta, relative to the squared norm
 _MAX_MAGNITUDE = 1 << 24  # in steps
@@ -65,14 +68,18 @@ class Found(NamedTuple):
 
 
 @kernel
-def _histogram(x: Float32, counts: Float64, sums: Float64, squares: Float64) -> None:
-    for i in range(x.size):
-        magnitude = abs(x[i])
-        if magnitude > 0:
-            number = _bin(magnitude)
-            counts[number] += 1
-            sums[number] += np.float64(magnitude)
-            squares[number] += np.float64(magnitude) * np.float64(magnitude)
+def _histograms(gathered: Float32, bounds: Int64) -> Float64:
+    """Return the number of entries, their sum and their squares, by group and bin."""
+    table = np.zeros((3, bounds.size - 1, _BINS))
+    for group in range(bounds.size - 1):
+        for i in range(bounds[group], bounds[group + 1]):
+            magnitude = abs(gathered[i])
+            if magnitude > 0:
+                number = _bin(magnitude)
+                table[0, group, number] += 1
+                table[1, group, number] += np.float64(magnitude)
+                table[2, group, number] += np.float64(magnitude) * np.float64(magnitude)
+    return table
 
 
 @kernel
@@ -90,50 +97,63 @@ def take(
 ) -> bytes:
     """Remove from the vector what is better sent apart, and return the section that holds it; empty if nothing is.
 
-    `bits` is what there is for the whole vector. What an outlier costs is estimated at first, and known after coding.
+    `bits` is what there is for the whole vector. What outliers cost is estimated at first, then learned from trials.
+    Trials have a randomness of their own: a choice that depended on the dither or on the rounding that is sent would
+    bias the estimate.
     """
-    histograms, seed = _histograms(gathered, bounds), int(rng.integers(1, 1 << 31))
-    costs, section, taken = np.ones(sizes.size), b"", list[Found]()
-    for _ in range(_ATTEMPTS):
+    plan = _plan(gathered, bounds, sizes, bits, rng)
+    if not plan.bits.any():
+        return b""
+    found = _find(gathered, bounds, plan, rng)
+    for part, group in zip(_groups(gathered, bounds), found, strict=True):
+        part[... if group.rounded else group.places] = 0
+    return _write(found, plan.step, _dither(0, sum(group.places.size for group in found), key))[0]
+
+
+def _plan(gathered: Float32, bounds: Int64, sizes: Int64, bits: float, rng: np.random.Generator) -> Plan:
+    """Return what pays. Clusters of zeros may halve the cost, so sparse groups get a second chance."""
+    histograms, costs = _histograms(gathered, bounds), np.ones(sizes.size)
+    accepted = _search(histograms, sizes, 0.0, costs)  # nothing
+    for attempt in range(_ATTEMPTS):
         plan = _search(histograms, sizes, bits, costs)
-        found = [
-            Found(threshold, bool(rounded), *_extract(part, threshold, _edge(threshold), bool(rounded), seed + group))
-            for group, (part, threshold, rounded) in enumerate(
-                zip(_groups(gathered, bounds), plan.thresholds.tolist(), plan.rounded, strict=True)
-            )
-        ]
-        written, used = _write(found, plan.step, key)
+        if attempt == 0 and not plan.bits.any():
+            costs = np.where(histograms[0].sum(axis=1) < _SPARSE * sizes, _CLUSTERED, 1.0)
+            plan = _search(histograms, sizes, bits, costs)
+        if not plan.bits.any():
+            return plan
+        found = _find(gathered, bounds, plan, rng)
+        dither = rng.random(sum(group.places.size for group in found), dtype=np.float32)
+        used = _write(found, plan.step, dither)[1]
         excess, tolerated = float(np.sum(used - plan.bits)), max(_ACCURACY * bits, 64)
         if excess < tolerated:
-            section, taken = written, found
+            accepted = plan
         if abs(excess) < tolerated:
             break
         costs = np.where(plan.bits > 0, costs * used / np.maximum(plan.bits, 1), costs)
-    if not any(group.places.size for group in taken):
-        return b""
-    for part, group in zip(_groups(gathered, bounds), taken, strict=True):
-        part[... if group.rounded else group.places] = 0
-    return section
+    return accepted
+
+
+def _find(gathered: Float32, bounds: Int64, plan: Plan, rng: np.random.Generator) -> list[Found]:
+    """Return what is sent apart of each group; entries are rounded anew in each call."""
+    seed = int(rng.integers(1, 1 << 31))
+    return [
+        Found(threshold, bool(rounded), *_extract(part, threshold, _edge(threshold), bool(rounded), seed + group))
+        for group, (part, threshold, rounded) in enumerate(
+            zip(_groups(gathered, bounds), plan.thresholds.tolist(), plan.rounded, strict=True)
+        )
+    ]
 
 
 def _groups(gathered: Float32, bounds: Int64) -> list[Float32]:
     return [gathered[a:b] for a, b in pairwise(bounds.tolist())]
 
 
-def _histograms(gathered: Float32, bounds: Int64) -> Float64:
-    """Return the number of entries, their sum and their squares, by group and bin."""
-    table = np.zeros((3, bounds.size - 1, _BINS))
-    for group, part in enumerate(_groups(gathered, bounds)):
-        _histogram(part, *table[:, group])
-    return table
-
-
 def _search(table: Float64, sizes: Int64, bits: float, costs: Float64) -> Plan:
     """Return what pays with `bits` bits if the outliers of a group take `costs` times the estimate."""
-    if not table[0].any():
+    if bits <= 0 or not table[0, :, _SMALLEST:].any():
         return Plan(np.full(sizes.size, _NOTHING), np.zeros(sizes.size, dtype=np.bool_), 1.0, np.zeros(sizes.size))
     top = int(np.flatnonzero(table[0].any(axis=0))[-1])
-    tried = np.arange(top + 1, max(top + 1 - _TRIED, 0), -1)
+    tried = np.arange(top + 1, max(top + 1 - _TRIED, _SMALLEST), -1)
     above = np.cumsum(table[:, :, ::-1], axis=2)[:, :, ::-1]
     above = np.pad(above, ((0, 0), (0, 0), (0, 1)))[:, :, tried]
     below = np.maximum(table.sum(axis=2)[:, :, None] - above, 0)
@@ -210,12 +230,11 @@ def _geometric_bits(mean: float) -> float:
     return (mean + 1) * math.log2(mean + 1) - mean * math.log2(mean)
 
 
-def _write(groups: list[Found], step: float, key: SharedKey) -> tuple[bytes, Float64]:
-    """Return the section, and the bits of each group in it."""
+def _write(groups: list[Found], step: float, dither: Float32, room: int = 8) -> tuple[bytes, Float64]:
+    """Return the section, and the bits of each group in it; `room` is for the bytes of an outlier, on average."""
     number = min(max(round(512 * math.log2(step)) + (1 << 15), 0), (1 << 16) - 1)
-    head, total = b"", sum(group.places.size for group in groups)
-    coder = new_coder(np.zeros(16 + 8 * total, dtype=np.uint8), 2)
-    done, used = 0, []
+    head, done, used = b"", 0, []
+    coder = new_coder(np.zeros(16 + room * dither.size, dtype=np.uint8), 2)
     for group in groups:
         before = int(coder.interval[2])
         count = group.places.size
@@ -223,11 +242,14 @@ def _write(groups: list[Found], step: float, key: SharedKey) -> tuple[bytes, Flo
         if count:
             head += _THRESHOLD.pack(group.threshold)
             excess = (np.abs(group.values) - _edge(group.threshold)) / np.float32(_step(number))
-            magnitudes = np.floor(excess + _dither(done, count, key)).astype(np.int64)
+            magnitudes = np.floor(excess + dither[done : done + count]).astype(np.int64)
             _put(coder, group.places, group.values < 0, np.minimum(magnitudes, _MAX_MAGNITUDE))
             done += count
         used.append(8.0 * (int(coder.interval[2]) - before) + 48 * (count > 0))
-    string = coder.data[: finish(coder)].tobytes()
+    length = finish(coder)
+    if length > coder.data.size:
+        return _write(groups, step, dither, 4 * room)
+    string = coder.data[:length].tobytes()
     return _HEAD.pack(_HEAD.size - 4 + len(head) + len(string), number) + head + string, np.array(used)
 
 
@@ -269,8 +291,7 @@ def _step(number: int) -> float:
 
 def _dither(first: int, count: int, key: SharedKey) -> Float32:
     """Return numbers from 0 to below 1, shared by both sides."""
-    buffer = np.empty(buffer_size(count), dtype=np.uint64)
-    return words(buffer, first, count, DITHER_STREAM, key.words()).astype(np.float32) / np.float32(65536)
+    return drawn_words(key, DITHER_STREAM, count, first).astype(np.float32) / np.float32(65536)
 
 
 @kernel

@@ -1,9 +1,7 @@
 """Pieces as indices of signs and words of levels, and back. A run of pieces is what one thread codes at a time."""
 
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,9 +10,6 @@ from klms.compressors.piece_rates import FINE, LEVELS, sign_rates
 from klms.numerics.jit import Float32, Int64, UInt8, UInt16
 
 _RUN = 1 << 18  # coordinates at least
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class Part(NamedTuple):
@@ -55,14 +50,6 @@ def runs(bounds: Int64) -> Iterator[slice]:
         if bounds[n + 1] - bounds[first] >= _RUN or n == bounds.size - 2:
             yield slice(first, n + 1)
             first = n + 1
-
-
-def each(work: Callable[[T], R], items: list[T], threads: int | None) -> list[R]:
-    """Do the work for all items, on several threads unless told otherwise."""
-    if len(items) == 1 or threads == 1:
-        return list(map(work, items))
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-        return list(pool.map(work, items))
 
 
 def encode_run(parts: list[Part], rotated: Float32, memories: tuple[int, int], code: Float32) -> Coded:

@@ -4,6 +4,7 @@ Arrays that are too small for a piece of their own are put together, at the end.
 ones) is cut into pieces whose sizes are powers of two; what is left at its end becomes one padded piece.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,13 +12,14 @@ import numpy as np
 
 from klms.codec import SharedKey
 from klms.compressors.layout import Layout
-from klms.compressors.rotation import SMALLEST, piece_holding, rotate
+from klms.compressors.rotation import SMALLEST, piece_holding, powers_of_two, rotate
 from klms.numerics.jit import Float32, Float64, Int64, kernel
 from klms.numerics.parallel import over
 
 _BITS_OF_A_PIECE = 256  # at least, on average: a scale that rests on few is unreliable, and it costs 24 bits itself
 _BITS_OF_A_LARGE_PIECE = 4096
-_IN_CACHE = 1 << 16
+LEAST_LARGEST = 1 << 16
+"""The largest pieces have at least this size, which still fits a cache; smaller ones would only take time."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,10 @@ class Pieces:
     """Pieces of `smallest` to `largest` entries, powers of two both; the last of a group may be smaller.
 
     >>> pieces = Pieces(Layout(("a", "b", "c"), ((40, 30), (20,), (5, 5, 60))), smallest=256, largest=1024)
-    >>> [(part.start, part.stop) for part in pieces.order]  # the small array `b` is last
+    >>> [(part.start, part.stop) for part, _ in pieces.moves()]  # the small array `b` is last
     [(0, 1200), (1220, 2720), (1200, 1220)]
-    >>> np.diff(pieces.bounds).tolist()  # 1200 = 1024 + 176, 1500 and 20 = 1024 + 496
-    [1024, 256, 1024, 512]
+    >>> np.diff(pieces.bounds).tolist()  # 1200 = 1024 + 176, 1500 and 20 = 1024 + 256 + 240
+    [1024, 256, 1024, 256, 256]
     """
 
     layout: Layout
@@ -39,7 +41,7 @@ class Pieces:
     @classmethod
     def for_rate(cls, layout: Layout, rate: float, threads: int | None = None) -> "Pieces":
         smallest = piece_holding(_BITS_OF_A_PIECE / rate)
-        return cls(layout, smallest, max(_IN_CACHE, piece_holding(_BITS_OF_A_LARGE_PIECE / rate)), threads)
+        return cls(layout, smallest, max(LEAST_LARGEST, piece_holding(_BITS_OF_A_LARGE_PIECE / rate)), threads)
 
     @cached_property
     def groups(self) -> list[list[slice]]:
@@ -51,10 +53,6 @@ class Pieces:
             return large
         return [*large, small] if small else large
 
-    @property
-    def order(self) -> list[slice]:
-        return [part for group in self.groups for part in group]
-
     @cached_property
     def sizes(self) -> Int64:
         """Entries of each group."""
@@ -62,7 +60,7 @@ class Pieces:
 
     @cached_property
     def _cuts(self) -> list[list[int]]:
-        return [_powers_of_two(int(size), self.smallest, self.largest) for size in self.sizes]
+        return [powers_of_two(int(size), self.smallest, self.largest, rest=SMALLEST) for size in self.sizes]
 
     @cached_property
     def bounds(self) -> Int64:
@@ -74,22 +72,25 @@ class Pieces:
         """Boundaries of the groups in a gathered vector, padding included."""
         return np.cumsum([0, *map(sum, self._cuts)], dtype=np.int64)
 
+    def moves(self) -> Iterator[tuple[slice, slice]]:
+        """Yield where each array is in a vector, and where it is in a gathered one."""
+        for start, group in zip(self.group_bounds.tolist(), self.groups, strict=False):
+            for part in group:
+                yield part, slice(start, start + part.stop - part.start)
+                start += part.stop - part.start
+
     def gather(self, vector: Float32) -> Float32:
         """Return a copy of `vector` in the order of the pieces, padded with zeros."""
         out = np.zeros(int(self.bounds[-1]), dtype=np.float32)
-        for start, group in zip(self.group_bounds.tolist(), self.groups, strict=False):
-            for part in group:
-                out[start : start + part.stop - part.start] = vector[part]
-                start += part.stop - part.start
+        for part, place in self.moves():
+            out[place] = vector[part]
         return out
 
     def scatter(self, gathered: Float32) -> Float32:
         """Invert `gather`."""
         out = np.empty(self.layout.d, dtype=np.float32)
-        for start, group in zip(self.group_bounds.tolist(), self.groups, strict=False):
-            for part in group:
-                out[part] = gathered[start : start + part.stop - part.start]
-                start += part.stop - part.start
+        for part, place in self.moves():
+            out[part] = gathered[place]
         return out
 
     def rotate(self, gathered: Float32, key: SharedKey, *, backward: bool = False) -> None:
@@ -110,13 +111,3 @@ def _multiply(first: int, end: int, bounds: Int64, a: Float32, b: Float32, out: 
         for i in range(bounds[n], bounds[n + 1]):
             total += np.float64(a[i]) * np.float64(b[i])
         out[n] = total
-
-
-def _powers_of_two(size: int, smallest: int, largest: int) -> list[int]:
-    sizes, piece = [], largest
-    while size >= smallest:
-        while piece > size:
-            piece //= 2
-        sizes.append(piece)
-        size -= piece
-    return [*sizes, max(SMALLEST, 1 << (size - 1).bit_length())] if size else sizes

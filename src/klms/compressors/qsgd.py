@@ -89,13 +89,13 @@ SCHEME = Scheme(
     reference="Alistarh et al., NeurIPS 2017",
     settings=QSGDSettings,
     make=lambda layout, settings, threads: QSGD(layout, settings.levels, settings.bucket),
-    wire_number=_NUMBER,
     operating_points=(
         {"levels": 1, "bucket": 4096},
         {"levels": 1, "bucket": 512},
         {"levels": 4, "bucket": 512},
         {"levels": 16, "bucket": 512},
     ),
+    wire_number=_NUMBER,
 )
 
 
@@ -217,6 +217,6 @@ KLMS = Scheme(
     settings=KLMSQSGDSettings,
     make=lambda layout, s, threads: KLMSQSGD(layout, s.bucket, s.prior, s.coder(layout.d, threads), s.rescale),
     unbiased=lambda settings: False,  # the share of the update that a block conveys is below 1
-    needs_side_information=True,
     operating_points=({"target": 6.0},),
+    needs_side_information=True,
 )

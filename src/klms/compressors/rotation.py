@@ -17,17 +17,28 @@ from klms.codec import SharedKey
 from klms.numerics.jit import Float32, Float64, Int64, UInt64, kernel
 from klms.numerics.parallel import over
 from klms.numerics.philox import ROTATION_STREAMS, buffer_size, words
+from klms.numerics.walsh_hadamard import walsh_hadamard
 
 _FIRST_SIGNS, _SECOND_SIGNS = ROTATION_STREAMS
 
 LARGEST = 1 << 20
 SMALLEST = 1 << 8
-_IN_CACHE = 1 << 12
 
 
 def piece_holding(coordinates: float) -> int:
     """Return the smallest piece size that holds this many coordinates."""
     return min(LARGEST, max(SMALLEST, 1 << math.ceil(math.log2(coordinates))))
+
+
+def powers_of_two(size: int, smallest: int, largest: int, rest: int) -> list[int]:
+    """Return sizes of pieces that hold `size` entries, in descending order; the last, of at least `rest`, is padded."""
+    sizes, piece = [], largest
+    while size >= smallest:
+        while piece > size:
+            piece //= 2
+        sizes.append(piece)
+        size -= piece
+    return [*sizes, max(rest, 1 << (size - 1).bit_length())] if size else sizes
 
 
 @dataclass(frozen=True)
@@ -51,13 +62,7 @@ class Rotation:
     @cached_property
     def bounds(self) -> Int64:
         """Boundaries of the pieces; the last may reach beyond `d`."""
-        sizes, left, size = [], self.d, LARGEST
-        while left > 0:
-            while size > self.smallest and size > left:
-                size //= 2
-            sizes.append(size)
-            left -= size
-        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return np.cumsum([0, *powers_of_two(self.d, self.smallest, LARGEST, rest=self.smallest)], dtype=np.int64)
 
     @property
     def padded(self) -> int:
@@ -81,10 +86,6 @@ class Rotation:
     def sums(self, values: npt.NDArray[np.floating]) -> Float64:
         """Return the sum over each piece of a rotated vector."""
         return np.add.reduceat(values, self.bounds[:-1], dtype=np.float64)
-
-    def scaled(self, rotated: Float32, factors: Float32) -> Float32:
-        """Return a rotated vector with each piece multiplied by its factor."""
-        return rotated * np.repeat(factors, self.sizes)
 
 
 @kernel
@@ -114,46 +115,3 @@ def _flip(piece: Float32, place: int, stream: int, key: UInt64) -> None:
         for k in range(part.size):
             if (bits >> k) & 1:
                 part[k] = -part[k]
-
-
-@kernel
-def walsh_hadamard(x: Float32) -> None:
-    """Transform in place, unscaled: parts that fit the innermost cache first, then the levels that join them."""
-    part = min(_IN_CACHE, x.size)
-    for start in range(0, x.size, part):
-        inner = x[start : start + part]
-        join_parts(inner, _eights(inner))
-    join_parts(x, part)
-
-
-@kernel
-def _eights(x: Float32) -> int:
-    """Do the first three levels without loops, which would be too short to pay; return the length of a part."""
-    if x.size < 8:
-        return 1
-    for g in range(0, x.size, 8):
-        a0, a1, a2, a3 = x[g] + x[g + 1], x[g] - x[g + 1], x[g + 2] + x[g + 3], x[g + 2] - x[g + 3]
-        a4, a5, a6, a7 = x[g + 4] + x[g + 5], x[g + 4] - x[g + 5], x[g + 6] + x[g + 7], x[g + 6] - x[g + 7]
-        b0, b1, b2, b3 = a0 + a2, a1 + a3, a0 - a2, a1 - a3
-        b4, b5, b6, b7 = a4 + a6, a5 + a7, a4 - a6, a5 - a7
-        x[g], x[g + 1], x[g + 2], x[g + 3] = b0 + b4, b1 + b5, b2 + b6, b3 + b7
-        x[g + 4], x[g + 5], x[g + 6], x[g + 7] = b0 - b4, b1 - b5, b2 - b6, b3 - b7
-    return 8
-
-
-@kernel
-def join_parts(x: Float32, half: int) -> None:
-    """Do the levels above parts of size `half`, two at a time: half the memory traffic."""
-    while 2 * half < x.size:
-        for g in range(0, x.size, 4 * half):
-            p, q = x[g : g + half], x[g + half : g + 2 * half]
-            r, s = x[g + 2 * half : g + 3 * half], x[g + 3 * half : g + 4 * half]
-            for k in range(half):
-                a, b = p[k] + q[k], p[k] - q[k]
-                c, d = r[k] + s[k], r[k] - s[k]
-                p[k], q[k], r[k], s[k] = a + c, b + d, a - c, b - d
-        half *= 4
-    if half < x.size:
-        for k in range(half):
-            a, b = x[k], x[half + k]
-            x[k], x[half + k] = a + b, a - b

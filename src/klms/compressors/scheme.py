@@ -17,11 +17,6 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
-    def taken_from(cls, config: BaseModel) -> Self:
-        """Return these settings with the values that a larger configuration has for them."""
-        return cls.checked({name: getattr(config, name) for name in cls.model_fields})
-
-    @classmethod
     def checked(cls, values: Mapping[str, object]) -> Self:
         """Return the settings with these values; an `InvalidArgument` names every value that does not fit."""
         try:

@@ -60,10 +60,10 @@ SCHEME = Scheme(
     reference="Bernstein et al., ICML 2018",
     settings=Settings,
     make=lambda layout, settings, threads: Sign(layout),
-    wire_number=_NUMBER,
     unbiased=lambda settings: False,
     directions_only=True,
     operating_points=(),
+    wire_number=_NUMBER,
 )
 STOCHASTIC = Scheme(
     name="signsgd-stochastic",
@@ -72,10 +72,10 @@ STOCHASTIC = Scheme(
     family="signsgd",
     settings=StochasticSettings,
     make=lambda layout, settings, threads: Sign(layout, settings.scale),
-    wire_number=_NUMBER,
     unbiased=lambda settings: False,
     directions_only=True,
     operating_points=(),
+    wire_number=_NUMBER,
 )
 
 

@@ -11,10 +11,11 @@ from functools import cache
 
 import numpy as np
 
-from klms.compressors.rotation import join_parts
 from klms.numerics.checks import frozen
-from klms.numerics.jit import Float32, Int32, UInt8, UInt16, kernel
-from klms.numerics.philox import U_STREAM, SharedKey, buffer_size, words
+from klms.numerics.elementary import keep_largest
+from klms.numerics.jit import Float32, UInt8, UInt16, kernel
+from klms.numerics.philox import U_STREAM, SharedKey, drawn_words
+from klms.numerics.walsh_hadamard import join_parts
 
 BITS = 4
 LANES = 8
@@ -28,8 +29,7 @@ _KEY = SharedKey(seed=0, round=0, client=0)  # a constant of the format; these w
 @cache
 def generators() -> UInt16:
     """Return the generators of `_GENERATORS` coordinates; further ones repeat them."""
-    buffer = np.empty(buffer_size(_GENERATORS), dtype=np.uint64)
-    return frozen(words(buffer, 0, _GENERATORS, U_STREAM, _KEY.words()).copy())
+    return frozen(drawn_words(_KEY, U_STREAM, _GENERATORS))
 
 
 @cache
@@ -59,7 +59,12 @@ def choose_signs(x: Float32, memory: int, generators: UInt16, indices: UInt8) ->
                 for i in range(n * lane + start, n * lane + stop):
                     scores[int(generators[i & (_GENERATORS - 1)] & mask) * LANES + n] += x[i]
             join_parts(scores, LANES)
-            _extend(scores, metric, arrivals)
+            # Candidate `c` extends the best path into state `c >> BITS` to state `c mod states`.
+            for s in range(states):
+                for k in range(s * _BRANCHES, (s + 1) * _BRANCHES):
+                    for n in range(LANES):
+                        scores[k * LANES + n] += metric[s * LANES + n]
+            keep_largest(scores, metric, arrivals)
             for s in range(arrivals.size):
                 branches[m - first, s] = arrivals[s]
         for n in range(LANES):
@@ -71,24 +76,6 @@ def choose_signs(x: Float32, memory: int, generators: UInt16, indices: UInt8) ->
                 candidate = (int(branches[m - first, state * LANES + n]) << memory) | state
                 indices[n * blocks + m] = candidate & (_BRANCHES - 1)
                 state = candidate >> BITS
-
-
-@kernel
-def _extend(scores: Float32, metric: Float32, branches: Int32) -> None:
-    """Extend the best path into every state by a block. Candidate `c` leads from `c >> BITS` to `c mod states`."""
-    for s in range(metric.size // LANES):
-        for k in range(_BRANCHES):
-            for n in range(LANES):
-                scores[(s * _BRANCHES + k) * LANES + n] += metric[s * LANES + n]
-    for s in range(metric.size):
-        metric[s] = scores[s]
-        branches[s] = 0
-    for branch in range(1, _BRANCHES):
-        row = scores[branch * metric.size : (branch + 1) * metric.size]
-        for s in range(metric.size):
-            better = row[s] > metric[s]
-            metric[s] = row[s] if better else metric[s]
-            branches[s] = branch if better else branches[s]
 
 
 @kernel

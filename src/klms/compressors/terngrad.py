@@ -62,7 +62,7 @@ SCHEME = Scheme(
     reference="Wen et al., NeurIPS 2017",
     settings=TernGradSettings,
     make=lambda layout, settings, threads: TernGrad(layout, settings.tern_clip),
-    wire_number=_NUMBER,
     unbiased=lambda settings: settings.tern_clip == 0,
     operating_points=({"tern_clip": 0}, {"tern_clip": 2.5}),
+    wire_number=_NUMBER,
 )

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector, check_update
-from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
+from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.symbols import read_symbols, write_symbols
@@ -52,12 +52,10 @@ class TopK(Compressor):
         payload = unwrap(message, _NUMBER, self.layout.d)
         count = int.from_bytes(payload[:4], "little")
         (largest,), rest = read_scales(payload[4:], 1)
-        if len(rest) < 2 * count:
-            raise CorruptMessage(f"{len(rest)} bytes cannot hold {count} magnitudes")
-        fractions = np.frombuffer(rest[: 2 * count], dtype="<f2").astype(np.float32)
+        fractions, rest = read_numbers(rest, np.dtype("<f2"), count, "magnitudes")
         if not ((fractions >= 0) & (fractions <= 1)).all():
             raise CorruptMessage("a magnitude is not between 0 and 1")
-        symbols = read_symbols(self.layout, rest[2 * count :], 3)
+        symbols = read_symbols(self.layout, rest, 3)
         places = np.flatnonzero(symbols)
         if places.size != count:
             raise CorruptMessage(f"{places.size} positions for {count} magnitudes")
@@ -72,8 +70,8 @@ SCHEME = Scheme(
     reference="Stich et al., NeurIPS 2018",
     settings=TopKSettings,
     make=lambda layout, settings, threads: TopK(layout, settings.keep),
-    wire_number=_NUMBER,
     unbiased=lambda settings: False,
     needs_error_feedback=True,
     operating_points=({"keep": 0.001}, {"keep": 0.01}, {"keep": 0.1}),
+    wire_number=_NUMBER,
 )

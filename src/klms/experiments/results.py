@@ -12,7 +12,7 @@ from typing import Any
 
 from klms.benchmarks import mean
 from klms.errors import InvalidArgument
-from klms.experiments import coding_share, tables, toy
+from klms.experiments import coding_share, fewest_bits, tables, toy
 from klms.experiments.toy import TOYS
 
 FIGURES = Path("docs/figures")
@@ -44,6 +44,8 @@ def document(folder: Path) -> str:
         name = match.group(1)
         if name == "ratios":
             return tables.claims(_mnist(folder))
+        if name == "fewest-bits":
+            return fewest_bits.markdown(_fewest_bits(folder))
         if not (folder / file_name(name)).exists():
             return f"Not run yet: `klms experiment run {name}`."
         return _SPECIAL.get(name, tables.markdown)(_read(folder, name))
@@ -77,12 +79,17 @@ def draw(folder: Path, figures: Path) -> None:
     figures.mkdir(parents=True, exist_ok=True)
     for name in TOYS:
         toy.draw(_read(folder, name), figures / f"{name}.png")
+    fewest_bits.draw(_fewest_bits(folder), figures / "fewest-bits.png")
     measured = _read(folder, "mean")
     mean.draw([mean.Row(**row) for row in measured["rows"]], measured["clients"], figures / "mean.png")
 
 
 def _read(folder: Path, name: str) -> Any:
     return json.loads((folder / file_name(name)).read_text())
+
+
+def _fewest_bits(folder: Path) -> dict[str, Any]:
+    return {name: _read(folder, name) for name in ("fewest-bits", "table1", "table2")}
 
 
 def _mnist(folder: Path) -> dict[str, Any]:

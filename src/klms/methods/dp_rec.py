@@ -66,9 +66,9 @@ def _make(setup: Setup) -> Method:
         raise InvalidArgument("dp-rec does not take error_feedback: it would send later what noise holds back")
     epsilon(1.0, 1, own.delta)  # so that a missing accountant is reported before anything is trained
     size = blocks.fixed or max(1, round(blocks.target * 2 * math.log(2) * setup.layout.d * (own.sigma / own.clip) ** 2))
-    coder = blocks.coder(setup.layout.d, setup.threads)
-    codec = replace(coder.codec, selection="sample")  # the others are no samples of the mechanism's law
-    coder = replace(coder, codec=codec, fixed=min(size, MAX_BLOCK_SIZE), tells_kl=False)
+    # The other selections are no samples of the mechanism's law.
+    blocks = blocks.model_copy(update={"fixed": min(size, MAX_BLOCK_SIZE), "selection": "sample"})
+    coder = replace(blocks.coder(setup.layout.d, setup.threads), tells_kl=False)
     compressor = DPREC(own.clip, own.sigma, coder)
     return DPRECTraining(*setup.parts(compressor), setup.schedule, dense.server_lr, privacy=own)
 

@@ -78,7 +78,8 @@ class Setup:
         return Schedule(self.config.epochs, self.config.batch, self.config.lr, self.config.optimizer)
 
     def settings(self, kind: type[S]) -> S:
-        return kind.taken_from(self.config)
+        """Return these settings with the values that the run has for them."""
+        return kind.checked({name: getattr(self.config, name) for name in kind.model_fields})
 
     def parts(self, compressor: str | Compressor) -> tuple["Learner", int, int, Compressor]:
         """Return what every `Method` begins with; a scheme's name stands for its compressor at the run's settings."""

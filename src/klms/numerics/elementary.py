@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from klms.numerics.jit import Float64, kernel
+from klms.numerics.jit import Float32, Float64, Int32, UInt16, kernel
 
 LN_2 = math.log(2.0)
 
@@ -77,6 +77,21 @@ def subtract_largest(values: Float64) -> float:
     for k in range(values.size):
         values[k] -= top
     return float(top)
+
+
+@kernel
+def keep_largest(table: Float32 | Float64, largest: Float32 | Float64, row_of: Int32 | UInt16) -> None:
+    """Set `largest` to the maximum of each column of a table, given row after row, and `row_of` to where it is."""
+    columns = largest.size
+    for s in range(columns):
+        largest[s] = table[s]
+        row_of[s] = 0
+    for n in range(1, table.size // columns):
+        row = table[n * columns : (n + 1) * columns]
+        for s in range(columns):
+            better = row[s] > largest[s]
+            largest[s] = row[s] if better else largest[s]
+            row_of[s] = n if better else row_of[s]
 
 
 @kernel

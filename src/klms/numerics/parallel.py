@@ -1,18 +1,28 @@
-"""Multithreaded work on ranges of a vector. Kernels release the GIL, so Python threads suffice."""
+"""Multithreaded work on items and on ranges of a vector. Kernels release the GIL, so Python threads suffice."""
 
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from klms.numerics.jit import Int64
 
 P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
 
 _MIN_COORDINATES_PER_THREAD = 20_000  # with fewer, starting a thread costs more than it saves
+
+
+def each(work: Callable[[T], R], items: list[T], threads: int | None) -> list[R]:
+    """Do the work for all items, on at most `threads` threads; by default, one per core."""
+    if len(items) == 1 or threads == 1:
+        return list(map(work, items))
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        return list(pool.map(work, items))
 
 
 def over(
@@ -27,13 +37,7 @@ def over(
     Piece `m` extends from `bounds[m]` to `bounds[m + 1]`. At most `threads` threads are used; by default, one per core.
     """
     pieces, d = bounds.size - 1, int(bounds[-1])
-    wanted = threads or os.cpu_count() or 1
-    count = max(1, min(wanted, pieces, d // _MIN_COORDINATES_PER_THREAD))
-    if count == 1:
-        work(0, pieces, bounds, *arguments, **keywords)
-        return
+    count = max(1, min(threads or os.cpu_count() or 1, pieces, d // _MIN_COORDINATES_PER_THREAD))
     cuts = np.searchsorted(bounds, np.linspace(0, d, count + 1)[1:-1])
-    edges = [0, *cuts.tolist(), pieces]
-    with ThreadPoolExecutor(count) as pool:
-        for future in [pool.submit(work, a, b, bounds, *arguments, **keywords) for a, b in pairwise(edges)]:
-            future.result()
+    ranges = list(pairwise([0, *cuts.tolist(), pieces]))
+    each(lambda ends: work(*ends, bounds, *arguments, **keywords), ranges, count)

@@ -102,6 +102,11 @@ def words(buffer: UInt64, first: int, n: int, stream: int, key: UInt64) -> UInt1
     return buffer.view(np.uint16)[skipped : skipped + n]
 
 
+def drawn_words(key: SharedKey, stream: int, n: int, first: int = 0) -> UInt16:
+    """Return words `first` to `first + n - 1` of a stream."""
+    return words(np.empty(buffer_size(n), dtype=np.uint64), first, n, stream, key.words())
+
+
 @kernel
 def buffer_size(n: int) -> int:
     """Return the size of the buffer that `words` needs for `n` words, whichever word is the first."""
