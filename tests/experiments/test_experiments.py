@@ -29,7 +29,7 @@ def test_every_grid_resolves(name, profile):
 
 def test_table_1_has_the_papers_rows_and_settings():
     cells = catalogue.load("table1").cells("paper", seeds=1)
-    assert len({cell.row for cell in cells}) == 15 + 6  # the KLMS methods also with memory, and literal
+    assert len({cell.row for cell in cells}) == 15 + 6  # the KLMS methods also without memory, and literal
     assert {cell.data for cell in cells} == {"cifar10", "cifar100", "mnist", "emnist"}
     by = {(cell.row, cell.data): cell.config for cell in cells}
     assert by["fedpm-klms", "cifar10"].model == "conv6"
@@ -37,7 +37,7 @@ def test_table_1_has_the_papers_rows_and_settings():
     assert by["fedpm-klms", "mnist"].epochs == 3
     assert by["fedpm-klms", "mnist"].batch == 128
     fewer = by["fedpm-klms, fewer bits", "mnist"]
-    assert fewer.target == pytest.approx(1.8 * by["fedpm-klms", "mnist"].target)
+    assert fewer.target == pytest.approx(1.8 * by["fedpm-klms, without memory", "mnist"].target)
     hard = catalogue.load("table2").cells("paper", only=["eden"], seeds=1)
     assert [(cell.config.clients, cell.config.per_round, cell.config.c_max) for cell in hard] == [
         (100, 20, 4),
@@ -50,7 +50,7 @@ def test_rows_can_be_chosen_by_name_and_by_method():
     assert {cell.row for cell in experiment.cells("small", only=["fedpm-klms"])} == {
         "fedpm-klms",
         "fedpm-klms, fewer bits",
-        "fedpm-klms, memory",
+        "fedpm-klms, without memory",
         "fedpm-klms, literal",
     }
     with pytest.raises(InvalidArgument, match="fedpm"):

@@ -66,7 +66,7 @@ class KLMS(Compressor):
     >>> update = np.random.default_rng(0).standard_normal(3030, dtype=np.float32)
     >>> message = scheme.encode(update, {}, key=SharedKey(1, 2, 3), rng=np.random.default_rng(1))
     >>> decoded = scheme.decode(message, {}, key=SharedKey(1, 2, 3)).vector
-    >>> len(message) < 800, bool(np.sum((decoded - update) ** 2) < 0.1 * np.sum(update**2))
+    >>> len(message) < 800, bool(np.sum((decoded - update) ** 2) < 0.15 * np.sum(update**2))
     (True, True)
     """
 
