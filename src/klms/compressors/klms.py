@@ -102,13 +102,14 @@ class KLMS(Compressor):
         if self.effort != "fast" or self.rate >= _OUTLIERS_PAY:
             apart = outliers.take(rest, pieces.group_bounds, pieces.sizes, budget, key, rng)
         pieces.rotate(rest, key)
-        squares = pieces.products(rest, rest)
+        squares = pieces.squares(rest)
         squares[squares < _NEGLIGIBLE * sizes] = 0
         coarse, fine = allocate(squares, sizes, budget - 8 * len(apart), memories[1])
         factors = np.sqrt(np.divide(sizes, squares, out=np.zeros(sizes.size), where=squares > 0))
-        parts, code = _parts(pieces, coarse, fine, factors), np.zeros_like(rest)
-        coded = each(lambda group: encode_run(parts[group], rest, memories, code), groups, self.threads)
-        products = pieces.products(rest, code)
+        parts = _parts(pieces, coarse, fine, factors)
+        encoded = each(lambda group: encode_run(parts[group], rest, memories), groups, self.threads)
+        coded = [run for run, _ in encoded]
+        products = np.array([number for _, own in encoded for number in own])
         scales = _scale_numbers(np.divide(squares, products, out=np.zeros(sizes.size), where=products > 0), rng)
         table = np.rec.fromarrays([coarse, scales], dtype=_PIECE)
         flags = fine | (_HAS_OUTLIERS if apart else 0)

@@ -7,6 +7,7 @@ import numpy as np
 
 from klms.compressors import level_paths, sign_paths
 from klms.compressors.piece_rates import FINE, LEVELS, sign_rates
+from klms.compressors.pieces import product
 from klms.numerics.jit import Float32, Int64, UInt8, UInt16
 
 _RUN = 1 << 18  # coordinates at least
@@ -52,25 +53,28 @@ def runs(bounds: Int64) -> Iterator[slice]:
             first = n + 1
 
 
-def encode_run(parts: list[Part], rotated: Float32, memories: tuple[int, int], code: Float32) -> Coded:
-    """Code the pieces of a run; set `code` to what was chosen, of variance about 1."""
-    signs = [np.zeros(0, dtype=np.uint8)]
+def encode_run(parts: list[Part], rotated: Float32, memories: tuple[int, int]) -> tuple[Coded, list[float]]:
+    """Code the pieces of a run; return also the inner product of each with what was chosen, of variance about 1."""
+    signs, products = [np.zeros(0, dtype=np.uint8)], dict.fromkeys(parts, 0.0)
     for part in parts:
         if part.sign_blocks:
+            piece, code = part.of(rotated), np.empty(part.end - part.start, dtype=np.float32)
             indices = np.empty(part.sign_blocks, dtype=np.uint8)
-            sign_paths.choose_signs(part.of(rotated), memories[0], sign_paths.generators(), indices)
-            _restore_signs(part._replace(factor=1.0), indices, memories[0], code)
+            sign_paths.choose_signs(piece, memories[0], sign_paths.generators(), indices)
+            _restore_signs(indices, memories[0], 1.0, code)
+            products[part] = product(piece, code)
             signs.append(indices)
     levels = [part for part in parts if part.by_levels]
     coders = level_paths.new_coders(sum(part.end - part.start for part in levels))
     machine = level_paths.machine(memories[1])
     for part in reversed(levels):
-        index = part.rate - LEVELS
-        chosen = np.empty(part.end - part.start, dtype=np.int16)
-        normal = part.of(rotated) * np.float32(part.factor)
-        level_paths.choose_levels(normal, level_paths.search(index), machine, chosen)
-        level_paths.write_levels(chosen, level_paths.code(index), machine, coders, part.of(code))
-    return Coded(np.concatenate(signs), level_paths.finished(coders) if levels else np.zeros(0, dtype=np.uint16))
+        piece, code = part.of(rotated), np.empty(part.end - part.start, dtype=np.float32)
+        index, chosen = part.rate - LEVELS, np.empty(code.size, dtype=np.int16)
+        level_paths.choose_levels(piece * np.float32(part.factor), level_paths.search(index), machine, chosen)
+        level_paths.write_levels(chosen, level_paths.code(index), machine, coders, code)
+        products[part] = product(piece, code)
+    words = level_paths.finished(coders) if levels else np.zeros(0, dtype=np.uint16)
+    return Coded(np.concatenate(signs), words), list(products.values())
 
 
 def decode_run(parts: list[Part], coded: Coded, memories: tuple[int, int], out: Float32) -> None:
@@ -78,7 +82,7 @@ def decode_run(parts: list[Part], coded: Coded, memories: tuple[int, int], out: 
     place = 0
     for part in parts:
         if part.sign_blocks:
-            _restore_signs(part, coded.signs[place : place + part.sign_blocks], memories[0], out)
+            _restore_signs(coded.signs[place : place + part.sign_blocks], memories[0], part.factor, part.of(out))
             place += part.sign_blocks
     levels = [part for part in parts if part.by_levels]
     if not levels and not coded.words.size:
@@ -90,6 +94,5 @@ def decode_run(parts: list[Part], coded: Coded, memories: tuple[int, int], out: 
     level_paths.check_end(coders)
 
 
-def _restore_signs(part: Part, indices: UInt8, memory: int, out: Float32) -> None:
-    tables = sign_paths.generators(), sign_paths.signs(memory)
-    sign_paths.restore_signs(indices, memory, *tables, part.factor, part.of(out))
+def _restore_signs(indices: UInt8, memory: int, factor: float, out: Float32) -> None:
+    sign_paths.restore_signs(indices, memory, sign_paths.generators(), sign_paths.signs(memory), factor, out)

@@ -87,7 +87,9 @@ class Pieces:
         return out
 
     def scatter(self, gathered: Float32) -> Float32:
-        """Invert `gather`."""
+        """Invert `gather`; no copy is made if nothing was moved."""
+        if all(part == place for part, place in self.moves()):
+            return gathered[: self.layout.d]
         out = np.empty(self.layout.d, dtype=np.float32)
         for part, place in self.moves():
             out[part] = gathered[place]
@@ -97,17 +99,24 @@ class Pieces:
         """Rotate every piece in place."""
         over(self.bounds, self.threads, rotate, gathered, key.words(), backward)
 
-    def products(self, a: Float32, b: Float32) -> Float64:
-        """Return the inner product of two gathered vectors on every piece."""
+    def squares(self, gathered: Float32) -> Float64:
+        """Return the squared norm of every piece."""
         out = np.empty(self.bounds.size - 1)
-        over(self.bounds, self.threads, _multiply, a, b, out)
+        over(self.bounds, self.threads, _square, gathered, out)
         return out
 
 
 @kernel
-def _multiply(first: int, end: int, bounds: Int64, a: Float32, b: Float32, out: Float64) -> None:
+def _square(first: int, end: int, bounds: Int64, x: Float32, out: Float64) -> None:
     for n in range(first, end):
-        total = 0.0
-        for i in range(bounds[n], bounds[n + 1]):
-            total += np.float64(a[i]) * np.float64(b[i])
-        out[n] = total
+        piece = x[bounds[n] : bounds[n + 1]]
+        out[n] = product(piece, piece)
+
+
+@kernel
+def product(a: Float32, b: Float32) -> float:
+    """Return the inner product of two vectors, added up in their order, so that it is the same on every machine."""
+    total = 0.0
+    for i in range(a.size):
+        total += np.float64(a[i]) * np.float64(b[i])
+    return total
