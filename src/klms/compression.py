@@ -33,9 +33,9 @@ _MAX_DESCRIPTION = 1 << 20
 _MAX_ARRAYS = 100_000
 _MAX_SIZE = 1 << 40
 _PARTS: dict[str, Any] = {"shapes": None, "types": None, "names": [""]}
-_HALF = "bfloat16"  # NumPy has no such type: these arrays come back as float32
+_BFLOAT16 = "bfloat16"  # NumPy has no such type: these arrays come back as float32
 _TYPES = {name: name for name in ("<f2", "<f4", "<f8", "|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8")}
-_TYPES[_HALF] = "<f4"
+_TYPES[_BFLOAT16] = "<f4"
 
 
 def compress(
@@ -139,17 +139,21 @@ def _as_numpy(name: str, value: object) -> Array:
     tensor: Any = value
     if hasattr(tensor, "detach"):  # a torch tensor
         tensor = tensor.detach().cpu()
-        tensor = (tensor.float() if str(tensor.dtype) == f"torch.{_HALF}" else tensor).numpy()
+        tensor = (tensor.float() if str(tensor.dtype) == f"torch.{_BFLOAT16}" else tensor).numpy()
     array = np.asarray(tensor)
     if array.dtype.kind not in "fiub":
-        raise InvalidArgument(f"array {name!r} holds {array.dtype}, not numbers" if name else "an update holds numbers")
+        raise InvalidArgument(
+            f"array {name!r} holds {array.dtype}, not numbers"
+            if name
+            else f"an update must hold numbers, not {array.dtype}"
+        )
     return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
 
 
 def _kind(value: object, array: Array) -> str:
     """Return the type of an array, as it is written in the description."""
-    half = str(getattr(value, "dtype", "")) == f"torch.{_HALF}"
-    return _HALF if half else array.dtype.newbyteorder("<").str
+    half = str(getattr(value, "dtype", "")) == f"torch.{_BFLOAT16}"
+    return _BFLOAT16 if half else array.dtype.newbyteorder("<").str
 
 
 def _split(arrays: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:

@@ -11,8 +11,7 @@ Rates follow the pieces' norms (`piece_rates.py`), and runs of pieces are coded 
 The payload: log2 of the smallest and the largest size of pieces, the memories of both trellises, and flags with the
 fine part of all rates (u8 each); for each piece the coarse part of its rate (u8; 0 if the piece is zero) and its scale
 (u16); the outliers, if flagged; for each run of pieces the number of words of its levels (u32); the indices of all
-signs, two to a byte; the words of all levels (u16). A scale is `2^((number - 2^15) / 512)`, or 0 if
-the number is.
+signs, two to a byte; the words of all levels (u16). A scale is `2^((number - 2^15) / 512)`, or 0 if the number is 0.
 """
 
 import struct
@@ -46,9 +45,9 @@ _NUMBER = 12
 _HEAD = struct.Struct("<BBBB")
 _PIECE = np.dtype([("rate", "u1"), ("scale", "<u2")])
 _HAS_OUTLIERS = 1 << 7
-_NEGLIGIBLE = 1e-60  # of the mean square of a piece: its entries are zeros to float32
-_OUTLIERS_PAY = 0.2  # bits, for most updates
-_CHEAP_SIGNS = 0.03  # bits
+_NEGLIGIBLE = 1e-60  # mean square of a piece below which it counts as zero: its scale would vanish, too
+_OUTLIERS_PAY = 0.2  # bits per parameter from which `fast` looks for outliers
+_CHEAP_SIGNS = 0.03  # bits per parameter up to which signs have one more bit of memory
 
 
 class KLMSSettings(Settings):
@@ -94,9 +93,9 @@ class KLMS(Compressor):
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         pieces, memories = self.pieces, self.memories
         rest = pieces.gather(check_update(update, self.layout.d))
-        sizes, groups = np.diff(pieces.bounds), list(runs(pieces.bounds))
-        heads = OVERHEAD + _HEAD.size + _PIECE.itemsize * sizes.size + 4 * len(groups)
-        heads += level_paths.STATES * len(groups) if self.rate >= SIGNS_UP_TO else 0
+        sizes, spans = np.diff(pieces.bounds), list(runs(pieces.bounds))
+        heads = OVERHEAD + _HEAD.size + _PIECE.itemsize * sizes.size + 4 * len(spans)
+        heads += level_paths.STATES * len(spans) if self.rate >= SIGNS_UP_TO else 0
         budget = self.rate * self.layout.d - 8 * heads
         apart = b""
         if self.effort != "fast" or self.rate >= _OUTLIERS_PAY:
@@ -107,7 +106,7 @@ class KLMS(Compressor):
         coarse, fine = allocate(squares, sizes, budget - 8 * len(apart), memories[1])
         factors = np.sqrt(np.divide(sizes, squares, out=np.zeros(sizes.size), where=squares > 0))
         parts = _parts(pieces, coarse, fine, factors)
-        encoded = each(lambda group: encode_run(parts[group], rest, memories), groups, self.threads)
+        encoded = each(lambda span: encode_run(parts[span], rest, memories), spans, self.threads)
         coded = [run for run, _ in encoded]
         products = np.array([number for _, own in encoded for number in own])
         scales = _scale_numbers(np.divide(squares, products, out=np.zeros(sizes.size), where=products > 0), rng)
@@ -123,15 +122,15 @@ class KLMS(Compressor):
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
         payload = unwrap(message, _NUMBER, self.layout.d)
         pieces, memories, flags = self._read_head(payload)
-        groups = list(runs(pieces.bounds))
+        spans = list(runs(pieces.bounds))
         table, rest = read_numbers(payload[_HEAD.size :], _PIECE, pieces.bounds.size - 1, "pieces")
         places, values = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         if flags & _HAS_OUTLIERS:
             places, values, end = outliers.read(rest, pieces.group_bounds, key)
             rest = rest[end:]
         parts = _parts(pieces, table["rate"].astype(np.int64), flags % FINE, _scales(table["scale"]))
-        lengths, rest = read_numbers(rest, np.dtype("<u4"), len(groups), "lengths")
-        blocks = [sum(part.sign_blocks for part in parts[group]) for group in groups]
+        lengths, rest = read_numbers(rest, np.dtype("<u4"), len(spans), "lengths")
+        blocks = [sum(part.sign_blocks for part in parts[span]) for span in spans]
         packed, rest = read_numbers(rest, np.dtype("u1"), (sum(blocks) + 1) // 2, "pairs of signs")
         words, rest = read_numbers(rest, np.dtype("<u2"), int(lengths.sum()), "words")
         if rest:
@@ -139,7 +138,7 @@ class KLMS(Compressor):
         signs = unpack_bits(packed, sum(blocks), sign_paths.BITS).astype(np.uint8)
         coded = map(Coded, np.split(signs, np.cumsum(blocks)), np.split(words, np.cumsum(lengths)))
         out = np.zeros(int(pieces.bounds[-1]), dtype=np.float32)
-        work = list(zip(groups, coded, strict=False))  # nothing is left after the last run
+        work = list(zip(spans, coded, strict=False))  # nothing is left after the last run
         each(lambda item: decode_run(parts[item[0]], item[1], memories, out), work, self.threads)
         pieces.rotate(out, key, backward=True)
         out[places] += values

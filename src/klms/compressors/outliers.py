@@ -32,7 +32,7 @@ from klms.numerics.jit import Float32, Float64, Int64, kernel
 from klms.numerics.philox import DITHER_STREAM, drawn_words
 
 _BINS = 1024  # by the upper 10 of 31 bits of the magnitude as a float32: four to an octave
-_NOTHING = _BINS - 1  # the bin of numbers that are none
+_NOTHING = _BINS - 1  # the bin of NaN, which no entry is in
 _TRIED = 72  # thresholds, from the largest entry downwards: 18 octaves
 _MANTISSA = 21
 _SMALLEST = 4 * (127 - 60)  # bin of 2^-60: smaller thresholds and steps could not be sent

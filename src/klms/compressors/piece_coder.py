@@ -10,7 +10,7 @@ from klms.compressors.piece_rates import FINE, LEVELS, sign_rates
 from klms.compressors.pieces import product
 from klms.numerics.jit import Float32, Int64, UInt8, UInt16
 
-_RUN = 1 << 18  # coordinates at least
+_RUN = 1 << 18  # coordinates of a run, at least
 
 
 class Part(NamedTuple):
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
     @property
     def sign_blocks(self) -> int:
-        """Blocks of signs, as many in each lane."""
+        """Number of blocks of signs, equally many in each lane."""
         if self.by_levels or self.rate < FINE:
             return 0
         bits = (self.end - self.start) * float(sign_rates()[self.rate])
