@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -46,12 +48,20 @@ def test_rows_tell_bits_and_memory():
     assert written["block"] == bench.BLOCK
 
 
+_PEAK_MEMORY = """
+import numpy as np
+from klms.benchmarks import codec as bench
+print(bench.peak_extra_bytes(lambda: np.ones(8_000_000).sum()))
+print(bench.measure("bernoulli", 2, 4_000_000, 1, with_oracle=False).extra_bytes_per_parameter)
+"""
+
+
 def test_peak_memory_is_noticed():
-    for _ in range(3):
-        peak = bench.peak_extra_bytes(lambda: np.ones(4_000_000).sum())
-        assert peak is None or 30_000_000 < peak < 40_000_000
-    row = bench.measure("bernoulli", 2, 4_000_000, 1, with_oracle=False)
-    assert row.extra_bytes_per_parameter is None or 1.9 < row.extra_bytes_per_parameter < 3  # the thresholds
+    # In a process of its own: here, what earlier tests freed and the kernel reclaims would be subtracted.
+    done = subprocess.run([sys.executable, "-c", _PEAK_MEMORY], capture_output=True, text=True, check=True)
+    plain, codec = done.stdout.split()
+    assert plain == "None" or 60_000_000 < int(plain) < 80_000_000
+    assert codec == "None" or 1.9 < float(codec) < 3  # the thresholds
 
 
 def test_unknown_family():

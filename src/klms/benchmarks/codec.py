@@ -4,6 +4,7 @@ Machines are noisy: compare figures of one run, and trust ratios more than figur
 """
 
 import ctypes
+import gc
 import os
 import platform
 import timeit
@@ -173,6 +174,7 @@ def as_json(rows: Sequence[Row]) -> dict[str, object]:
 
 def peak_extra_bytes(work: Callable[[], object]) -> int | None:
     """How far the process's memory rises above where it stood while `work` runs; None where Linux does not tell."""
+    gc.collect()  # or garbage that is collected while `work` runs would hide what it takes
     try:
         ctypes.CDLL(None).malloc_trim(0)  # or freed memory that the process still holds would hide what is taken anew
         Path("/proc/self/clear_refs").write_text("5")
