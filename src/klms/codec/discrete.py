@@ -16,7 +16,7 @@ import numpy as np
 from klms.codec.candidates import SharedWords, chosen_words, coordinate_words, expand, expand_two, signed
 from klms.codec.distributions import Values, log_ratios
 from klms.codec.selection import Batch
-from klms.numerics.jit import Float32, Float64, Int16, Int32, Int64, UInt16, inlined, kernel
+from klms.numerics.jit import Float32, Float64, Int16, Int32, Int64, UInt16, UInt64, inlined, kernel
 from klms.numerics.philox import buffer_size
 
 _FLUSH_STEPS = 32
@@ -122,22 +122,39 @@ def _score_block(
         total[k] += partial[k]
 
 
+class _Scratch(NamedTuple):
+    """Arrays that one block after the other uses. Numba would take long to compile their allocation."""
+
+    laws: Float64
+    logarithms: Float64
+    buffer: UInt64
+    heights: Int16
+    expanded: Int16  # two rows of words for a Bernoulli distribution, otherwise one
+    partial: Int16
+    total: Int32
+
+
 def score_blocks(bounds: Int64, probabilities: Float32, thresholds: UInt16, shared: SharedWords, batch: Batch) -> None:
     """Score all candidates of a batch of blocks, given the probabilities of `q` and the thresholds of `p`."""
-    half = batch.scores.shape[1] // 2
-    expanded = np.empty((2, half) if len(thresholds) == 1 else half, dtype=np.int16)
-    _score_blocks(bounds, probabilities, thresholds, shared, batch, expanded)
+    steps, size, candidates = len(thresholds), shared.largest, batch.scores.shape[1]
+    scratch = _Scratch(
+        laws=np.empty(2 * (steps + 1) * size),
+        logarithms=np.empty(size),
+        buffer=np.empty(buffer_size(size), dtype=np.uint64),
+        heights=np.empty(steps * size, dtype=np.int16),
+        expanded=np.empty((2, candidates // 2) if steps == 1 else candidates // 2, dtype=np.int16),
+        partial=np.empty(candidates, dtype=np.int16),
+        total=np.empty(candidates, dtype=np.int32),
+    )
+    _score_blocks(bounds, probabilities, thresholds, shared, batch, scratch)
 
 
 @kernel
 def _score_blocks(
-    bounds: Int64, probabilities: Float32, thresholds: UInt16, shared: SharedWords, batch: Batch, expanded: Int16
+    bounds: Int64, probabilities: Float32, thresholds: UInt16, shared: SharedWords, batch: Batch, scratch: _Scratch
 ) -> None:
-    symbols, size, candidates = thresholds.shape[0] + 1, shared.largest, batch.scores.shape[1]
-    laws, logarithms = np.empty(2 * symbols * size), np.empty(size)
-    buffer = np.empty(buffer_size(size), dtype=np.uint64)
-    heights = np.empty((symbols - 1) * size, dtype=np.int16)
-    partial, total = np.empty(candidates, dtype=np.int16), np.empty(candidates, dtype=np.int32)
+    symbols = thresholds.shape[0] + 1
+    laws, logarithms, buffer, heights, expanded, partial, total = scratch
     for m in range(batch.first, batch.first + batch.scores.shape[0]):
         start = bounds[m]
         n = bounds[m + 1] - start

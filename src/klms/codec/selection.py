@@ -61,11 +61,11 @@ def _draw(batch: Batch, uniforms: Float64, indices: UInt16) -> None:
         indices[batch.first + m] = draw(weights, uniforms[batch.first + m] * total(weights))
 
 
-@kernel
+@inlined
 def draw(weights: Float64, limit: float) -> int:
     """Return the index at which the running sum of the weights exceeds `limit`."""
     running = 0.0
-    for k in range(weights.size):
+    for k in range(weights.size - 1):
         running += weights[k]
         if running > limit:
             return k

@@ -174,15 +174,12 @@ def _trace(paths: Paths, state: int, indices: UInt16) -> None:
         state = candidate >> paths.bits
 
 
-@kernel
 def addresses(indices: UInt16, bits: int, memory: int) -> UInt16:
     """Return the candidate `c_m` of every block, given the index of every block."""
-    out = np.empty(indices.size, dtype=np.uint16)
-    mask = (1 << (bits + memory)) - 1
-    candidate = 0
-    for m in range(indices.size):
-        if m % SEGMENT == 0:
-            candidate = 0
-        candidate = ((candidate << bits) | int(indices[m])) & mask
-        out[m] = candidate
-    return out
+    own = np.zeros((-(-indices.size // SEGMENT), SEGMENT), dtype=np.uint16)  # a row per segment, the last one padded
+    own.reshape(-1)[: indices.size] = indices
+    out = own.copy()
+    for back in range(1, -(-memory // bits) + 1):
+        out[:, back:] |= own[:, :-back] << np.uint16(back * bits)  # bits shifted out of the word are masked anyway
+    out &= np.uint16((1 << bits + memory) - 1)
+    return out.reshape(-1)[: indices.size]
