@@ -41,6 +41,7 @@ _LARGEST = 6.0  # the grid ends where one normal coordinate in 500 million lies
 _CELLS = 4096
 _STEPS = 512  # of a path before it is traced back, a compromise between memory and the loss at its start
 _STATE = 1 << 16  # entropy coders' states are from here to below 2^32
+_PADDING = LANES + 1  # words after the last one that the decoder may read before it notices that there are no more
 _IMPOSSIBLE = np.float32(-1e30)
 
 
@@ -49,6 +50,7 @@ class Machine(NamedTuple):
 
     following: UInt16  # [parity, state]: the next state
     quantiser: UInt8  # of each state
+    packed: UInt16  # [parity, 2 state + quantiser]: the same of the next state, for the decoder
     odd: UInt8  # of each butterfly: parity of the index on the way from `j` to `2j` and from `j + half` to `2j + 1`
 
 
@@ -57,19 +59,20 @@ class Code(NamedTuple):
 
     largest: int  # index
     levels: Float32
-    starts: UInt32
-    counts: UInt32
+    spans: UInt32  # numbers below 2^precision that stand for an index: the first of them times 2^16, plus their count
     precision: int  # probabilities are multiples of `2^-precision`
     symbols: UInt16  # [quantiser, number below 2^precision]: place of the index
 
 
 class Search(NamedTuple):
-    """What the encoder needs to choose a path."""
+    """What the encoder needs to choose a path: the cheapest index for a coordinate in a cell, and what it amounts to.
 
-    largest: int
+    All are `[cell, 2 parity + quantiser]`.
+    """
+
+    nearest: Int16
     levels: Float32
     costs: Float32  # half of `LAGRANGE step^2 bits`
-    nearest: Int16  # [cell, 2 parity + quantiser]: cheapest index for a coordinate in that cell
 
 
 @cache
@@ -82,7 +85,9 @@ def machine(memory: int) -> Machine:
     states = np.arange(1 << memory)
     register = np.where(parity[2 * states] == [[0], [1]], 2 * states, 2 * states + 1)
     following = (register & (states.size - 1)).astype(np.uint16)
-    return Machine(following, quantiser[2 * states], parity[2 * states[: states.size // 2]])
+    own = quantiser[2 * states]
+    packed = np.repeat(2 * following + own[following], 2, axis=1).astype(np.uint16)
+    return Machine(following, own, packed, parity[2 * states[: states.size // 2]])
 
 
 def step_of(index: int) -> float:
@@ -102,18 +107,19 @@ def code(index: int) -> Code:
     starts = np.cumsum(counts, axis=1) - counts
     symbols = np.stack([np.repeat(np.arange(k.size), row) for row in counts]).astype(np.uint16)
     levels = (grid * step).astype(np.float32)
-    return Code(largest, levels, starts.astype(np.uint32), counts.astype(np.uint32), precision, symbols)
+    return Code(largest, levels, (starts << 16 | counts).astype(np.uint32), precision, symbols)
 
 
 @lru_cache(maxsize=128)
 def search(index: int) -> Search:
     """Return the encoder's tables for a step."""
     table, step = code(index), step_of(index)
-    bits = table.precision - np.log2(table.counts)
+    bits = table.precision - np.log2(table.spans & 0xFFFF)
     costs = (LAGRANGE / 2 * step * step * bits).astype(np.float32)
     nearest = np.empty((_CELLS, 4), dtype=np.int16)
     _find_nearest(nearest, table.levels, costs)
-    return Search(table.largest, table.levels, costs, nearest)
+    options = np.arange(4) & 1, nearest + table.largest
+    return Search(nearest, table.levels[options], costs[options])
 
 
 def _counts(grid: Int64, step: float, quantiser: int, precision: int) -> Int64:
@@ -185,9 +191,7 @@ def _choose(x: Float32, lane: int, start: int, end: int, table: Search, states: 
             value = x[m * lane + i]
             cell = _cell(value)
             for option in range(4):
-                quantiser = option & 1
-                place = int(table.nearest[cell, option]) + table.largest
-                gains[option, m] = _gain(value, table.levels[quantiser, place], table.costs[quantiser, place])
+                gains[option, m] = _gain(value, table.levels[cell, option], table.costs[cell, option])
         choice = from_upper[i - start]
         for j in range(half):
             # The polynomials make a butterfly: either way, the two ways into a state differ in parity.
@@ -245,16 +249,18 @@ def write_levels(indices: Int16, table: Code, states: Machine, coders: Coders, o
             out[i] = table.levels[quantisers[i], int(indices[i]) + table.largest]
             state = int(states.following[int(indices[i]) & 1, state])
     place = coders.place[0]
+    low, half, precision = np.uint32(0xFFFF), np.uint32(16), np.uint32(table.precision)
     for i in range(lane - 1, -1, -1):
         for m in range(LANES - 1, -1, -1):
-            quantiser, symbol = quantisers[m * lane + i], int(indices[m * lane + i]) + table.largest
-            start, count = int(table.starts[quantiser, symbol]), int(table.counts[quantiser, symbol])
-            state = int(coders.states[m])
-            if state >= count << (32 - table.precision):
+            span = table.spans[quantisers[m * lane + i], int(indices[m * lane + i]) + table.largest]
+            count = span & low
+            number = np.uint32(coders.states[m])
+            if number >> np.uint32(32 - table.precision) >= count:
                 place -= 1
-                coders.words[place] = state & 0xFFFF
-                state >>= 16
-            coders.states[m] = ((state // count) << table.precision) + state % count + start
+                coders.words[place] = number & low
+                number = number >> half
+            turns = number // count
+            coders.states[m] = (turns << precision) + (number - turns * count) + (span >> half)
     coders.place[0] = place
 
 
@@ -268,37 +274,46 @@ def opened(words: UInt16) -> Coders:
     if words.size < 2 * LANES:
         raise CorruptMessage("the levels are cut off")
     states = np.ascontiguousarray(words[: 2 * LANES]).view("<u4").astype(np.uint64)
-    return Coders(states, np.ascontiguousarray(words), np.array([2 * LANES]))
+    return Coders(states, np.append(words, np.zeros(_PADDING, dtype=np.uint16)), np.array([2 * LANES]))
 
 
 @kernel
 def read_levels(table: Code, states: Machine, coders: Coders, scale: float, out: Float32) -> None:
-    """Set `out` to the levels of a piece, times `scale`; the last word stands for words that are not there."""
+    """Set `out` to the levels of a piece, times `scale`. Zeros stand for words that are not there."""
     lane = out.size // LANES
-    current = np.zeros(LANES, dtype=np.int64)
-    mask = (1 << table.precision) - 1
-    factor = np.float32(scale)
-    place, last = coders.place[0], coders.words.size - 1
+    own, walks = np.empty(LANES, dtype=np.uint32), np.zeros(LANES, dtype=np.uint16)
+    for m in range(LANES):
+        own[m] = coders.states[m]
+    # Unsigned numbers throughout: Numba need not ask whether an index counts from the end.
+    one, low, half = np.uint16(1), np.uint32(0xFFFF), np.uint32(16)
+    mask, precision = np.uint32((1 << table.precision) - 1), np.uint32(table.precision)
+    parity, factor = np.uint16(table.largest & 1), np.float32(scale)
+    place, end = np.uint64(coders.place[0]), np.uint64(coders.words.size - _PADDING)
     for i in range(lane):
         if i % _STEPS == 0:
-            current[:] = 0
+            walks[:] = 0
         for m in range(LANES):
-            quantiser = int(states.quantiser[current[m]])
-            state = int(coders.states[m])
-            slot = state & mask
-            symbol = int(table.symbols[quantiser, slot])
-            state = int(table.counts[quantiser, symbol]) * (state >> table.precision)
-            state += slot - int(table.starts[quantiser, symbol])
-            if state < _STATE:
-                state = state << 16 | int(coders.words[min(place, last)])
-                place += 1
-            coders.states[m] = state
+            quantiser = walks[m] & one
+            slot = own[m] & mask
+            symbol = table.symbols[quantiser, slot]
+            span = table.spans[quantiser, symbol]
+            own[m] = (span & low) * (own[m] >> precision) + (slot - (span >> half))
             out[m * lane + i] = table.levels[quantiser, symbol] * factor
-            current[m] = states.following[(symbol - table.largest) & 1, current[m]]
+            walks[m] = states.packed[(symbol & one) ^ parity, walks[m]]
+        if place > end:
+            place = end + np.uint64(1)  # never `end` again, so that `check_end` notices
+        # Without a branch, which the processor could not predict, and apart, so that only this loop waits for `place`.
+        for m in range(LANES):
+            word = np.uint32(coders.words[place])
+            short = own[m] < np.uint32(_STATE)
+            own[m] = own[m] << half | word if short else own[m]
+            place += np.uint64(short)
+    for m in range(LANES):
+        coders.states[m] = own[m]
     coders.place[0] = place
 
 
 def check_end(coders: Coders) -> None:
     """Raise unless the coders have read all the words and are where the encoder began."""
-    if int(coders.place[0]) != coders.words.size or (coders.states != _STATE).any():
+    if int(coders.place[0]) != coders.words.size - _PADDING or (coders.states != _STATE).any():
         raise CorruptMessage("the levels do not decode")
