@@ -4,7 +4,8 @@ The update is cut into pieces that follow its arrays (`pieces.py`). Entries that
 sent apart where that pays (`outliers.py`). Every piece of the rest is rotated, which makes its coordinates look like
 draws of a normal distribution, and coded along a path through a trellis: by signs at low rates (`sign_paths.py`) and by
 entropy-coded levels at higher ones (`level_paths.py`). The scale `|v|^2 / <v, Q>` of each piece `v` with code `Q` makes
-the estimate unbiased over rotations, as in EDEN.
+the estimate unbiased over rotations, as in EDEN. With `contracting`, the scale is `<v, Q> / |Q|^2`, which has the least
+error instead: it suits a sender that keeps what was lost and adds it to its next update, as the downlink does.
 
 Rates follow the pieces' norms (`piece_rates.py`), and runs of pieces are coded in parallel (`piece_coder.py`).
 
@@ -73,6 +74,8 @@ class KLMS(Compressor):
     rate: float = 1.0
     effort: Effort = "balanced"
     threads: int | None = None
+    contracting: bool = False
+    """Whether the encoder aims at the least error instead of an unbiased estimate; the decoder is the same."""
 
     def __post_init__(self) -> None:
         if not MIN_RATE <= self.rate <= MAX_RATE:
@@ -99,17 +102,18 @@ class KLMS(Compressor):
         budget = self.rate * self.layout.d - 8 * heads
         apart = b""
         if self.effort != "fast" or self.rate >= _OUTLIERS_PAY:
-            apart = outliers.take(rest, pieces.group_bounds, pieces.sizes, budget, key, rng)
+            apart = outliers.take(rest, pieces.group_bounds, pieces.sizes, budget, key, rng, self.contracting)
         pieces.rotate(rest, key)
         squares = pieces.squares(rest)
         squares[squares < _NEGLIGIBLE * sizes] = 0
-        coarse, fine = allocate(squares, sizes, budget - 8 * len(apart), memories[1])
+        coarse, fine = allocate(squares, sizes, budget - 8 * len(apart), memories[1], self.contracting)
         factors = np.sqrt(np.divide(sizes, squares, out=np.zeros(sizes.size), where=squares > 0))
         parts = _parts(pieces, coarse, fine, factors)
         encoded = each(lambda span: encode_run(parts[span], rest, memories), spans, self.threads)
         coded = [run for run, _ in encoded]
-        products = np.array([number for _, own in encoded for number in own])
-        scales = _scale_numbers(np.divide(squares, products, out=np.zeros(sizes.size), where=products > 0), rng)
+        products, energies = np.array([pair for _, own in encoded for pair in own]).T
+        over, under = (products, energies) if self.contracting else (squares, products)
+        scales = _scale_numbers(np.divide(over, under, out=np.zeros(sizes.size), where=products > 0), rng)
         table = np.rec.fromarrays([coarse, scales], dtype=_PIECE)
         flags = fine | (_HAS_OUTLIERS if apart else 0)
         head = _HEAD.pack(_log2(pieces.smallest), _log2(pieces.largest), memories[0] << 4 | memories[1], flags)

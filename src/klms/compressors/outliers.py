@@ -93,7 +93,13 @@ def _edge(number: int) -> np.float32:
 
 
 def take(
-    gathered: Float32, bounds: Int64, sizes: Int64, bits: float, key: SharedKey, rng: np.random.Generator
+    gathered: Float32,
+    bounds: Int64,
+    sizes: Int64,
+    bits: float,
+    key: SharedKey,
+    rng: np.random.Generator,
+    contracting: bool = False,
 ) -> bytes:
     """Remove from the vector what is better sent apart, and return the section that holds it; empty if nothing is.
 
@@ -101,7 +107,7 @@ def take(
     Trials have a randomness of their own: a choice that depended on the dither or on the rounding that is sent would
     bias the estimate.
     """
-    plan = _plan(gathered, bounds, sizes, bits, rng)
+    plan = _plan(gathered, bounds, sizes, bits, rng, contracting)
     if not plan.bits.any():
         return b""
     found = _find(gathered, bounds, plan, rng)
@@ -110,15 +116,17 @@ def take(
     return _write(found, plan.step, _dither(0, sum(group.places.size for group in found), key))[0]
 
 
-def _plan(gathered: Float32, bounds: Int64, sizes: Int64, bits: float, rng: np.random.Generator) -> Plan:
+def _plan(
+    gathered: Float32, bounds: Int64, sizes: Int64, bits: float, rng: np.random.Generator, contracting: bool
+) -> Plan:
     """Return what pays. Clusters of zeros may halve the cost, so sparse groups get a second chance."""
     histograms, costs = _histograms(gathered, bounds), np.ones(sizes.size)
-    accepted = _search(histograms, sizes, 0.0, costs)  # nothing
+    accepted = _search(histograms, sizes, 0.0, costs, contracting)  # nothing
     for attempt in range(_ATTEMPTS):
-        plan = _search(histograms, sizes, bits, costs)
+        plan = _search(histograms, sizes, bits, costs, contracting)
         if attempt == 0 and not plan.bits.any():
             costs = np.where(histograms[0].sum(axis=1) < _SPARSE * sizes, _CLUSTERED, 1.0)
-            plan = _search(histograms, sizes, bits, costs)
+            plan = _search(histograms, sizes, bits, costs, contracting)
         if not plan.bits.any():
             return plan
         found = _find(gathered, bounds, plan, rng)
@@ -148,7 +156,7 @@ def _groups(gathered: Float32, bounds: Int64) -> list[Float32]:
     return [gathered[a:b] for a, b in pairwise(bounds.tolist())]
 
 
-def _search(table: Float64, sizes: Int64, bits: float, costs: Float64) -> Plan:
+def _search(table: Float64, sizes: Int64, bits: float, costs: Float64, contracting: bool) -> Plan:
     """Return what pays with `bits` bits if the outliers of a group take `costs` times the estimate."""
     if bits <= 0 or not table[0, :, _SMALLEST:].any():
         return Plan(np.full(sizes.size, _NOTHING), np.zeros(sizes.size, dtype=np.bool_), 1.0, np.zeros(sizes.size))
@@ -158,7 +166,7 @@ def _search(table: Float64, sizes: Int64, bits: float, costs: Float64) -> Plan:
     above = np.pad(above, ((0, 0), (0, 0), (0, 1)))[:, :, tried]
     below = np.maximum(table.sum(axis=2)[:, :, None] - above, 0)
     edges = (tried << _MANTISSA).astype(np.int32).view(np.float32).astype(np.float64)
-    choices = Choices(sizes, above, below, edges)
+    choices = Choices(sizes, above, below, edges, contracting)
     low, high = _EXTREMES[0] * float(below[2].max()) / int(sizes.sum()), _EXTREMES[1] * float(below[2].max())
     best, apart = np.empty(sizes.size, dtype=np.int64), np.empty(sizes.size)
     for _ in range(_SEARCH_STEPS):
@@ -179,6 +187,7 @@ class Choices(NamedTuple):
     above: Float64  # [number, sum or squares; group; edge]: of the entries from the edge on
     below: Float64
     edges: Float64
+    contracting: bool  # whether the rest is coded with error `n s^2 / 4^r`
 
 
 @kernel
@@ -195,11 +204,16 @@ def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_ap
             more = max(choices.above[1, g, e] - choices.above[0, g, e] * edge, 0.0) / step
             # The rest is coded.
             ratio = _LOSS * rest / (size * theta)
-            excess = (ratio + math.sqrt(ratio * (ratio + 4))) / 2  # 4^r - 1
-            coded = size * math.log2(1 + excess) / 2
+            if choices.contracting:
+                power = max(ratio, 1.0)  # 4^r
+                error = min(_LOSS * rest / power, rest)
+            else:
+                power = 1 + (ratio + math.sqrt(ratio * (ratio + 4))) / 2
+                error = _LOSS * rest / (power - 1) if power > 1 else 0.0
+            coded = size * math.log2(power) / 2
             count = choices.above[0, g, e]
             apart = costs[g] * _bits_apart(size, count, more)
-            error = (_LOSS * rest / excess if excess > 0 else 0.0) + count * theta
+            error += count * theta
             price = error + 2 * math.log(2) * theta * (apart + coded)
             if price < least:
                 least, best[g], best_apart[g], best_coded = price, e, apart, coded

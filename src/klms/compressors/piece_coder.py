@@ -53,16 +53,18 @@ def runs(bounds: Int64) -> Iterator[slice]:
             first = n + 1
 
 
-def encode_run(parts: list[Part], rotated: Float32, memories: tuple[int, int]) -> tuple[Coded, list[float]]:
-    """Code the pieces of a run; return also the inner product of each with what was chosen, of variance about 1."""
-    signs, products = [np.zeros(0, dtype=np.uint8)], dict.fromkeys(parts, 0.0)
+def encode_run(
+    parts: list[Part], rotated: Float32, memories: tuple[int, int]
+) -> tuple[Coded, list[tuple[float, float]]]:
+    """Code the pieces of a run; return also the inner product of each with its code, and the code's squared norm."""
+    signs, products = [np.zeros(0, dtype=np.uint8)], dict.fromkeys(parts, (0.0, 0.0))
     for part in parts:
         if part.sign_blocks:
             piece, code = part.of(rotated), np.empty(part.end - part.start, dtype=np.float32)
             indices = np.empty(part.sign_blocks, dtype=np.uint8)
             sign_paths.choose_signs(piece, memories[0], sign_paths.generators(), indices)
             _restore_signs(indices, memories[0], 1.0, code)
-            products[part] = product(piece, code)
+            products[part] = product(piece, code), product(code, code)
             signs.append(indices)
     levels = [part for part in parts if part.by_levels]
     coders = level_paths.new_coders(sum(part.end - part.start for part in levels))
@@ -72,7 +74,7 @@ def encode_run(parts: list[Part], rotated: Float32, memories: tuple[int, int]) -
         index, chosen = part.rate - LEVELS, np.empty(code.size, dtype=np.int16)
         level_paths.choose_levels(piece * np.float32(part.factor), level_paths.search(index), machine, chosen)
         level_paths.write_levels(chosen, level_paths.code(index), machine, coders, code)
-        products[part] = product(piece, code)
+        products[part] = product(piece, code), product(code, code)
     words = level_paths.finished(coders) if levels else np.zeros(0, dtype=np.uint16)
     return Coded(np.concatenate(signs), words), list(products.values())
 

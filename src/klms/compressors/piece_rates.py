@@ -1,7 +1,8 @@
 """Rates of pieces: bits per coordinate that follow the pieces' norms, as numbers that fit a byte and a common rest.
 
 With `n` entries of mean square `s^2` in a piece, the error `sum n s^2 / (4^r - 1)` under `sum n r = bits` is least
-where `u = 4^r` solves `theta (u - 1)^2 = s^2 u` with one `theta` for all pieces.
+where `u = 4^r` solves `theta (u - 1)^2 = s^2 u` with one `theta` for all pieces. For estimates of least error, whose
+error is `sum n s^2 / 4^r`, it is `u = s^2 / theta`, or 1 if that is less.
 
 A rate is a number `FINE coarse + fine`, where `fine` is common to all pieces of a message. From `LEVELS` on, the piece
 is coded by levels with the step of index `number - LEVELS`; below, by signs at `2^((number - LEVELS) / 128)` bits; at
@@ -32,7 +33,9 @@ def sign_rates() -> Float32:
     return np.exp2((np.arange(LEVELS) - LEVELS) / _SIGNS_PER_OCTAVE).astype(np.float32)
 
 
-def allocate(squares: Float64, sizes: Int64, bits: float, memory: int) -> tuple[Int64, int]:
+def allocate(
+    squares: Float64, sizes: Int64, bits: float, memory: int, contracting: bool = False
+) -> tuple[Int64, int]:
     """Return the coarse part of every piece's rate, and the fine part of all, so that all take about `bits` bits.
 
     `squares` are the squared norms of the pieces, and `memory` is that of the levels' trellis.
@@ -44,9 +47,9 @@ def allocate(squares: Float64, sizes: Int64, bits: float, memory: int) -> tuple[
     low, high = 1e-12 * float(powers.max()), 1e12 * float(powers.max())
     for _ in range(_SEARCH_STEPS):
         theta = math.sqrt(low * high)
-        used = float(np.sum(sizes * _best_rates(powers / theta)))
+        used = float(np.sum(sizes * _best_rates(powers / theta, contracting)))
         low, high = (theta, high) if used > bits else (low, theta)
-    wanted = _numbers(_best_rates(powers / high), memory)
+    wanted = _numbers(_best_rates(powers / high, contracting), memory)
     tried = np.arange(FINE)
     coarse = np.clip(np.round((wanted - tried[:, None]) / FINE), 1, _COARSEST)
     excess = (np.where(some, sizes * _bits(FINE * coarse + tried[:, None], memory), 0)).sum(axis=1) - bits
@@ -54,9 +57,9 @@ def allocate(squares: Float64, sizes: Int64, bits: float, memory: int) -> tuple[
     return np.where(some, coarse[fine], 0).astype(np.int64), fine
 
 
-def _best_rates(ratios: Float64) -> Float64:
-    """Return the rates at which `(u - 1)^2 = ratio u` for `u = 4^rate`."""
-    excess = (ratios + np.sqrt(ratios * (ratios + 4))) / 2
+def _best_rates(ratios: Float64, contracting: bool) -> Float64:
+    """Return the rates at which `(u - 1)^2 = ratio u` for `u = 4^rate`, or `u = ratio`."""
+    excess = np.maximum(ratios - 1, 0) if contracting else (ratios + np.sqrt(ratios * (ratios + 4))) / 2
     return np.clip(np.log2(1 + excess) / 2, _LEAST, MAX_RATE)
 
 
