@@ -17,6 +17,10 @@ class SideInformationMismatch(KLMSError):
     """The message is well-formed but was made with another `p`, key or block map: decoding it would yield noise."""
 
 
+class OutOfSync(SideInformationMismatch):
+    """A client does not hold the state that a broadcast builds on, or reached another than the server's."""
+
+
 class InvalidArgument(KLMSError, ValueError):
     """An argument or a setting has a value that it cannot have."""
 

@@ -106,7 +106,7 @@ def test_bytes_are_those_of_the_messages(folder, tmp_path):
     assert summary.uplink_bytes == sum(record.uplink_bytes for record in records)
     for record in records:
         assert record.bits_per_parameter == pytest.approx(8 * record.uplink_bytes / 3 / d)
-        assert record.downlink_bytes > 3 * 4 * d
+        assert 0 < record.downlink_bytes < 3 * 4 * d  # messages are relayed, the state is not sent
         assert list(record.clients) == participants(settings, record.round)
     assert 0 < summary.coding_share < 1
     assert "accuracy" in summary.metrics

@@ -33,9 +33,7 @@ def sign_rates() -> Float32:
     return np.exp2((np.arange(LEVELS) - LEVELS) / _SIGNS_PER_OCTAVE).astype(np.float32)
 
 
-def allocate(
-    squares: Float64, sizes: Int64, bits: float, memory: int, contracting: bool = False
-) -> tuple[Int64, int]:
+def allocate(squares: Float64, sizes: Int64, bits: float, memory: int, contracting: bool = False) -> tuple[Int64, int]:
     """Return the coarse part of every piece's rate, and the fine part of all, so that all take about `bits` bits.
 
     `squares` are the squared norms of the pieces, and `memory` is that of the levels' trellis.

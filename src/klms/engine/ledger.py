@@ -30,6 +30,7 @@ class LedgerRecord(BaseModel):
     uplink_bytes: int = Field(ge=0, lt=2**63)
     """Bytes of all messages that were aggregated."""
     downlink_bytes: int = Field(0, ge=0, lt=2**63)
+    """Bytes of all broadcasts to the clients of the round."""
     bits_per_parameter: float = Field(ge=0)
     """`8 * len(message) / d`, averaged over the messages of the round; 0 in a round that was skipped."""
     passed_over: float | None = None
@@ -56,6 +57,8 @@ class LedgerRecord(BaseModel):
 
     replies: dict[str, int] | None = None
     """On Flower: how many replies counted, and how many did not, by cause."""
+    resyncs: int | None = None
+    """On Flower: clients that held another state than the server knew, and got a snapshot in the same round."""
     payload_bytes: int | None = None
     """On Flower: bytes of the messages with their frames."""
     seconds: dict[str, float] = Field(default_factory=dict)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any
 
-from klms.engine.broadcast import read_broadcast
+from klms.engine.downlink import Opened
 from klms.engine.federation import Federation
 from klms.engine.rounds import Memory, RoundResult, rounds
 from klms.errors import KLMSError
@@ -19,12 +19,26 @@ from klms.methods.base import Upload
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 
+Work = Callable[[bytes, Sequence[tuple[int, Memory]]], Iterator[Upload]]
+"""Does the part of every wanted client, given the bytes of the state that all of them hold."""
 
-@dataclass(frozen=True)
+
+@dataclass
 class LocalClients:
-    """Clients of this machine: all answer, and what they send can be decoded, or something is broken."""
+    """Clients of this machine: all answer, and what they send can be decoded, or something is broken.
 
-    run: Callable[[bytes, Sequence[tuple[int, Memory]]], Iterator[Upload]]
+    All hold the same state once they have read their messages. So one replica reads for all, from the message to a
+    client that took part in every round, and is checked against the server's state in every round.
+    """
+
+    work: Work
+    replica: State | None = None
+
+    def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+        held = self.replica or (None if broadcast.state.round else broadcast.downlink.method.init())
+        message = broadcast.sender.message(None if held is None else held.round)
+        self.replica = broadcast.downlink.follow(message, held)
+        return self.work(self.replica.to_bytes(private=False), wanted)
 
     def refuse(self, client: int, error: KLMSError) -> None:
         raise error
@@ -46,19 +60,20 @@ def run(federation: Federation, config: RunConfig, state: State, workers: int) -
 def clients_in(federation: Federation, workers: int) -> Iterator[LocalClients]:
     """Run clients in this process, or in `workers` processes that live as long as the run."""
     if workers <= 1:
-        yield LocalClients(lambda broadcast, wanted: (update(federation, broadcast, *client) for client in wanted))
+        yield LocalClients(
+            lambda state, wanted: (update(federation, State.from_bytes(state), *client) for client in wanted)
+        )
         return
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker, initargs=(federation.recipe, workers))
     try:
-        yield LocalClients(lambda broadcast, wanted: pool.map(_update, [broadcast] * len(wanted), wanted))
+        yield LocalClients(lambda state, wanted: pool.map(_update, [state] * len(wanted), wanted))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def update(federation: Federation, broadcast: bytes, client: int, memory: Memory = None) -> Upload:
-    """Do one client's part of a round, from the bytes that it received and what it remembers."""
-    state = read_broadcast(broadcast)
+def update(federation: Federation, state: State, client: int, memory: Memory = None) -> Upload:
+    """Do one client's part of a round, from the state that it holds and what it remembers."""
     if memory is not None:
         state = replace(state, memories={client: memory})
     rng = federation.method.private_rng(state.round + 1, client)
@@ -81,5 +96,5 @@ def _start_worker(recipe: Callable[..., Federation], workers: int) -> None:
     _worker["federation"] = recipe(threads=max(1, (os.cpu_count() or 1) // workers))
 
 
-def _update(broadcast: bytes, client: tuple[int, Memory]) -> Upload:
-    return update(_worker["federation"], broadcast, *client)
+def _update(state: bytes, client: tuple[int, Memory]) -> Upload:
+    return update(_worker["federation"], State.from_bytes(state), *client)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.compressors.base import check_decoded
-from klms.engine.broadcast import write_broadcast
+from klms.engine.downlink import Downlink, Opened, Relay
 from klms.engine.federation import Federation, participants
 from klms.engine.ledger import LedgerRecord
 from klms.errors import KLMSError
@@ -23,7 +23,7 @@ Memory = npt.NDArray[np.generic] | None
 class Clients(Protocol):
     """Those who train."""
 
-    def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+    def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
         """Yield the uploads of the wanted clients in their order, as many as come."""
 
     def refuse(self, client: int, error: KLMSError) -> None:
@@ -57,10 +57,12 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
     With too few uploads the model stays unchanged, but the round's number, and with it its keys, is never used again.
     """
     clock, method, number = Stopwatch(), federation.method, state.round + 1
+    downlink = Downlink(method, config)
     with clock("total"):
-        broadcast = write_broadcast(state)
+        with clock("downlink"):
+            broadcast = downlink.open(state)
         wanted = [(client, state.memories.get(client)) for client in participants(config, number)]
-        intake = _Intake(method, state)
+        intake = _Intake(method, broadcast.state)
         for upload in _timed(clients.run(broadcast, wanted), clock):
             try:
                 with clock("decode"):
@@ -68,11 +70,15 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
             except KLMSError as error:
                 clients.refuse(upload.client, error)
         with clock("aggregate"):
-            if clients.enough(len(intake.clients)):
-                outcome = method.aggregate(state, intake.received)
+            if enough := clients.enough(len(intake.clients)):
+                outcome = method.aggregate(broadcast.state, intake.received)
             else:
-                outcome = Outcome(state.after(state.shared), {"bits_per_parameter": 0.0, "passed_over": 1.0})
-        state = outcome.state.remembering(intake.memories)
+                unchanged = broadcast.state.after(broadcast.state.shared)
+                outcome = Outcome(unchanged, {"bits_per_parameter": 0.0, "passed_over": 1.0})
+        with clock("downlink"):
+            relay = intake.relay if enough else Relay(state)
+            state = downlink.close(state, broadcast, outcome.state, intake.clients, relay)
+        state = state.remembering(intake.memories)
         metrics: dict[str, float] = {}
         if federation.test is not None and (number % config.evaluate_every == 0 or number == config.rounds):
             with clock("evaluate"):
@@ -83,7 +89,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
         "clients": intake.clients,
         "digest": intake.digest.hexdigest(),
         "uplink_bytes": intake.message_bytes,
-        "downlink_bytes": len(broadcast) * len(wanted),
+        "downlink_bytes": sum(len(broadcast.message(client)) for client, _ in wanted),
         **outcome.metrics,
         **intake.measurements(),
         **clients.report(),
@@ -94,13 +100,14 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
 
 
 class _Intake:
-    """What a round's uploads add up to. Messages are dropped once they are decoded and added."""
+    """What a round's uploads add up to. Messages are dropped once they are decoded, added and relayed."""
 
     def __init__(self, method: Method, state: State) -> None:
         self._method = method
         self._state = state
         self.received: Received = method.receive(state)
         self.clients: list[int] = []
+        self.relay = Relay(state)
         self.digest = hashlib.blake2b(digest_size=8)
         self.message_bytes = 0
         self.seconds = {"train": 0.0, "encode": 0.0}
@@ -111,6 +118,7 @@ class _Intake:
         decoded = check_decoded(self._method.decode(self._state, upload.client, upload.message))
         self.received.add(decoded, len(upload.message))
         self.clients.append(upload.client)
+        self.relay.add(upload.client, upload.message)
         self.digest.update(upload.message)
         self.message_bytes += len(upload.message)
         for phase in self.seconds:

@@ -2,6 +2,9 @@
 
 A node's config holds the number of its client, `partition-id`. The client's data is its part of the split; with
 `data-dir`, of the data in that folder; with `own-data=true`, all of that data; or what the user's own function returns.
+
+The node's context keeps the state of its last round, four bytes per parameter, so that the server sends only what is
+new.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,17 +13,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
+from klms.engine.downlink import Downlink
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
-from klms.errors import InvalidArgument
+from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.flower.frame import METHOD, MessageFrame, fingerprint
 from klms.flower.request import PAYLOAD, RECORD
 from klms.flower.settings import run_config
 from klms.learning.examples import Examples
+from klms.methods.state import State
 from klms.methods.table import RunConfig
 
 if TYPE_CHECKING:
@@ -31,7 +37,9 @@ ROUND = "klms.round"
 METRICS = "metrics"
 CLIENT = "client"
 SECONDS = "seconds."
+OUT_OF_SYNC = "klms.out-of-sync"
 _MEMORY = "klms.memory"
+_HELD = "klms.held"  # in the node's context: the state of its last round
 
 
 def client_app(
@@ -69,11 +77,18 @@ def client_app(
         elif node.get("own-data") and isinstance(federation.clients, Parts):
             everything = federation.clients.dataset
             federation = replace(federation, clients={client: Examples(everything.train_x, everything.train_y)})
+        downlink = Downlink(federation.method, chosen)
+        try:
+            state = downlink.follow(broadcast, _held(context))
+        except OutOfSync as error:
+            return Message(RecordDict({OUT_OF_SYNC: ConfigRecord({"reason": str(error)})}), reply_to=message)
+        stored = np.frombuffer(state.to_bytes(private=True), dtype=np.uint8)
+        context.state[_HELD] = ArrayRecord({STATE: Array(stored)})
         kept = context.state.array_records.get(_MEMORY)
-        upload = update(federation, broadcast, client, None if kept is None else kept[STATE].numpy())
+        upload = update(federation, state, client, None if kept is None else kept[STATE].numpy())
         if upload.memory is not None:
             context.state[_MEMORY] = ArrayRecord({STATE: Array(upload.memory)})
-        payload = MessageFrame(METHOD, number, client, fingerprint([broadcast])).write(upload.message)
+        payload = MessageFrame(METHOD, number, client, fingerprint([downlink.digest(state)])).write(upload.message)
         metrics = MetricRecord({SECONDS + phase: value for phase, value in upload.seconds.items()})
         metrics.update({name: list(values) for name, values in upload.measurements.items()})
         return Message(RecordDict({RECORD: ConfigRecord({PAYLOAD: payload}), METRICS: metrics}), reply_to=message)
@@ -96,6 +111,15 @@ def federation_of(
 @lru_cache(maxsize=4)
 def _federation(config: RunConfig, model: "Callable[[], nn.Module] | None", loss: Any) -> Federation:
     return federation_of(config, model, loss)
+
+
+def _held(context: Context) -> State | None:
+    """Return the state of the node's last round; None if there is none, or if it cannot be read."""
+    kept = context.state.array_records.get(_HELD)
+    try:
+        return None if kept is None else State.from_bytes(kept[STATE].numpy().tobytes())
+    except (CorruptMessage, KeyError, ValueError):
+        return None
 
 
 def _client(context: Context) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from klms.engine.broadcast import write_broadcast
 from klms.engine.federation import Federation
 from klms.engine.ledger import LedgerRecord
 from klms.engine.local import update
@@ -35,7 +34,7 @@ def run(folder: Path, *, rounds: int, secure: bool, timeout: float = 1800.0) -> 
     server = ServerSettings(run_folder=str((folder / "run").resolve()), min_replies=2)
     app = template_app.create(folder / "app", config, server)
     federation = Federation.create(config)
-    update(federation, write_broadcast(federation.method.init()), 0)  # fetches the data, compiles the kernels
+    update(federation, federation.method.init(), 0)  # fetches the data, compiles the kernels
     with Deployment(folder / "deployment", NODES, secure=secure) as deployment:
         run_id = deployment.submit(app, {})
         seen, before = 0, deployment.wire()

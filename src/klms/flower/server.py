@@ -17,11 +17,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from klms.engine.downlink import Opened
 from klms.engine.federation import OWN, Federation
 from klms.engine.ledger import LedgerRecord
 from klms.engine.rounds import Memory, RoundResult, rounds
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
-from klms.flower.client import CLIENT, METRICS, ROUND, SECONDS, STATE, federation_of
+from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, ROUND, SECONDS, STATE, federation_of
 from klms.flower.frame import CAUSES, METHOD, MessageFrame, cause_of, cause_of_failure, fingerprint, read_frame
 from klms.flower.request import PAYLOAD, RECORD
 from klms.flower.settings import ServerSettings, run_config, server_settings
@@ -102,23 +103,26 @@ class FlowerClients:
     payload_bytes: dict[int, int] = field(default_factory=dict)
     """Bytes of every payload of this round that counts, by client."""
     downlink_bytes: int = 0
+    resyncs: int = 0
+    """Clients of this round that held another state than the server knew, and got a snapshot."""
 
-    def run(self, broadcast: bytes, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+    def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
         """Ask the clients, wait for them, and yield what they sent, one by one and in the order of their numbers."""
         self.round += 1
         self.causes = Counter(dict.fromkeys(CAUSES, 0))
         self.payload_bytes = {}
+        self.downlink_bytes = 0
         clients = [client for client, _ in wanted]
         online = self._online(clients)
-        state = ArrayRecord({STATE: Array(np.frombuffer(broadcast, dtype=np.uint8))})
-        content = RecordDict({RECORD: state, ROUND: ConfigRecord({"round": self.round})})
         asked = {self.nodes[client]: client for client in clients if self.nodes.get(client) in online}
-        messages = [Message(content, dst_node_id=node, message_type=MessageType.TRAIN) for node in asked]
-        self.downlink_bytes = len(broadcast) * len(messages)
-        received = self.grid.send_and_receive(messages, timeout=self.settings.round_timeout)
-        replies = {asked[node]: reply for reply in received if (node := reply.metadata.src_node_id) in asked}
+        replies = self._ask({client: (node, broadcast.message(client)) for node, client in asked.items()})
+        lost = [client for client, reply in replies.items() if not reply.has_error() and OUT_OF_SYNC in reply.content]
+        self.resyncs = len(lost)
+        for client in lost:
+            log.warning("klms: client %d held another state, and gets a snapshot", client)
+        replies |= self._ask({client: (self.nodes[client], broadcast.snapshot()) for client in lost})
         self.causes["missing"] += len(clients) - len(replies)
-        agreed = fingerprint([broadcast])
+        agreed = fingerprint([broadcast.sender.digest])
         for client in sorted(replies):
             reply = replies.pop(client)
             if reply.has_error():
@@ -131,6 +135,19 @@ class FlowerClients:
                 self.refuse(client, error)
                 continue
             yield upload
+
+    def _ask(self, messages: Mapping[int, tuple[int, bytes]]) -> dict[int, Message]:
+        """Send each client its broadcast, and return what came back by client."""
+        if not messages:
+            return {}
+        sent, client_of = [], {node: client for client, (node, _) in messages.items()}
+        for node, broadcast in messages.values():
+            state = ArrayRecord({STATE: Array(np.frombuffer(broadcast, dtype=np.uint8))})
+            content = RecordDict({RECORD: state, ROUND: ConfigRecord({"round": self.round})})
+            sent.append(Message(content, dst_node_id=node, message_type=MessageType.TRAIN))
+            self.downlink_bytes += len(broadcast)
+        received = self.grid.send_and_receive(sent, timeout=self.settings.round_timeout)
+        return {client_of[node]: reply for reply in received if (node := reply.metadata.src_node_id) in client_of}
 
     def refuse(self, client: int, error: KLMSError) -> None:
         """Count a reply by its cause; its bytes do not count."""
@@ -146,6 +163,7 @@ class FlowerClients:
             "replies": {"ok": len(self.payload_bytes), **self.causes},
             "payload_bytes": sum(self.payload_bytes.values()),
             "downlink_bytes": self.downlink_bytes,
+            "resyncs": self.resyncs,
         }
 
     def _open(self, reply: Message, expected: MessageFrame) -> Upload:

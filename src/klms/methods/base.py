@@ -5,13 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from klms.codec import Decoded, MessageInfo, SharedKey
-from klms.compressors.base import Compressor, Side, SideLearner
+from klms.compressors.base import Compressor, Side, SideLearner, Vector
 from klms.compressors.layout import Layout
 from klms.learning.examples import Examples
 from klms.methods.state import State
@@ -98,6 +98,11 @@ class Method(ABC):
     clients: int
     compressor: Compressor
 
+    vector_name: ClassVar[str | None] = "weights"
+    """Name of the shared array that a coded downlink codes; None for a method that cannot do with such a one."""
+    server_only: ClassVar[frozenset[str]] = frozenset()
+    """Private arrays that `aggregate` does not need, so that no client does either."""
+
     @property
     def layout(self) -> Layout:
         return self.learner.layout
@@ -141,6 +146,14 @@ class Method(ABC):
     @abstractmethod
     def aggregate(self, state: State, received: Received) -> Outcome:
         """Return the next state, from what the messages of a round add up to."""
+
+    def carried(self, vector: Vector, lost: Vector) -> Vector:
+        """Return the outcome of a round that started from a coded state, given what coding had lost of the true one."""
+        return vector + lost
+
+    def feasible(self, vector: Vector) -> Vector:
+        """Return a decoded vector as clients use it."""
+        return vector
 
     def parameters(self, state: State) -> npt.NDArray[np.float32]:
         """Return the parameters of the model that the state stands for."""

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from klms.compressors.base import Compressor
 from klms.compressors.layout import Layout
+from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
 from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
 from klms.learning.examples import Optimizer, Schedule
@@ -45,6 +46,15 @@ class RunSettings(Settings):
     lr: float = Field(0.1, gt=0, description="Local learning rate.")
     optimizer: Optimizer = Field("sgd", description="Local optimizer.")
     evaluate_every: int = Field(5, ge=1, description="Rounds between evaluations; the last is always evaluated.")
+
+    downlink: Literal["auto", "snapshot", "coded"] = Field(
+        "auto",
+        description="How clients get the state: by the messages of the rounds that they missed or by a snapshot, "
+        "whichever is smaller; always by a snapshot; or by differences of down_rate bits per parameter.",
+    )
+    down_rate: float = Field(
+        1.0, ge=MIN_RATE, le=MAX_RATE, description="Downlink coded: bits per parameter; may be a fraction."
+    )
 
     @model_validator(mode="after")
     def _enough_clients(self) -> Self:

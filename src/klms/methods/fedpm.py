@@ -45,6 +45,7 @@ class FedPM(Method):
     schedule: Schedule
     settings: FedPMSettings
 
+    vector_name: ClassVar[str | None] = "theta"
     sampled: ClassVar[bool] = True
     """Whether masks are sampled, in local training and in the final model."""
 
@@ -85,6 +86,13 @@ class FedPM(Method):
         alpha /= both - 2
         theta = np.clip(alpha, margin, 1 - margin, out=alpha).astype(np.float32)
         return Outcome(state.after({**received.side(), "theta": theta}, kept), received.statistics())
+
+    def carried(self, vector: Vector, lost: Vector) -> Vector:
+        """Return `theta`, which follows from this round's masks: nothing is lost from one round to the next."""
+        return vector
+
+    def feasible(self, vector: Vector) -> Vector:
+        return np.clip(vector, self.settings.margin, 1 - self.settings.margin)
 
     def sample_mask(self, state: State, number: int = 0) -> npt.NDArray[np.uint8]:
         """Draw a mask from `theta`: with the seed, it is the whole model."""

@@ -12,6 +12,7 @@ for independent noise). Accuracy is that of the posterior average over thinned s
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -42,6 +43,8 @@ def noise_std(gamma: float, clients: int, per_round: int) -> float:
 @dataclass(frozen=True)
 class Langevin(Method):
     """Gradients instead of updates, and a posterior instead of a point."""
+
+    server_only: ClassVar[frozenset[str]] = frozenset({"posterior", "samples"})
 
     noise_arrives: bool
     """Whether the compressor's samples bring the noise."""

@@ -10,6 +10,7 @@ every round, otherwise the noise of the order would accumulate in `g`.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +37,7 @@ class MarinaSettings(Settings):
 class Marina(Dense):
     """`compressor` is for the differences; it must be unbiased and without side information."""
 
+    vector_name: ClassVar[str | None] = None  # clients need the weights of two rounds
     full: float = 0.1
 
     def is_full(self, round_: int) -> bool:

@@ -19,6 +19,7 @@ class State:
 
     `shared` goes to the clients, `private` stays with the server. `memories` is what each client keeps to itself, for
     methods that need it; it is here because the local engine plays all clients and its checkpoint must hold them.
+    `downlink` is what the next broadcast needs: who holds which state, and how to lead everybody to this one.
     """
 
     round: int
@@ -26,6 +27,7 @@ class State:
     shared: Arrays = field(default_factory=dict)
     private: Arrays = field(default_factory=dict)
     memories: Mapping[int, npt.NDArray[np.generic]] = field(default_factory=dict)
+    downlink: Arrays = field(default_factory=dict)
 
     def after(self, shared: Arrays, private: Arrays | None = None) -> Self:
         return replace(self, round=self.round + 1, shared=shared, private=self.private if private is None else private)
@@ -47,6 +49,7 @@ class State:
         if private:
             arrays |= {f"private.{name}": array for name, array in self.private.items()}
             arrays |= {f"memories.{client}": array for client, array in self.memories.items()}
+            arrays |= {f"downlink.{name}": array for name, array in self.downlink.items()}
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **{"round": np.array(self.round), **arrays})
         return buffer.getvalue()
@@ -54,7 +57,8 @@ class State:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Undo `to_bytes`; raise `CorruptMessage` if the bytes are not a state."""
-        groups: dict[str, dict[str, npt.NDArray[np.generic]]] = {"shared": {}, "private": {}, "memories": {}}
+        names = ("shared", "private", "memories", "downlink")
+        groups: dict[str, dict[str, npt.NDArray[np.generic]]] = {name: {} for name in names}
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as stored:
                 for name in stored.files:
@@ -62,6 +66,6 @@ class State:
                     if rest:
                         groups[group][rest] = stored[name]
                 memories = {int(client): array for client, array in groups["memories"].items()}
-                return cls(int(stored["round"]), groups["shared"], groups["private"], memories)
+                return cls(int(stored["round"]), groups["shared"], groups["private"], memories, groups["downlink"])
         except Exception as error:  # NumPy's reader raises almost any kind, depending on where the bytes are damaged
             raise CorruptMessage(f"the bytes are not a state: {error}") from error

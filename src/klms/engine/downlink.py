@@ -1,0 +1,216 @@
+"""The downlink of our methods: how every client comes to hold the state of a round, in as few bytes as possible.
+
+`auto` relays: all parties share the keys, so the server sends the messages of the last round instead of their outcome,
+and every client decodes them and computes the same next state. Round 1 sends nothing, since the first state follows
+from the seed. A client that was away gets all the messages that it missed, or a snapshot if that is smaller.
+`snapshot` always sends the state itself, which shows no client what another one sent. `coded` sends the difference to
+what clients hold, at `down_rate` bits per parameter: the server carries what was lost over to the next round. Clients
+then train at `w_hat`; the server's own `w` is what is evaluated and exported.
+"""
+
+import io
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from klms.codec import SharedKey
+from klms.compressors.base import check_decoded
+from klms.compressors.klms import KLMS
+from klms.engine.broadcast import Broadcast, History, Sender, digest_of
+from klms.engine.snapshot import read_snapshot, write_snapshot
+from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
+from klms.methods.base import Method
+from klms.methods.entry import RunSettings
+from klms.methods.state import Arrays, State
+from klms.numerics.jit import Int64
+
+_SERVER = (1 << 64) - 1  # client number in the keys of the server's own messages; no client has it
+_RARE = 64  # no snapshot is made while steps take less than this fraction of the state: half a bit per parameter
+_RELAYED = struct.Struct("<II")
+_SIDE = struct.Struct("<I")
+_LARGEST_SIDE = 1 << 28  # bytes that the side information of a step may unpack to
+
+
+class Relay:
+    """The messages of a round, in the order in which they were added up; none once they outgrow a snapshot."""
+
+    def __init__(self, state: State) -> None:
+        self.limit = _size(state.shared)
+        self.parts: list[bytes] = []
+        self.size = 0
+
+    def add(self, client: int, message: bytes) -> None:
+        self.size += _RELAYED.size + len(message)
+        self.parts = [*self.parts, _RELAYED.pack(client, len(message)), message] if self.size <= self.limit else []
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A round whose broadcast is ready."""
+
+    downlink: "Downlink"
+    state: State
+    """What every client holds once it has read its message."""
+    history: History
+    sender: Sender
+    held: Int64
+    """Number of the state that each client holds, as far as the server knows."""
+
+    def message(self, client: int) -> bytes:
+        return self.sender.message(int(self.held[client]))
+
+    def snapshot(self) -> bytes:
+        """Return the message for a client that turned out to hold something else."""
+        return self.sender.message(None)
+
+
+@dataclass(frozen=True)
+class Downlink:
+    """The server's side, and the steps that both sides take."""
+
+    method: Method
+    settings: RunSettings
+
+    def __post_init__(self) -> None:
+        if self.settings.downlink == "coded" and self.method.vector_name is None:
+            raise InvalidArgument(f"{self.settings.method} has no coded downlink: use downlink auto or snapshot")
+
+    def open(self, state: State) -> Opened:
+        """Return the broadcast of the round after `state`. The same state always gives the same bytes."""
+        history, shared = _history(state), state.shared
+        if history.number < state.round:
+            step, shared = self._coded_step(state)
+            history = history.then(step, _size(shared))
+        seen = replace(state, shared=shared)
+        held = np.zeros(self.settings.clients, dtype=np.int64)
+        if "held" in state.downlink:
+            held[:] = state.downlink["held"]
+
+        def snapshot() -> bytes:
+            return write_snapshot(seen, self.method.server_only)
+
+        return Opened(self, seen, history, Sender(history, self.digest(seen), snapshot, _size(shared) // _RARE), held)
+
+    def close(self, before: State, opened: Opened, after: State, reached: Sequence[int], relay: "Relay") -> State:
+        """Return `after` with what the next broadcast needs, given the clients that answered and what led to it."""
+        mode, history, kept = self.settings.downlink, opened.history, {}
+        if mode == "coded":
+            name = str(self.method.vector_name)
+            lost = before.vector(name) - opened.state.vector(name)
+            carried = self.method.carried(after.vector(name), lost)
+            after = replace(after, shared={**after.shared, name: carried})
+            kept = {f"view.{key}": array for key, array in opened.state.shared.items()}
+        elif mode == "auto":
+            fits = relay.size <= relay.limit
+            history = history.then(b"".join(relay.parts), relay.limit) if fits else History(history.number + 1)
+        else:
+            history = History(history.number + 1)
+        held = opened.held.copy()
+        held[list(reached)] = opened.history.number
+        lengths = np.array([len(step) for step in history.steps], dtype=np.int64)
+        steps = np.frombuffer(b"".join(history.steps), dtype=np.uint8)
+        number = np.array(history.number)
+        return replace(after, downlink={"held": held, "number": number, "lengths": lengths, "steps": steps, **kept})
+
+    def follow(self, data: bytes, held: State | None) -> State:
+        """Return the state that a broadcast leads a client to, from what it holds; None means the first state.
+
+        Raise `OutOfSync` if it does not lead there, and another `KLMSError` if the bytes are not a broadcast.
+        """
+        broadcast = Broadcast.from_bytes(data)
+        if broadcast.snapshot is not None:
+            state = read_snapshot(broadcast.snapshot, self.method.init())
+        else:
+            state = self.method.init() if held is None else held
+            if not broadcast.base <= state.round <= broadcast.number:
+                raise OutOfSync(f"the broadcast builds on state {broadcast.base}; this client holds {state.round}")
+            for step in broadcast.steps[state.round - broadcast.base :]:
+                state = self._taken(state, step)
+        if self.digest(state) != broadcast.digest:
+            raise OutOfSync(f"this client's state {state.round} differs from the server's state {broadcast.number}")
+        return state
+
+    def digest(self, state: State) -> bytes:
+        return digest_of(state.round, state.shared)
+
+    def _taken(self, state: State, step: bytes) -> State:
+        if self.settings.downlink == "coded":
+            return state.after(self._decoded(state, step))
+        received = self.method.receive(state)
+        for client, message in _relayed(step):
+            received.add(check_decoded(self.method.decode(state, client, message)), len(message))
+        return self.method.aggregate(state, received).state if received.count else state.after(state.shared)
+
+    def _coder(self, number: int) -> tuple[KLMS, SharedKey]:
+        coder = KLMS(self.method.layout, self.settings.down_rate, contracting=True)
+        return coder, SharedKey(self.settings.seed, number, _SERVER)
+
+    def _coded_step(self, state: State) -> tuple[bytes, Arrays]:
+        """Return the step from what clients hold towards `state`, and what they hold after it."""
+        name = str(self.method.vector_name)
+        view = {key.removeprefix("view."): array for key, array in state.downlink.items() if key.startswith("view.")}
+        coder, key = self._coder(state.round)
+        rng = np.random.default_rng([self.settings.seed, 0xD011, state.round])
+        side = {key: array for key, array in state.shared.items() if key != name}
+        changed = {key: array for key, array in side.items() if not np.array_equal(array, view[key])}
+        difference = state.vector(name) - np.asarray(view[name], dtype=np.float32)
+        packed = _pack(changed)
+        step = _SIDE.pack(len(packed)) + packed + coder.encode(difference, {}, key=key, rng=rng)
+        return step, self._decoded(State(state.round - 1, view), step)
+
+    def _decoded(self, state: State, step: bytes) -> Arrays:
+        name = str(self.method.vector_name)
+        if len(step) < _SIDE.size:
+            raise CorruptMessage("the step is cut off")
+        end = _SIDE.size + _SIDE.unpack_from(step)[0]
+        coder, key = self._coder(state.round + 1)
+        difference = coder.decode(step[end:], {}, key=key).vector.astype(np.float32, copy=False)
+        vector = self.method.feasible(state.vector(name) + difference)
+        return {**state.shared, **_unpack(step[_SIDE.size : end]), name: vector}
+
+
+def _history(state: State) -> History:
+    if "number" not in state.downlink:  # the first round, or a checkpoint of a release without this
+        return History(state.round)
+    kept = state.downlink
+    ends = np.cumsum(kept["lengths"]).tolist()
+    steps = np.asarray(kept["steps"]).tobytes()
+    return History(int(kept["number"]), tuple(steps[a:b] for a, b in zip([0, *ends], ends, strict=False)))
+
+
+def _relayed(step: bytes) -> Iterable[tuple[int, bytes]]:
+    place = 0
+    while place < len(step):
+        if len(step) - place < _RELAYED.size:
+            raise CorruptMessage("the relayed messages are cut off")
+        client, length = _RELAYED.unpack_from(step, place)
+        place += _RELAYED.size
+        yield client, step[place : place + length]
+        place += length
+
+
+def _size(shared: Arrays) -> int:
+    return sum(array.nbytes for array in shared.values())
+
+
+def _pack(arrays: Arrays) -> bytes:
+    if not arrays:
+        return b""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **dict(arrays))
+    return zlib.compress(buffer.getvalue())
+
+
+def _unpack(data: bytes) -> Arrays:
+    if not data:
+        return {}
+    try:
+        unpacker = zlib.decompressobj()
+        unpacked = unpacker.decompress(data, _LARGEST_SIDE)
+        with np.load(io.BytesIO(unpacked), allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except Exception as error:  # NumPy's and zlib's readers raise almost any kind, depending on the damage
+        raise CorruptMessage(f"the side information of the step cannot be read: {error}") from error
