@@ -82,15 +82,15 @@ class History:
     steps: tuple[bytes, ...] = ()
 
     def then(self, step: bytes, limit: int) -> "History":
-        """Return the history with one more step, and at most `limit` bytes of steps."""
-        kept = [step]
-        room = limit - len(step)
-        for older in reversed(self.steps):
-            room -= len(older)
+        """Return the history with one more step, and at most `limit` bytes of steps and their lengths."""
+        kept: list[bytes] = []
+        room = limit
+        for latest in (step, *reversed(self.steps)):
+            room -= _LENGTH.size + len(latest)  # with its length, so that empty steps do not pile up either
             if room < 0:
                 break
-            kept.append(older)
-        return History(self.number + 1, tuple(reversed(kept if len(step) <= limit else [])))
+            kept.append(latest)
+        return History(self.number + 1, tuple(reversed(kept)))
 
     def since(self, held: int) -> tuple[bytes, ...] | None:
         """Return the steps that a holder of this state lacks; None if there are none to lead on from it."""

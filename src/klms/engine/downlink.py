@@ -20,7 +20,7 @@ from klms.codec import SharedKey
 from klms.compressors.base import check_decoded
 from klms.compressors.klms import KLMS
 from klms.engine.broadcast import Broadcast, History, Sender, digest_of
-from klms.engine.snapshot import read_snapshot, write_snapshot
+from klms.engine.snapshot import most_bytes, read_arrays, read_snapshot, write_snapshot
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.methods.base import Method
 from klms.methods.entry import RunSettings
@@ -31,7 +31,6 @@ _SERVER = (1 << 64) - 1  # client number in the keys of the server's own message
 _RARE = 64  # no snapshot is made while steps take less than this fraction of the state: half a bit per parameter
 _RELAYED = struct.Struct("<II")
 _SIDE = struct.Struct("<I")
-_LARGEST_SIDE = 1 << 28  # bytes that the side information of a step may unpack to
 
 
 class Relay:
@@ -89,8 +88,11 @@ class Downlink:
         if "held" in state.downlink:
             held[:] = state.downlink["held"]
 
+        # Only clients that take the server's step themselves need what it keeps.
+        left_out = self.method.server_only if self.settings.downlink == "auto" else frozenset(state.private)
+
         def snapshot() -> bytes:
-            return write_snapshot(seen, self.method.server_only)
+            return write_snapshot(seen, left_out)
 
         return Opened(self, seen, history, Sender(history, self.digest(seen), snapshot, _size(shared) // _RARE), held)
 
@@ -100,7 +102,8 @@ class Downlink:
         if mode == "coded":
             name = str(self.method.vector_name)
             lost = before.vector(name) - opened.state.vector(name)
-            carried = self.method.carried(after.vector(name), lost)
+            # A round that was passed over leaves the server's own vector, not what clients hold of it.
+            carried = self.method.carried(after.vector(name), lost) if relay.size else before.vector(name)
             after = replace(after, shared={**after.shared, name: carried})
             kept = {f"view.{key}": array for key, array in opened.state.shared.items()}
         elif mode == "auto":
@@ -123,12 +126,17 @@ class Downlink:
         broadcast = Broadcast.from_bytes(data)
         if broadcast.snapshot is not None:
             state = read_snapshot(broadcast.snapshot, self.method.init())
+            if state.round != broadcast.number:
+                raise CorruptMessage(f"the snapshot is of state {state.round}, not of state {broadcast.number}")
         else:
             state = self.method.init() if held is None else held
             if not broadcast.base <= state.round <= broadcast.number:
                 raise OutOfSync(f"the broadcast builds on state {broadcast.base}; this client holds {state.round}")
-            for step in broadcast.steps[state.round - broadcast.base :]:
-                state = self._taken(state, step)
+            try:
+                for step in broadcast.steps[state.round - broadcast.base :]:
+                    state = self._taken(state, step)
+            except Exception as error:  # what the client held may be damaged in any way; a snapshot mends it
+                raise OutOfSync(f"a step does not fit this client's state {state.round}: {error}") from error
         if self.digest(state) != broadcast.digest:
             raise OutOfSync(f"this client's state {state.round} differs from the server's state {broadcast.number}")
         return state
@@ -169,7 +177,10 @@ class Downlink:
         coder, key = self._coder(state.round + 1)
         difference = coder.decode(step[end:], {}, key=key).vector.astype(np.float32, copy=False)
         vector = self.method.feasible(state.vector(name) + difference)
-        return {**state.shared, **_unpack(step[_SIDE.size : end]), name: vector}
+        side = _unpack(step[_SIDE.size : end], most_bytes([vector]))
+        if not side.keys() <= state.shared.keys():
+            raise CorruptMessage("the step has side information that the method does not know")
+        return {**state.shared, **side, name: vector}
 
 
 def _history(state: State) -> History:
@@ -204,13 +215,14 @@ def _pack(arrays: Arrays) -> bytes:
     return zlib.compress(buffer.getvalue())
 
 
-def _unpack(data: bytes) -> Arrays:
+def _unpack(data: bytes, limit: int) -> Arrays:
     if not data:
         return {}
+    unpacker = zlib.decompressobj()
     try:
-        unpacker = zlib.decompressobj()
-        unpacked = unpacker.decompress(data, _LARGEST_SIDE)
-        with np.load(io.BytesIO(unpacked), allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except Exception as error:  # NumPy's and zlib's readers raise almost any kind, depending on the damage
+        unpacked = unpacker.decompress(data, limit)
+    except zlib.error as error:
         raise CorruptMessage(f"the side information of the step cannot be read: {error}") from error
+    if not unpacker.eof:
+        raise CorruptMessage("the side information of the step is cut off, or larger than the model's can be")
+    return read_arrays(unpacked, limit)

@@ -6,6 +6,7 @@ index of one byte each; indices and integers are deflated, other numbers are not
 
 import io
 import zipfile
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -37,35 +38,73 @@ def write_snapshot(state: State, left_out: frozenset[str] = frozenset()) -> byte
 
 def read_snapshot(data: bytes, like: State) -> State:
     """Undo `write_snapshot`; `like` is a state of the same method, whose size bounds what is unpacked."""
-    limit = 4 * sum(array.nbytes for array in [*like.shared.values(), *like.private.values()]) + _OVERHEAD
+    stored = read_arrays(data, most_bytes([*like.shared.values(), *like.private.values()]))
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if sum(member.file_size for member in archive.infolist()) > limit:
-                raise CorruptMessage("the snapshot unpacks to more than the model's state can be")
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            found: Arrays = {name: stored[name] for name in stored.files if not name.startswith((_VALUES, _INDICES))}
-            indexed = [name.removeprefix(_INDICES) for name in stored.files if name.startswith(_INDICES)]
-            found = {**found, **{name: stored[_VALUES + name][stored[_INDICES + name]] for name in indexed}}
+        found: Arrays = {name: array for name, array in stored.items() if not name.startswith((_VALUES, _INDICES))}
+        indexed = [name.removeprefix(_INDICES) for name in stored if name.startswith(_INDICES)]
+        found = {**found, **{name: _indexed(stored[_VALUES + name], stored[_INDICES + name]) for name in indexed}}
         groups: dict[str, dict[str, npt.NDArray[np.generic]]] = {"shared": {}, "private": {}}
         for name, array in found.items():
             group, _, rest = name.partition(".")
             if rest:
                 groups[group][rest] = array
-        return State(int(np.asarray(found["round"]).item()), groups["shared"], groups["private"])
+        state = State(int(np.asarray(found["round"]).item()), groups["shared"], groups["private"])
+        for name, array in like.shared.items():
+            same = state.shared[name].dtype == array.dtype and state.shared[name].shape == array.shape
+            if array.dtype.kind == "f" and not same:  # side information may change its shape, parameters may not
+                raise CorruptMessage(f"the snapshot is not of this model: its {name} has another shape or type")
+        return state
+    except CorruptMessage:
+        raise
+    except Exception as error:  # what is missing or has a wrong shape shows in almost any kind of error
+        raise CorruptMessage(f"the bytes are not a snapshot: {error}") from error
+
+
+def most_bytes(arrays: Iterable[npt.NDArray[np.generic]]) -> int:
+    """Return to how many bytes an archive of arrays like these may unpack; block maps are larger than at first."""
+    return 4 * sum(array.nbytes for array in arrays) + _OVERHEAD
+
+
+def read_arrays(data: bytes, limit: int) -> dict[str, npt.NDArray[np.generic]]:
+    """Read a NumPy archive of numbers; raise `CorruptMessage` if it is none, or unpacks to more than `limit` bytes."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+        if sum(member.file_size for member in members) > limit:
+            raise CorruptMessage("the archive unpacks to more than the model's state can be")
+        # A name that occurs many times would be unpacked as often, and only these two kinds are unpacked in pieces.
+        once = len({member.filename for member in members}) == len(members)
+        if not once or any(m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for m in members):
+            raise CorruptMessage("the archive is not one that klms writes")
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        if not all(isinstance(array, np.ndarray) and array.dtype.kind in "biuf" for array in arrays.values()):
+            raise CorruptMessage("the archive holds something else than numbers")
+        return arrays
     except CorruptMessage:
         raise
     except Exception as error:  # NumPy's and zipfile's readers raise almost any kind, depending on the damage
-        raise CorruptMessage(f"the bytes are not a snapshot: {error}") from error
+        raise CorruptMessage(f"the bytes are not an archive of arrays: {error}") from error
+
+
+def _indexed(values: npt.NDArray[np.generic], indices: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    if values.ndim != 1 or indices.dtype != np.uint8:  # with rows for values, few bytes would become very many
+        raise CorruptMessage("the snapshot has no table of values")
+    entries: npt.NDArray[np.generic] = values[indices]
+    return entries
 
 
 def _palette(array: npt.NDArray[np.generic]) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.uint8]] | None:
     """Return the different values of an array and which of them each entry has, if there are few."""
-    if array.dtype.kind != "f" or array.size < _PEEK or np.unique(array[:_PEEK]).size > _MOST_VALUES // 2:
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8 or array.size < _PEEK:
         return None
-    values = np.unique(array)
+    bits = array.view(f"u{array.dtype.itemsize}")  # as numbers, 0 and -0 would be the same value
+    if np.unique(bits[:_PEEK]).size > _MOST_VALUES // 2:
+        return None
+    values = np.unique(bits)
     if values.size > _MOST_VALUES:
         return None
-    return values, np.searchsorted(values, array).astype(np.uint8)
+    return values.view(array.dtype), np.searchsorted(values, bits).astype(np.uint8)
 
 
 def _write(archive: zipfile.ZipFile, name: str, array: npt.NDArray[np.generic]) -> None:

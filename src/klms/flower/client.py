@@ -21,7 +21,7 @@ from flwr.clientapp.typing import Mod
 from klms.engine.downlink import Downlink
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
-from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
+from klms.errors import InvalidArgument, OutOfSync
 from klms.flower.frame import METHOD, MessageFrame, fingerprint
 from klms.flower.request import PAYLOAD, RECORD
 from klms.flower.settings import run_config
@@ -118,7 +118,7 @@ def _held(context: Context) -> State | None:
     kept = context.state.array_records.get(_HELD)
     try:
         return None if kept is None else State.from_bytes(kept[STATE].numpy().tobytes())
-    except (CorruptMessage, KeyError, ValueError):
+    except Exception:  # Flower's and NumPy's readers raise almost any kind, depending on the damage
         return None
 
 

@@ -120,6 +120,7 @@ class FlowerClients:
         self.resyncs = len(lost)
         for client in lost:
             log.warning("klms: client %d held another state, and gets a snapshot", client)
+            del replies[client]  # one that does not answer again is missing
         replies |= self._ask({client: (self.nodes[client], broadcast.snapshot()) for client in lost})
         self.causes["missing"] += len(clients) - len(replies)
         agreed = fingerprint([broadcast.sender.digest])
