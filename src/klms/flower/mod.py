@@ -5,10 +5,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from klms.compressors.base import Compressor, Vector
-from klms.errors import InvalidArgument
+from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
+from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, receive
 from klms.flower.frame import ARRAYS, MessageFrame, fingerprint
 from klms.flower.model import Model
-from klms.flower.request import PAYLOAD, RECORD, CompressionRequest
+from klms.flower.request import PAYLOAD, RECORD, VERSION, CompressionRequest
 
 _MEMORY = "klms.memory"  # in the node's context: what the scheme has not sent yet
 
@@ -17,12 +18,20 @@ def compress(*, threads: int = 1, seed: int | None = None) -> Mod:
     """Return a mod that replaces the trained arrays by an encoded update, as the server requests.
 
     Put it first, so that what other mods do to the arrays (clipping, noise) happens before the encoding. It acts only
-    on training, and only on messages of a server that uses `Compressed`; every other message passes unchanged.
+    on messages of a server that uses `Compressed`; every other message passes unchanged. It keeps the model of the last
+    round in the node's context, so that the server need send only what is new.
     `threads` is the number of threads of the codec. With a `seed`, the private randomness of the schemes that need
     some is reproducible.
     """
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if HELLO in message.content.config_records:
+            return Message(RecordDict({HELLO: ConfigRecord({"version": VERSION})}), reply_to=message)
+        if DOWN in message.content.config_records:
+            try:
+                message.content = _with_arrays(message.content, context, threads)
+            except OutOfSync as error:
+                return Message(RecordDict({OUT_OF_SYNC: ConfigRecord({"reason": str(error)})}), reply_to=message)
         is_train = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
         if not is_train or RECORD not in message.content.config_records:
             return call_next(message, context)
@@ -46,6 +55,21 @@ def compress(*, threads: int = 1, seed: int | None = None) -> Mod:
         return reply
 
     return mod
+
+
+def _with_arrays(content: RecordDict, context: Context, threads: int) -> RecordDict:
+    """Return what the strategy sent: the arrays in their place, instead of the broadcast."""
+    down = content.config_records[DOWN]
+    arrays = {name: Array(array) for name, array in receive(down, context, threads).items()}
+    place = down.get("arrays")
+    if not isinstance(place, str) or place in content:
+        raise CorruptMessage("the record of the downlink does not say which arrays it stands for")
+    return RecordDict(
+        {
+            place if name == DOWN else name: ArrayRecord(arrays) if name == DOWN else record
+            for name, record in content.items()
+        }
+    )
 
 
 def only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:

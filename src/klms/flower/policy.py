@@ -19,7 +19,7 @@ log = logging.getLogger("flwr")
 
 AUTO = "auto"
 DEFAULT_BITS = 1.0
-_BEST = "klms"  # what `auto` means: the least error of all unbiased schemes at every rate in `klms bench mean`
+BEST = "klms"  # what `auto` means: the least error of all unbiased schemes at every rate in `klms bench mean`
 _TINY = 1024  # parameters: four kilobytes are not worth a scheme
 _LEAST_RATE = 0.005
 
@@ -40,7 +40,7 @@ class CompressionPolicy:
     def of(cls, scheme: str, bits: float | None, values: Mapping[str, object]) -> "CompressionPolicy":
         """Check what the user asked for."""
         check_name("scheme", scheme, [AUTO, *UPDATE_SCHEMES])
-        chosen = UPDATE_SCHEMES[_BEST if scheme == AUTO else scheme]
+        chosen = UPDATE_SCHEMES[BEST if scheme == AUTO else scheme]
         if chosen.takes_rate:
             if "rate" in values:
                 raise InvalidArgument("use bits_per_parameter, which counts the whole payload, instead of rate")
@@ -78,7 +78,7 @@ class CompressionPolicy:
             return UPDATE_SCHEMES["float32"], UPDATE_SCHEMES["float32"].settings()
         room = bits * model.size - 8 * (OVERHEAD + model.head_bytes)
         rate, update = room / d, np.random.default_rng(0).standard_normal(d).astype(np.float32)
-        scheme: Scheme[Settings] = UPDATE_SCHEMES[_BEST if self.scheme == AUTO else self.scheme]
+        scheme: Scheme[Settings] = UPDATE_SCHEMES[BEST if self.scheme == AUTO else self.scheme]
 
         def settings() -> Settings:
             return scheme.settings.checked({**self.values, "rate": min(max(rate, _LEAST_RATE), scheme.max_rate)})

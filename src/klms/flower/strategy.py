@@ -4,23 +4,25 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping as AdaptiveClipping
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping as FixedClipping
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Settings
 from klms.errors import InvalidArgument
+from klms.flower.delivery import Delivery
+from klms.flower.downlink import UNCOMPRESSED, ModelDownlink, Steps
 from klms.flower.frame import ARRAYS, MessageFrame, fingerprint
 from klms.flower.mod import only_arrays
 from klms.flower.model import SMALL, Model
-from klms.flower.policy import AUTO, CompressionPolicy
+from klms.flower.policy import AUTO, BEST, CompressionPolicy
 from klms.flower.replies import Expected, Round
 from klms.flower.request import RECORD, CompressionRequest
 
@@ -30,10 +32,11 @@ log = logging.getLogger("flwr")
 class Compressed(Strategy):
     """Any strategy, with clients that send compressed updates. Clients without the mod take part uncompressed.
 
-    `scheme` is one of `klms.compressors.schemes`, with its settings by name, or `auto`: the one of least error at
-    `bits_per_parameter`, which counts the whole payload. Arrays of at most one dimension and `small` entries are sent
-    unchanged. With fewer than `min_replies` sound replies the model stays unchanged. `step` multiplies what was
-    decoded: schemes that send signs alone need it. With `topk`, clients add what was not sent to their next update.
+    `bits_per_parameter` counts whole payloads, in both directions; `up` and `down` set them apart, and with `down=32`
+    the model goes out unchanged. `scheme` is for the updates: one of `klms.compressors.schemes`, with its settings by
+    name, or `auto`, the one of least error. Arrays of at most one dimension and `small` entries are sent unchanged.
+    With fewer than `min_replies` sound replies the model stays unchanged. `step` multiplies what was decoded: schemes
+    that send signs alone need it. With `topk`, clients add what was not sent to their next update.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
     server that resumes from a model must pass the number of `rounds_before`, since Flower always counts from 1.
@@ -45,6 +48,8 @@ class Compressed(Strategy):
         *,
         scheme: str = AUTO,
         bits_per_parameter: float | None = None,
+        up: float | None = None,
+        down: float | None = None,
         min_replies: int = 1,
         step: float | None = None,
         small: int = SMALL,
@@ -52,7 +57,12 @@ class Compressed(Strategy):
         rounds_before: int = 0,
         **settings: object,
     ) -> None:
-        self.policy = CompressionPolicy.of(scheme, bits_per_parameter, settings)
+        if bits_per_parameter is not None and up is not None:
+            raise InvalidArgument("bits_per_parameter is for both directions: use up= and down= to set them apart")
+        self.policy = CompressionPolicy.of(scheme, bits_per_parameter if up is None else up, settings)
+        if down is None:  # a scheme whose rate cannot be set says nothing of the downlink
+            down = UNCOMPRESSED if self.policy.bits is None else bits_per_parameter or self.policy.bits
+        self.down = None if down >= UNCOMPRESSED else CompressionPolicy.of(BEST, down, {})
         if step is None and self.policy.directions_only:
             raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
         if min_replies < 1 or rounds_before < 0 or small < 0:
@@ -72,12 +82,31 @@ class Compressed(Strategy):
         self._integers: frozenset[str] | None = None
         self._coder: _Coder | None = None
         self._round = Round()
+        self._delivery = Delivery()
+        self.uplink_bytes = 0
+        """Bytes of all payloads that counted, since the start."""
+        self.downlink_bytes = 0
+        """Bytes of all models that went out, in whatever form, since the start."""
 
     def summary(self) -> None:
         bits = "" if self.policy.bits is None else f" at {self.policy.bits:g} bits per parameter"
-        log.info("\t├──> klms: updates compressed with '%s'%s", self.policy.scheme, bits)
+        down = "uncompressed" if self.down is None else f"at {self.down.bits:g} bits per parameter"
+        log.info("\t├──> klms: updates compressed with '%s'%s, the model sent %s", self.policy.scheme, bits, down)
         log.info("\t│\t└── At least %d sound replies per round", self.min_replies)
         self.strategy.summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        self._delivery.timeout = timeout
+        return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -86,11 +115,14 @@ class Compressed(Strategy):
         number = self.rounds_before + server_round
         if server_round == 1:
             self._drawn_seed = secrets.randbits(63) if self.seed is None else self.seed
+            self._delivery = Delivery(timeout=self._delivery.timeout)
+            self.uplink_bytes = self.downlink_bytes = 0
+        model = self._model_of_clients(arrays)
         self._round = Round(self.step)
         if self._coder is not None:  # a round that was not aggregated must leave no trace
             self._coder = replace(self._coder, learner=self._coder.compressor.learner(self._coder.side))
         by_record: dict[int, Expected] = {}  # strategies send one and the same record to all clients
-        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        messages = list(self.strategy.configure_train(server_round, model, config, grid))
         by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)  # strategies shuffle them
         for client, message in enumerate(by_node):
             _, record = only_arrays(message.content)
@@ -101,18 +133,22 @@ class Compressed(Strategy):
             expected = replace(first, frame=replace(first.frame, client=client), request=request)
             self._round.expected[message.metadata.dst_node_id][client] = expected
             message.content = RecordDict({**message.content, RECORD: ConfigRecord({**request.values()})})
+        self._delivery.prepare(messages, model, grid)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decode the sound replies, count the others by cause, and leave the aggregation to the strategy."""
+        replies = self._delivery.settle(replies)
         start = time.perf_counter()
         received = self._round.receive(replies, _weight_metric(self.strategy))
         seconds = time.perf_counter() - start
         arrays, metrics, ok = None, None, self._round.counts["ok"]
         if ok >= self.min_replies:
             arrays, metrics = self.strategy.aggregate_train(server_round, received)
+            if arrays is not None and self._delivery.downlink is not None:
+                arrays = self._delivery.downlink.add_lost(arrays)
             if self._coder is not None and self._round.payload_bytes:
                 self._coder = replace(self._coder, side=self._coder.learner.finish())
         else:
@@ -120,6 +156,8 @@ class Compressed(Strategy):
         metrics = MetricRecord() if metrics is None else metrics
         metrics.update({f"klms-{word}": count for word, count in self._round.counts.items()})
         metrics["klms-uplink-bytes"] = self._round.payload_bytes
+        self.uplink_bytes += self._round.payload_bytes
+        metrics.update(self._downlink_metrics())
         metrics["klms-bits-per-parameter"] = 8 * self._round.payload_bytes / max(1, self._round.parameters)
         metrics["klms-decode-seconds"] = round(seconds, 4)
         return arrays, metrics
@@ -127,10 +165,36 @@ class Compressed(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        """Send the model only to nodes that do not hold it."""
+        model = self._model_of_clients(arrays)
+        messages = list(self.strategy.configure_evaluate(server_round, model, config, grid))
+        self._delivery.prepare(messages, model, grid)
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        metrics = self.strategy.aggregate_evaluate(server_round, self._delivery.settle(replies))
+        if self._delivery.messages:
+            metrics = MetricRecord() if metrics is None else metrics
+            metrics.update(self._downlink_metrics())
+        return metrics
+
+    def _downlink_metrics(self) -> dict[str, int]:
+        self.downlink_bytes += self._delivery.sent_bytes
+        return {"klms-downlink-bytes": self._delivery.sent_bytes, "klms-resyncs": self._delivery.resyncs}
+
+    def _model_of_clients(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return the model that clients train or evaluate: what they can decode of this one."""
+        if self.down is None:
+            return arrays
+        numpy = {name: array.numpy() for name, array in arrays.items()}
+        if self._integers is None:
+            self._integers = frozenset(name for name, array in numpy.items() if array.dtype.kind != "f")
+        if self._delivery.downlink is None:
+            downlink = ModelDownlink(self.down, Steps(self._drawn_seed, self.small, self._integers))
+            if not downlink.codes(numpy):
+                return arrays
+            self._delivery.downlink = downlink
+        return self._delivery.downlink.advance(arrays)
 
     def _expect(self, record: ArrayRecord, number: int) -> Expected:
         """Return what the first of the clients with these arrays is asked for.

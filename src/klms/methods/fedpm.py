@@ -75,7 +75,8 @@ class FedPM(Method):
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         reset, margin = self.settings.reset, self.settings.margin
-        before = [np.full(1, PRIOR) if state.round % reset == 0 else state.kept(name) for name in ("alpha", "beta")]
+        fresh = state.round % reset == 0 or "alpha" not in state.private  # the round after a reset may be passed over
+        before = [np.full(1, PRIOR) if fresh else state.kept(name) for name in ("alpha", "beta")]
         alpha = received.total  # the sum of this round's masks, reused in place
         alpha += before[0]
         both = float(before[0][0] + before[1][0]) + received.count  # alpha + beta, the same everywhere

@@ -1,0 +1,253 @@
+"""The downlink of `Compressed`: clients keep the model of their last round, and get the coded difference to the next.
+
+The server knows the model `w_hat` that clients hold, and sends `Q(w - w_hat)`, where `w` is what it wants them to have.
+`Q` has the least error instead of none on average, and what it lost is still in `w - w_hat` when the next difference is
+coded. The strategy inside is given `w_hat`, which is what clients start from; what it returns, plus what was lost, is
+the next `w`. Step 1 starts from zeros, at one bit per parameter or more, and describes the arrays.
+
+A step holds the length of the description (u32), the description, the length of the head (u32), the head and the
+message of the scheme; see `Model` for the head. A snapshot is a description and the bytes of all arrays, end to end.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Context
+
+from klms.codec import SharedKey
+from klms.compressors.klms import KLMS, KLMSSettings
+from klms.engine.broadcast import Broadcast, History, Sender, digest_of
+from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
+from klms.flower.model import Array, Model, check_finite
+from klms.flower.policy import CompressionPolicy
+
+DOWN = "klms.down"
+"""Name of the record that takes the place of the arrays."""
+HELLO = "klms.hello"
+OUT_OF_SYNC = "klms.out-of-sync"
+UNCOMPRESSED = 32.0
+"""Bits per parameter from which the downlink is not coded."""
+
+_HELD, _HELD_NUMBER = "klms.model", "klms.model-number"  # in a node's context
+_SERVER = (1 << 64) - 1  # client number in the keys of the server's messages; no client has it
+_FIRST_RATE = 1.0  # bits per parameter of the first step, at least: a model of noise would train badly
+_WORTH_CODING = 16384  # parameters: for less, headers would take the bits, and models would lag behind
+_RARE = 64  # no snapshot is made while steps take less than this fraction of the model
+_LENGTH = struct.Struct("<I")
+_PARAMETERS_PER_BYTE = 4096  # more than any step conveys; what claims more is not worth allocating memory for
+
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What both sides agree on: how a step becomes a model."""
+
+    seed: int
+    small: int
+    unchanged: frozenset[str]
+    threads: int | None = None
+
+    def key(self, number: int) -> SharedKey:
+        return SharedKey(self.seed, number, _SERVER)
+
+    def taken(self, arrays: Arrays | None, number: int, step: bytes) -> dict[str, Array]:
+        """Return the model that step `number` leads to, from the one before it; None before the first."""
+        described, rest = _cut(step)
+        head, message = _cut(rest)
+        if arrays is None:
+            arrays = _zeros(described, len(message))
+        elif described:
+            raise CorruptMessage("only the first step describes the arrays")
+        model = Model(arrays, self.small, self.unchanged)
+        dtypes, unchanged = model.read_head(head)
+        change = np.zeros(0, dtype=np.float32)
+        if model.layout.d:
+            decoded = KLMS(model.layout, threads=self.threads).decode(message, {}, key=self.key(number))
+            change = decoded.vector.astype(np.float32, copy=False)
+        return model.apply(change, dtypes, unchanged)
+
+
+@dataclass
+class ModelDownlink:
+    """The server's side: the model that clients hold, how to lead each of them to it, and who holds what."""
+
+    policy: CompressionPolicy
+    steps: Steps
+    wanted: ArrayRecord | None = None
+    """The model `w` that the last step aims at."""
+    record: ArrayRecord | None = None
+    """The model `w_hat` that clients hold after the last step."""
+    history: History = field(default_factory=lambda: History(0))
+    held: dict[int, int] = field(default_factory=dict)
+    """Number of the model that each node holds, as far as the server knows; 0 for none."""
+    sender: Sender | None = None
+
+    def advance(self, wanted: ArrayRecord) -> ArrayRecord:
+        """Return the model that clients will hold, one step closer to the wanted one unless that is still the same."""
+        if wanted is self.wanted and self.record is not None:
+            return self.record
+        arrays = {name: array.numpy() for name, array in wanted.items()}
+        base = None if self.record is None else {name: array.numpy() for name, array in self.record.items()}
+        if base is not None and _description(base, shapes_only=True) != _description(arrays, shapes_only=True):
+            base, self.history, self.held = None, History(0), dict.fromkeys(self.held, 0)  # another model altogether
+        number = self.history.number + 1
+        step = self._step(base, arrays, number)
+        reached = self.steps.taken(base, number, step)
+        size = sum(array.nbytes for array in reached.values())
+        self.history = self.history.then(step, size)
+        self.wanted = wanted
+        self.record = ArrayRecord({name: FlowerArray(array) for name, array in reached.items()})
+        self.sender = Sender(self.history, digest_of(number, reached), lambda: _snapshot(reached), size // _RARE)
+        return self.record
+
+    def _step(self, base: Arrays | None, arrays: Arrays, number: int) -> bytes:
+        described = b"" if base is not None else zlib.compress(_description(arrays))
+        model = Model(base or _zeros(described, None), self.steps.small, self.steps.unchanged)
+        head, message = model.write_head(arrays), b""
+        if model.layout.d:
+            rate = self._rate(model)
+            coder = KLMS(model.layout, rate if base else max(rate, _FIRST_RATE), contracting=True)
+            rng = np.random.default_rng([self.steps.seed, 0xD011, number])
+            message = coder.encode(model.difference(arrays), {}, key=self.steps.key(number), rng=rng)
+        return _LENGTH.pack(len(described)) + described + _LENGTH.pack(len(head)) + head + message
+
+    def _rate(self, model: Model) -> float:
+        settings = self.policy.for_model(model)[1]
+        assert isinstance(settings, KLMSSettings)
+        return settings.rate
+
+    def codes(self, arrays: Arrays) -> bool:
+        """Return whether there is enough to code in these arrays, and nothing that klms cannot send."""
+        model = Model(arrays, self.steps.small, self.steps.unchanged)
+        try:
+            model.check(arrays)
+        except InvalidArgument:
+            return False
+        return model.layout.d >= _WORTH_CODING and isinstance(self.policy.for_model(model)[1], KLMSSettings)
+
+    def message(self, node: int) -> bytes:
+        """Return the broadcast for a node, or the snapshot if it turned out to hold another model."""
+        assert self.sender is not None
+        return self.sender.message(self.held.get(node))
+
+    def reached(self, node: int) -> None:
+        """Take note that a node holds the latest model."""
+        self.held[node] = self.history.number
+
+    def add_lost(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return a strategy's result plus what coding had lost before the round: the next model to aim at."""
+        assert self.wanted is not None
+        assert self.record is not None
+        coded = set(Model(_numpy(self.record), self.steps.small, self.steps.unchanged).layout.names)
+        out = {}
+        for name, array in arrays.items():
+            if name not in coded or name not in self.wanted:
+                out[name] = array
+                continue
+            value = array.numpy()
+            lost = self.wanted[name].numpy().astype(np.float64) - self.record[name].numpy()
+            out[name] = FlowerArray((value + lost).astype(value.dtype))
+        return ArrayRecord(out)
+
+
+def receive(record: ConfigRecord, context: Context, threads: int) -> dict[str, Array]:
+    """Return the model that a broadcast leads this node to, and keep it in the node's context.
+
+    Raise `OutOfSync` if it does not lead there from what the node holds.
+    """
+    data, chain, small, names = (record.get(name) for name in ("broadcast", "chain", "small", "unchanged"))
+    if not isinstance(data, bytes) or type(chain) is not int or type(small) is not int or not isinstance(names, str):
+        raise CorruptMessage("the record of the downlink lacks its broadcast, or does not say what it builds on")
+    broadcast = Broadcast.from_bytes(data)
+    steps = Steps(chain, small, frozenset(map(str, json.loads(names))), threads)
+    arrays: Arrays | None
+    if broadcast.snapshot is not None:
+        number, arrays = broadcast.number, _open_snapshot(broadcast.snapshot)
+    else:
+        number, arrays = _held(context, chain)
+        if not broadcast.base <= number <= broadcast.number:
+            raise OutOfSync(f"the broadcast builds on model {broadcast.base}; this node holds {number}")
+        for step in broadcast.steps[number - broadcast.base :]:
+            number += 1
+            arrays = steps.taken(arrays, number, step)
+    if arrays is None or digest_of(number, arrays) != broadcast.digest:
+        raise OutOfSync(f"this node's model {number} differs from the server's model {broadcast.number}")
+    context.state[_HELD] = ArrayRecord({name: FlowerArray(array) for name, array in arrays.items()})
+    context.state[_HELD_NUMBER] = ConfigRecord({"number": number, "chain": chain})
+    return dict(arrays)
+
+
+def _held(context: Context, chain: int) -> tuple[int, Arrays | None]:
+    """Return the model that this node holds, and its number; 0 if there is none, or if it is of another server."""
+    kept, which = context.state.array_records.get(_HELD), context.state.config_records.get(_HELD_NUMBER)
+    if kept is None or which is None or which.get("chain") != chain:
+        return 0, None
+    number = which.get("number")
+    if not isinstance(number, int):
+        return 0, None
+    try:
+        return number, _numpy(kept)
+    except Exception:  # NumPy's reader raises almost any kind, depending on the damage
+        return 0, None
+
+
+def _numpy(record: ArrayRecord) -> dict[str, Array]:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def _cut(data: bytes) -> tuple[bytes, bytes]:
+    """Return the part whose length stands before it, and the rest."""
+    if len(data) < _LENGTH.size or len(data) - _LENGTH.size < (length := _LENGTH.unpack_from(data)[0]):
+        raise CorruptMessage("the step is cut off")
+    return data[_LENGTH.size : _LENGTH.size + length], data[_LENGTH.size + length :]
+
+
+def _description(arrays: Arrays, *, shapes_only: bool = False) -> bytes:
+    parts = [[name, "" if shapes_only else array.dtype.str, list(array.shape)] for name, array in arrays.items()]
+    return json.dumps(parts).encode()
+
+
+def _shapes(description: bytes) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+    try:
+        found = json.loads(zlib.decompressobj().decompress(description, 1 << 24))
+        return [(str(name), np.dtype(kind), tuple(int(n) for n in shape)) for name, kind, shape in found]
+    except (ValueError, TypeError, zlib.error, RecursionError) as error:
+        raise CorruptMessage(f"the description of the arrays cannot be read: {error}") from error
+
+
+def _zeros(description: bytes, message_bytes: int | None) -> dict[str, Array]:
+    shapes = _shapes(description)
+    parameters = sum(int(np.prod(shape, dtype=object)) for _, _, shape in shapes)
+    if any(n < 0 for _, _, shape in shapes for n in shape):
+        raise CorruptMessage("the description of the arrays has a negative size")
+    if message_bytes is not None and parameters > _PARAMETERS_PER_BYTE * (message_bytes + 1024):
+        raise CorruptMessage(f"{message_bytes} bytes cannot be the first step of {parameters} parameters")
+    return {name: np.zeros(shape, dtype=kind) for name, kind, shape in shapes}
+
+
+def _snapshot(arrays: Arrays) -> bytes:
+    described = zlib.compress(_description(arrays))
+    return b"".join([_LENGTH.pack(len(described)), described, *(array.tobytes() for array in arrays.values())])
+
+
+def _open_snapshot(data: bytes) -> dict[str, Array]:
+    described, rest = _cut(data)
+    arrays: dict[str, Array] = {}
+    place = 0
+    for name, kind, shape in _shapes(described):
+        size = kind.itemsize * int(np.prod(shape, dtype=object))
+        if kind.hasobject or size < 0 or place + size > len(rest):
+            raise CorruptMessage(f"the snapshot ends in {name}")
+        arrays[name] = np.frombuffer(rest[place : place + size], dtype=kind).reshape(shape)
+        place += size
+    if place != len(rest):
+        raise CorruptMessage("the snapshot has bytes after the arrays")
+    check_finite(arrays)
+    return arrays
