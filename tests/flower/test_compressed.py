@@ -63,7 +63,7 @@ def test_the_two_lines_keep_fedavg_going_at_the_bits_that_were_said():
     result = run(Compressed(FedAvg(), bits_per_parameter=1.0), InProcessGrid(stock_client(compress()), 3))
     assert distance(result) < 0.1
     for metrics in result.train_metrics_clientapp.values():
-        assert 0.9 < metrics["klms-bits-per-parameter"] <= 1.0
+        assert 0.85 < metrics["klms-bits-per-parameter"] <= 1.0
         assert metrics["klms-ok"] == 3
         assert metrics["loss"] == pytest.approx(0.5)
     assert len(result.evaluate_metrics_clientapp) == 10
@@ -71,7 +71,7 @@ def test_the_two_lines_keep_fedavg_going_at_the_bits_that_were_said():
 
 def test_arrays_that_are_sent_unchanged_arrive_exactly():
     plain = run(FedAvg(), InProcessGrid(stock_client(), 3), rounds=1)
-    squeezed = run(Compressed(FedAvg(), bits_per_parameter=1.5), InProcessGrid(stock_client(compress()), 3), rounds=1)
+    squeezed = run(Compressed(FedAvg(), bits_per_parameter=6), InProcessGrid(stock_client(compress()), 3), rounds=1)
     np.testing.assert_allclose(plain.arrays["bias"].numpy(), squeezed.arrays["bias"].numpy(), atol=1e-6)
     assert np.abs(plain.arrays["w"].numpy() - squeezed.arrays["w"].numpy()).max() > 1e-3
 

@@ -39,7 +39,7 @@ def test_an_update_comes_back_in_the_client_s_own_dtypes():
     update = MODEL.difference(new)
     assert update[:12].tolist() == [0.5] * 12
     assert not update[12:].any()
-    restored = MODEL.apply(update, *MODEL.read_head(MODEL.write_head(new)))
+    restored = MODEL.apply(update, *MODEL.read_head(MODEL.write_head(new, np.random.default_rng(0))))
     assert list(restored) == list(ARRAYS)
     for name, array in new.items():
         assert restored[name].dtype == array.dtype, name
@@ -66,13 +66,13 @@ def test_what_would_poison_an_average_is_refused_where_it_arrives():
         MODEL.read_head(head)
     with pytest.raises(CorruptMessage, match="conv cannot be int64"):
         MODEL.read_head(bytes([7]) + head[1:])
-    dtypes, unchanged = MODEL.read_head(MODEL.write_head(trained()))
+    dtypes, unchanged = MODEL.read_head(MODEL.write_head(trained(), np.random.default_rng(0)))
     with pytest.raises(CorruptMessage, match="table is not finite"):  # 1e5 is too large for float16
         MODEL.apply(np.full(MODEL.layout.d, 1e5, dtype=np.float32), dtypes, unchanged)
 
 
 def test_a_head_that_is_too_short_or_too_long_is_refused():
-    head = MODEL.write_head(trained())
+    head = MODEL.write_head(trained(), np.random.default_rng(0))
     MODEL.read_head(head)
     for length in range(len(head)):
         with pytest.raises(CorruptMessage):

@@ -3,7 +3,6 @@
 A node that was never seen is asked whether it has the mod, by a message of a few bytes that the mod itself answers.
 """
 
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,8 +89,7 @@ class Delivery:
                 "broadcast": broadcast,
                 "arrays": name,
                 "chain": steps.seed,
-                "small": steps.small,
-                "unchanged": json.dumps(sorted(steps.unchanged)),
+                "agreed": steps.agreed(),
             }
         )
         self.sent_bytes += len(broadcast)

@@ -52,10 +52,26 @@ class Steps:
     seed: int
     small: int
     unchanged: frozenset[str]
+    coarse: frozenset[str]
     threads: int | None = None
+
+    def agreed(self) -> str:
+        return json.dumps([self.small, sorted(self.unchanged), sorted(self.coarse)])
+
+    @classmethod
+    def read(cls, seed: int, agreed: str, threads: int) -> "Steps":
+        """Undo `agreed`."""
+        try:
+            small, unchanged, coarse = json.loads(agreed)
+            return cls(seed, int(small), frozenset(map(str, unchanged)), frozenset(map(str, coarse)), threads)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CorruptMessage(f"the record of the downlink cannot be read: {error}") from error
 
     def key(self, number: int) -> SharedKey:
         return SharedKey(self.seed, number, _SERVER)
+
+    def model(self, arrays: Arrays) -> Model:
+        return Model(arrays, self.small, self.unchanged, self.coarse)
 
     def taken(self, arrays: Arrays | None, number: int, step: bytes) -> dict[str, Array]:
         """Return the model that step `number` leads to, from the one before it; None before the first."""
@@ -65,7 +81,7 @@ class Steps:
             arrays = _zeros(described, len(message))
         elif described:
             raise CorruptMessage("only the first step describes the arrays")
-        model = Model(arrays, self.small, self.unchanged)
+        model = self.model(arrays)
         dtypes, unchanged = model.read_head(head)
         change = np.zeros(0, dtype=np.float32)
         if model.layout.d:
@@ -109,12 +125,14 @@ class ModelDownlink:
 
     def _step(self, base: Arrays | None, arrays: Arrays, number: int) -> bytes:
         described = b"" if base is not None else zlib.compress(_description(arrays))
-        model = Model(base or _zeros(described, None), self.steps.small, self.steps.unchanged)
-        head, message = model.write_head(arrays), b""
+        model, rng = (
+            self.steps.model(base or _zeros(described, None)),
+            np.random.default_rng([self.steps.seed, 0xD011, number]),
+        )
+        head, message = model.write_head(arrays, rng), b""
         if model.layout.d:
             rate = self._rate(model)
             coder = KLMS(model.layout, rate if base else max(rate, _FIRST_RATE), contracting=True)
-            rng = np.random.default_rng([self.steps.seed, 0xD011, number])
             message = coder.encode(model.difference(arrays), {}, key=self.steps.key(number), rng=rng)
         return _LENGTH.pack(len(described)) + described + _LENGTH.pack(len(head)) + head + message
 
@@ -125,7 +143,7 @@ class ModelDownlink:
 
     def codes(self, arrays: Arrays) -> bool:
         """Return whether there is enough to code in these arrays, and nothing that klms cannot send."""
-        model = Model(arrays, self.steps.small, self.steps.unchanged)
+        model = self.steps.model(arrays)
         try:
             model.check(arrays)
         except InvalidArgument:
@@ -145,7 +163,7 @@ class ModelDownlink:
         """Return a strategy's result plus what coding had lost before the round: the next model to aim at."""
         assert self.wanted is not None
         assert self.record is not None
-        coded = set(Model(_numpy(self.record), self.steps.small, self.steps.unchanged).layout.names)
+        coded = self.steps.coarse.union(self.steps.model(_numpy(self.record)).layout.names)
         out = {}
         for name, array in arrays.items():
             if name not in coded or name not in self.wanted:
@@ -162,11 +180,11 @@ def receive(record: ConfigRecord, context: Context, threads: int) -> dict[str, A
 
     Raise `OutOfSync` if it does not lead there from what the node holds.
     """
-    data, chain, small, names = (record.get(name) for name in ("broadcast", "chain", "small", "unchanged"))
-    if not isinstance(data, bytes) or type(chain) is not int or type(small) is not int or not isinstance(names, str):
+    data, chain, agreed = (record.get(name) for name in ("broadcast", "chain", "agreed"))
+    if not isinstance(data, bytes) or type(chain) is not int or not isinstance(agreed, str):
         raise CorruptMessage("the record of the downlink lacks its broadcast, or does not say what it builds on")
     broadcast = Broadcast.from_bytes(data)
-    steps = Steps(chain, small, frozenset(map(str, json.loads(names))), threads)
+    steps = Steps.read(chain, agreed, threads)
     arrays: Arrays | None
     if broadcast.snapshot is not None:
         number, arrays = broadcast.number, _open_snapshot(broadcast.snapshot)

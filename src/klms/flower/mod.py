@@ -37,7 +37,7 @@ def compress(*, threads: int = 1, seed: int | None = None) -> Mod:
             return call_next(message, context)
         request = CompressionRequest.read(message.content.config_records[RECORD])
         received = {name: array.numpy() for name, array in only_arrays(message.content)[1].items()}
-        model = Model(received, request.small, frozenset(request.sent_unchanged))
+        model = Model(received, request.small, frozenset(request.sent_unchanged), frozenset(request.coarse))
         message.content = RecordDict({name: r for name, r in message.content.items() if name != RECORD})
         reply = call_next(message, context)
         if reply.has_error():
@@ -46,11 +46,11 @@ def compress(*, threads: int = 1, seed: int | None = None) -> Mod:
         trained = {key: array.numpy() for key, array in arrays.items()}
         model.check(trained)
         update, encoded = model.difference(trained), b""
+        rng = np.random.default_rng(None if seed is None else [seed, request.round, request.client])
         if update.size:
-            rng = np.random.default_rng(None if seed is None else [seed, request.round, request.client])
             encoded = _encode(update, request, request.compressor(model.layout, threads), context, rng)
         frame = MessageFrame(ARRAYS, request.round, request.client, fingerprint([*request.agreed(), *model.parts()]))
-        record = ConfigRecord({PAYLOAD: frame.write(encoded, model.write_head(trained)), "arrays": name})
+        record = ConfigRecord({PAYLOAD: frame.write(encoded, model.write_head(trained, rng)), "arrays": name})
         reply.content = RecordDict({**{key: r for key, r in reply.content.items() if key != name}, RECORD: record})
         return reply
 

@@ -3,24 +3,30 @@
 The differences of all floating-point arrays are compressed together, as one vector. Sent unchanged are integers,
 booleans, and arrays of at most one dimension and `SMALL` entries: biases, the parameters and running statistics of
 normalisation layers, and counters. They are a small part of a model, and some do not tolerate noise: a variance must
-not become negative.
+not become negative. At low rates they would be most of the payload; then those that have a negative entry join the
+vector, and the others (variances, scales) are sent coarsely, by differences of 8 bits.
 
-The head of a payload holds the dtype of every array (one byte each) and the arrays that are sent unchanged, end to end.
+The head of a payload holds the dtype of every array (one byte each) and, end to end, the arrays that are not in the
+vector: unchanged, or as a step (f32) and a number of steps for each entry (i8).
 """
 
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from klms.compressors.base import Vector
 from klms.compressors.layout import Layout
-from klms.errors import CorruptMessage, InvalidArgument
+from klms.errors import CorruptMessage, InvalidArgument, TrainingDiverged
 
 SMALL = 4096
+_LARGEST_SHARE = 0.1  # of the payload that arrays in the head may take before some join the vector
+_MOST_STEPS = 127
+_STEP = struct.Struct("<f")
 
 Array = npt.NDArray[Any]
 DTypes = dict[str, np.dtype[Any]]
@@ -37,11 +43,26 @@ class Model:
     small: int = SMALL
     sent_unchanged: frozenset[str] = frozenset()
     """Further arrays that are not compressed: integers that a strategy's average turned into floating-point numbers."""
+    coarse: frozenset[str] = frozenset()
+    """Arrays that are sent by differences of 8 bits."""
+
+    @classmethod
+    def for_bits(cls, arrays: Mapping[str, Array], small: int, integers: frozenset[str], bits: float | None) -> Self:
+        """Return the model with its small arrays sent so that they leave room for the others at this rate."""
+        model = cls(arrays, small, integers)
+        if bits is None or 8 * model.head_bytes <= _LARGEST_SHARE * bits * model.size:
+            return model
+        floating = {name for name, array in arrays.items() if array.dtype.kind == "f"} - integers - model._compressed
+        coarse = frozenset(
+            name for name in floating if arrays[name].size and arrays[name].min() >= 0 < arrays[name].max()
+        )
+        return cls(arrays, 0, integers, coarse)
 
     @cached_property
     def layout(self) -> Layout:
         """Layout of the arrays that are compressed."""
-        floating = {n: a for n, a in self.arrays.items() if a.dtype.kind == "f" and n not in self.sent_unchanged}
+        left_out = self.sent_unchanged | self.coarse
+        floating = {n: a for n, a in self.arrays.items() if a.dtype.kind == "f" and n not in left_out}
         shapes = {n: a.shape for n, a in floating.items() if a.size > (0 if a.ndim > 1 else self.small)}
         return Layout(tuple(shapes), tuple(shapes.values()))
 
@@ -53,8 +74,10 @@ class Model:
     @property
     def head_bytes(self) -> int:
         """Length of the head if clients train in float32 at most, though a strategy may send them float64."""
-        unchanged = [array for name, array in self.arrays.items() if name not in self._compressed]
-        return len(self.arrays) + sum(a.size * min(a.itemsize, 4 if a.dtype.kind == "f" else 8) for a in unchanged)
+        unchanged = [array for name, array in self.arrays.items() if name not in self._compressed | self.coarse]
+        coarse = sum(_STEP.size + self.arrays[name].size for name in self.coarse)
+        sizes = (a.size * min(a.itemsize, 4 if a.dtype.kind == "f" else 8) for a in unchanged)
+        return len(self.arrays) + coarse + sum(sizes)
 
     def parts(self) -> Iterator[bytes | memoryview]:
         """Yield the whole model, for a fingerprint."""
@@ -72,7 +95,7 @@ class Model:
                 raise InvalidArgument(f"{name} was received as {self.arrays[name].shape}; the reply has {array.shape}")
             if array.dtype not in _NUMBERS:
                 raise InvalidArgument(f"{name} has dtype {array.dtype}, which klms does not send")
-            if name in self._compressed and array.dtype.kind != "f":
+            if name in self._compressed | self.coarse and array.dtype.kind != "f":
                 raise InvalidArgument(f"{name} was received as floating-point numbers; the reply has {array.dtype}")
 
     def difference(self, trained: Mapping[str, Array]) -> Vector:
@@ -80,14 +103,20 @@ class Model:
         changes = [(trained[name] - self.arrays[name]).ravel() for name in self.layout.names]
         return np.concatenate([np.zeros(0, dtype=np.float32), *changes], dtype=np.float32)
 
-    def write_head(self, trained: Mapping[str, Array]) -> bytes:
-        """Return the head of the payload. `trained` has passed `check`."""
+    def write_head(self, trained: Mapping[str, Array], rng: np.random.Generator) -> bytes:
+        """Return the head of the payload. `trained` has passed `check`. Coarse arrays are rounded at random."""
         dtypes = bytes(_NUMBERS[trained[name].dtype] for name in self.arrays)
-        unchanged = [trained[name].tobytes() for name in self.arrays if name not in self._compressed]
-        return b"".join([dtypes, *unchanged])
+        parts = [
+            _coarsely(trained[name].astype(np.float64) - self.arrays[name], rng)
+            if name in self.coarse
+            else trained[name].tobytes()
+            for name in self.arrays
+            if name not in self._compressed
+        ]
+        return b"".join([dtypes, *parts])
 
     def read_head(self, head: bytes) -> tuple[DTypes, dict[str, Array]]:
-        """Return the dtypes of all arrays, and the arrays that were sent unchanged."""
+        """Return the dtypes of all arrays, and the arrays that are not in the vector."""
         at, unchanged = len(self.arrays), {}
         if not set(head[:at]) <= DTYPES.keys() or len(head) < at:
             raise CorruptMessage(f"the head does not begin with the dtypes of {at} arrays")
@@ -97,10 +126,18 @@ class Model:
                 if dtype.kind != "f":
                     raise CorruptMessage(f"{name} cannot be {dtype}")
                 continue
-            start, at = at, at + dtype.itemsize * self.arrays[name].size
-            if at > len(head):
-                raise CorruptMessage(f"the head ends in {name}")
-            unchanged[name] = np.frombuffer(head[start:at], dtype=dtype).reshape(self.arrays[name].shape)
+            size, is_coarse = self.arrays[name].size, name in self.coarse
+            start, at = at, at + (_STEP.size + size if is_coarse else dtype.itemsize * size)
+            if at > len(head) or (is_coarse and dtype.kind != "f"):
+                raise CorruptMessage(f"the head ends in {name}, or has another type for it")
+            shape = self.arrays[name].shape
+            if is_coarse:
+                change = np.frombuffer(head[start + _STEP.size : at], dtype=np.int8) * _STEP.unpack_from(head, start)[0]
+                with np.errstate(over="ignore", invalid="ignore"):
+                    value = np.maximum(self.arrays[name] + change.reshape(shape), 0).astype(dtype)
+            else:
+                value = np.frombuffer(head[start:at], dtype=dtype).reshape(shape)
+            unchanged[name] = value
         if at != len(head):
             raise CorruptMessage(f"the head has {len(head) - at} bytes after the arrays")
         check_finite(unchanged)
@@ -117,6 +154,17 @@ class Model:
     @cached_property
     def _compressed(self) -> frozenset[str]:
         return frozenset(self.layout.names)
+
+
+def _coarsely(change: npt.NDArray[np.float64], rng: np.random.Generator) -> bytes:
+    """Return differences as a step and a number of steps for each, rounded at random so that their mean is right."""
+    step = np.float32(np.abs(change).max(initial=0) / _MOST_STEPS)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = change / np.float64(step) if step > 0 else np.zeros(change.shape)
+        steps = np.clip(np.floor(exact + rng.random(change.shape)), -128, 127)
+    if not np.isfinite(exact).all():
+        raise TrainingDiverged("an array of the reply is not finite: training diverged; lower the learning rate")
+    return _STEP.pack(step) + steps.astype(np.int8).tobytes()
 
 
 def check_finite(arrays: Mapping[str, Array]) -> None:

@@ -18,7 +18,7 @@ from klms.errors import InvalidArgument, UnsupportedMessage
 
 RECORD = "klms"  # name of our record, in requests and in replies
 PAYLOAD = "payload"
-VERSION = 2
+VERSION = 3
 _SETTING = "settings."
 _NUMBERS = ("seed", "round", "client", "small")
 
@@ -41,6 +41,8 @@ class CompressionRequest:
     sent_unchanged: tuple[str, ...] = ()
     """Names of arrays that are not compressed although they look as if they should be; see `Model`."""
     side: Side = field(default_factory=dict)
+    coarse: tuple[str, ...] = ()
+    """Names of arrays that are sent by differences of 8 bits."""
 
     @property
     def key(self) -> SharedKey:
@@ -56,7 +58,8 @@ class CompressionRequest:
 
     def agreed(self) -> Iterator[bytes | memoryview]:
         """Yield everything besides the model that both sides must share, for a fingerprint."""
-        yield f"{self.scheme}|{self.settings.model_dump_json()}|{self.seed}|{self.small}|{self.sent_unchanged}".encode()
+        yield f"{self.scheme}|{self.settings.model_dump_json()}|{self.seed}|{self.small}".encode()
+        yield f"|{self.sent_unchanged}|{self.coarse}".encode()
         for name in sorted(self.side):
             yield f"|{name}|".encode()
             yield np.ascontiguousarray(self.side[name]).reshape(-1).view(np.uint8).data
@@ -66,6 +69,7 @@ class CompressionRequest:
             "version": VERSION,
             **{name: getattr(self, name) for name in ("scheme", *_NUMBERS)},
             "sent_unchanged": json.dumps(self.sent_unchanged),
+            "coarse": json.dumps(self.coarse),
             "side": _pack(self.side),
             **{_SETTING + name: value for name, value in self.settings.model_dump(mode="json").items()},
         }
@@ -85,7 +89,8 @@ class CompressionRequest:
             name,
             scheme.settings.checked(settings),
             **{field: _typed(values, field, int) for field in _NUMBERS},
-            sent_unchanged=_names(_typed(values, "sent_unchanged", str)),
+            sent_unchanged=_names(values, "sent_unchanged"),
+            coarse=_names(values, "coarse"),
             side=_unpack(_typed(values, "side", bytes)),
         )
 
@@ -97,11 +102,12 @@ def _typed(values: Mapping[str, object], name: str, kind: type[T]) -> T:
     return value
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _names(values: Mapping[str, object], name: str) -> tuple[str, ...]:
+    text = _typed(values, name, str)
     try:
         return tuple(str(name) for name in json.loads(text))
     except (ValueError, TypeError) as error:
-        raise InvalidArgument(f"the server's request has {text!r} for sent_unchanged; it must be a list") from error
+        raise InvalidArgument(f"the server's request has {text!r} for {name}; it must be a list") from error
 
 
 def _pack(side: Side) -> bytes:

@@ -190,7 +190,9 @@ class Compressed(Strategy):
         if self._integers is None:
             self._integers = frozenset(name for name, array in numpy.items() if array.dtype.kind != "f")
         if self._delivery.downlink is None:
-            downlink = ModelDownlink(self.down, Steps(self._drawn_seed, self.small, self._integers))
+            model = Model.for_bits(numpy, self.small, self._integers, self.down.bits)
+            steps = Steps(self._drawn_seed, model.small, self._integers, model.coarse)
+            downlink = ModelDownlink(self.down, steps)
             if not downlink.codes(numpy):
                 return arrays
             self._delivery.downlink = downlink
@@ -204,7 +206,7 @@ class Compressed(Strategy):
         arrays = {name: array.numpy() for name, array in record.items()}
         if self._integers is None:
             self._integers = frozenset(name for name, array in arrays.items() if array.dtype.kind != "f")
-        model = Model(arrays, self.small, self._integers)
+        model = Model.for_bits(arrays, self.small, self._integers, self.policy.bits)
         scheme, settings = self.policy.for_model(model)
         which = (scheme.name, settings, model.layout)
         if model.layout.d and (self._coder is None or self._coder.which != which):
@@ -213,7 +215,9 @@ class Compressed(Strategy):
             self._coder = _Coder(which, compressor, side, compressor.learner(side))
         coder = self._coder if model.layout.d else None
         unchanged, side = tuple(sorted(self._integers)), coder.side if coder else {}
-        request = CompressionRequest(scheme.name, settings, self._drawn_seed, number, 0, self.small, unchanged, side)
+        coarse = tuple(sorted(model.coarse))
+        numbers = self._drawn_seed, number, 0, model.small
+        request = CompressionRequest(scheme.name, settings, *numbers, unchanged, side, coarse)
         frame = MessageFrame(ARRAYS, number, 0, fingerprint([*request.agreed(), *model.parts()]))
         return Expected(frame, request, model, (coder.compressor, coder.learner) if coder else None)
 
