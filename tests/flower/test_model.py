@@ -61,7 +61,7 @@ def test_replies_with_other_arrays_are_refused_where_they_are_made(changes, word
 
 
 def test_what_would_poison_an_average_is_refused_where_it_arrives():
-    head = MODEL.write_head(trained(variance=np.array([1.0, np.nan, 1.0])))
+    head = MODEL.write_head(trained(variance=np.array([1.0, np.nan, 1.0])), np.random.default_rng(0))
     with pytest.raises(CorruptMessage, match="variance is not finite"):
         MODEL.read_head(head)
     with pytest.raises(CorruptMessage, match="conv cannot be int64"):

@@ -19,7 +19,7 @@ import numpy as np
 from klms.codec import SharedKey
 from klms.compressors.base import check_decoded
 from klms.compressors.klms import KLMS
-from klms.engine.broadcast import Broadcast, History, Sender, digest_of
+from klms.engine.broadcast import Broadcast, History, Sender, carried_share, digest_of
 from klms.engine.snapshot import most_bytes, read_arrays, read_snapshot, write_snapshot
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.methods.base import Method
@@ -101,7 +101,8 @@ class Downlink:
         mode, history, kept = self.settings.downlink, opened.history, {}
         if mode == "coded":
             name = str(self.method.vector_name)
-            lost = before.vector(name) - opened.state.vector(name)
+            share = np.float32(carried_share(self.settings.down_rate))
+            lost = share * (before.vector(name) - opened.state.vector(name))
             # A round that was passed over leaves the server's own vector, not what clients hold of it.
             carried = self.method.carried(after.vector(name), lost) if relay.size else before.vector(name)
             after = replace(after, shared={**after.shared, name: carried})

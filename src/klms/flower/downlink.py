@@ -3,7 +3,8 @@
 The server knows the model `w_hat` that clients hold, and sends `Q(w - w_hat)`, where `w` is what it wants them to have.
 `Q` has the least error instead of none on average, and what it lost is still in `w - w_hat` when the next difference is
 coded. The strategy inside is given `w_hat`, which is what clients start from; what it returns, plus what was lost, is
-the next `w`. Step 1 starts from zeros, at one bit per parameter or more, and describes the arrays.
+the next `w`. Step 1 starts from zeros, describes the arrays, and has more bits than others. What it loses is forgotten:
+training starts from the model that clients hold.
 
 A step holds the length of the description (u32), the description, the length of the head (u32), the head and the
 message of the scheme; see `Model` for the head. A snapshot is a description and the bytes of all arrays, end to end.
@@ -22,7 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 
 from klms.codec import SharedKey
 from klms.compressors.klms import KLMS, KLMSSettings
-from klms.engine.broadcast import Broadcast, History, Sender, digest_of
+from klms.engine.broadcast import Broadcast, History, Sender, carried_share, digest_of
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.flower.model import Array, Model, check_finite
 from klms.flower.policy import CompressionPolicy
@@ -36,7 +37,6 @@ UNCOMPRESSED = 32.0
 
 _HELD, _HELD_NUMBER = "klms.model", "klms.model-number"  # in a node's context
 _SERVER = (1 << 64) - 1  # client number in the keys of the server's messages; no client has it
-_FIRST_RATE = 1.0  # bits per parameter of the first step, at least: a model of noise would train badly
 _WORTH_CODING = 16384  # parameters: for less, headers would take the bits, and models would lag behind
 _RARE = 64  # no snapshot is made while steps take less than this fraction of the model
 _LENGTH = struct.Struct("<I")
@@ -96,8 +96,12 @@ class ModelDownlink:
 
     policy: CompressionPolicy
     steps: Steps
+    first: float
+    """Bits per parameter of the first step, at least."""
+    given: ArrayRecord | None = None
+    """The record that the last step was made from."""
     wanted: ArrayRecord | None = None
-    """The model `w` that the last step aims at."""
+    """The model `w` that it aims at: what it loses of that is carried over."""
     record: ArrayRecord | None = None
     """The model `w_hat` that clients hold after the last step."""
     history: History = field(default_factory=lambda: History(0))
@@ -107,7 +111,7 @@ class ModelDownlink:
 
     def advance(self, wanted: ArrayRecord) -> ArrayRecord:
         """Return the model that clients will hold, one step closer to the wanted one unless that is still the same."""
-        if wanted is self.wanted and self.record is not None:
+        if wanted is self.given and self.record is not None:
             return self.record
         arrays = {name: array.numpy() for name, array in wanted.items()}
         base = None if self.record is None else {name: array.numpy() for name, array in self.record.items()}
@@ -118,8 +122,9 @@ class ModelDownlink:
         reached = self.steps.taken(base, number, step)
         size = sum(array.nbytes for array in reached.values())
         self.history = self.history.then(step, size)
-        self.wanted = wanted
+        self.given = wanted
         self.record = ArrayRecord({name: FlowerArray(array) for name, array in reached.items()})
+        self.wanted = self.record if base is None else wanted
         self.sender = Sender(self.history, digest_of(number, reached), lambda: _snapshot(reached), size // _RARE)
         return self.record
 
@@ -132,7 +137,7 @@ class ModelDownlink:
         head, message = model.write_head(arrays, rng), b""
         if model.layout.d:
             rate = self._rate(model)
-            coder = KLMS(model.layout, rate if base else max(rate, _FIRST_RATE), contracting=True)
+            coder = KLMS(model.layout, rate if base else max(rate, self.first), contracting=base is not None)
             message = coder.encode(model.difference(arrays), {}, key=self.steps.key(number), rng=rng)
         return _LENGTH.pack(len(described)) + described + _LENGTH.pack(len(head)) + head + message
 
@@ -164,14 +169,14 @@ class ModelDownlink:
         assert self.wanted is not None
         assert self.record is not None
         coded = self.steps.coarse.union(self.steps.model(_numpy(self.record)).layout.names)
-        out = {}
+        out, share = {}, carried_share(self.policy.bits or UNCOMPRESSED)
         for name, array in arrays.items():
             if name not in coded or name not in self.wanted:
                 out[name] = array
                 continue
             value = array.numpy()
             lost = self.wanted[name].numpy().astype(np.float64) - self.record[name].numpy()
-            out[name] = FlowerArray((value + lost).astype(value.dtype))
+            out[name] = FlowerArray((value + share * lost).astype(value.dtype))
         return ArrayRecord(out)
 
 

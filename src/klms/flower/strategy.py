@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.layout import Layout
+from klms.compressors.piece_rates import MAX_RATE
 from klms.compressors.scheme import Settings
 from klms.errors import InvalidArgument
 from klms.flower.delivery import Delivery
@@ -33,7 +34,8 @@ class Compressed(Strategy):
     """Any strategy, with clients that send compressed updates. Clients without the mod take part uncompressed.
 
     `bits_per_parameter` counts whole payloads, in both directions; `up` and `down` set them apart, and with `down=32`
-    the model goes out unchanged. `scheme` is for the updates: one of `klms.compressors.schemes`, with its settings by
+    the model goes out unchanged. The first model that a client gets has `first` bits per parameter: 1 will do for one
+    that was not trained before. `scheme` is for the updates: one of `klms.compressors.schemes`, with its settings by
     name, or `auto`, the one of least error. Arrays of at most one dimension and `small` entries are sent unchanged.
     With fewer than `min_replies` sound replies the model stays unchanged. `step` multiplies what was decoded: schemes
     that send signs alone need it. With `topk`, clients add what was not sent to their next update.
@@ -50,6 +52,7 @@ class Compressed(Strategy):
         bits_per_parameter: float | None = None,
         up: float | None = None,
         down: float | None = None,
+        first: float = 4.0,
         min_replies: int = 1,
         step: float | None = None,
         small: int = SMALL,
@@ -72,6 +75,9 @@ class Compressed(Strategy):
         if isinstance(strategy, AdaptiveClipping | FixedClipping):
             problem = "clips before klms encodes, and a decoded update may be longer than its noise allows for"
             raise InvalidArgument(f"{type(strategy).__name__} {problem}: use the strategy that clips at the server")
+        if not 0 < first <= MAX_RATE:
+            raise InvalidArgument(f"first must be above 0 and at most {MAX_RATE:g} bits per parameter, got {first}")
+        self.first = first
         self.strategy = strategy
         self.min_replies = min_replies
         self.step = 1.0 if step is None else step
@@ -192,7 +198,7 @@ class Compressed(Strategy):
         if self._delivery.downlink is None:
             model = Model.for_bits(numpy, self.small, self._integers, self.down.bits)
             steps = Steps(self._drawn_seed, model.small, self._integers, model.coarse)
-            downlink = ModelDownlink(self.down, steps)
+            downlink = ModelDownlink(self.down, steps, self.first)
             if not downlink.codes(numpy):
                 return arrays
             self._delivery.downlink = downlink
