@@ -22,7 +22,7 @@ class Round:
 
     record: LedgerRecord
     bits_per_parameter: float
-    """Bits of the payloads, including their frames."""
+    """Bits of the payloads up, including their frames."""
     wire: WireBytes
     """Bytes since the previous round, including TLS, polling and Flower's protocol."""
 

@@ -123,7 +123,7 @@ class ModelDownlink:
         size = sum(array.nbytes for array in reached.values())
         self.history = self.history.then(step, size)
         self.given = wanted
-        self.record = ArrayRecord({name: FlowerArray(array) for name, array in reached.items()})
+        self.record = _record(reached)
         self.wanted = self.record if base is None else wanted
         self.sender = Sender(self.history, digest_of(number, reached), lambda: _snapshot(reached), size // _RARE)
         return self.record
@@ -176,7 +176,7 @@ class ModelDownlink:
                 continue
             value = array.numpy()
             lost = self.wanted[name].numpy().astype(np.float64) - self.record[name].numpy()
-            out[name] = FlowerArray((value + share * lost).astype(value.dtype))
+            out[name] = FlowerArray(np.asarray(value + share * lost, dtype=value.dtype))
         return ArrayRecord(out)
 
 
@@ -202,7 +202,7 @@ def receive(record: ConfigRecord, context: Context, threads: int) -> dict[str, A
             arrays = steps.taken(arrays, number, step)
     if arrays is None or digest_of(number, arrays) != broadcast.digest:
         raise OutOfSync(f"this node's model {number} differs from the server's model {broadcast.number}")
-    context.state[_HELD] = ArrayRecord({name: FlowerArray(array) for name, array in arrays.items()})
+    context.state[_HELD] = _record(arrays)
     context.state[_HELD_NUMBER] = ConfigRecord({"number": number, "chain": chain})
     return dict(arrays)
 
@@ -219,6 +219,10 @@ def _held(context: Context, chain: int) -> tuple[int, Arrays | None]:
         return number, _numpy(kept)
     except Exception:  # NumPy's reader raises almost any kind, depending on the damage
         return 0, None
+
+
+def _record(arrays: Arrays) -> ArrayRecord:
+    return ArrayRecord({name: FlowerArray(array) for name, array in arrays.items()})
 
 
 def _numpy(record: ArrayRecord) -> dict[str, Array]:

@@ -134,7 +134,7 @@ class Model:
             if is_coarse:
                 change = np.frombuffer(head[start + _STEP.size : at], dtype=np.int8) * _STEP.unpack_from(head, start)[0]
                 with np.errstate(over="ignore", invalid="ignore"):
-                    value = np.maximum(self.arrays[name] + change.reshape(shape), 0).astype(dtype)
+                    value = np.asarray(np.maximum(self.arrays[name] + change.reshape(shape), 0), dtype=dtype)
             else:
                 value = np.frombuffer(head[start:at], dtype=dtype).reshape(shape)
             unchanged[name] = value
@@ -147,7 +147,7 @@ class Model:
         """Return the client's arrays, as precisely as the scheme conveys them."""
         changes = self.layout.split(update)
         with np.errstate(over="ignore"):
-            changed = {n: (self.arrays[n] + change).astype(dtypes[n], copy=False) for n, change in changes}
+            changed = {n: np.asarray(self.arrays[n] + change, dtype=dtypes[n]) for n, change in changes}
         check_finite(changed)
         return {name: (changed if name in changed else unchanged)[name] for name in self.arrays}
 

@@ -1,0 +1,282 @@
+"""The downlink of `Compressed`: clients keep a model, and get coded differences to the next one."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx, FedYogi
+
+from klms.engine.broadcast import Broadcast
+from klms.errors import InvalidArgument, KLMSError
+from klms.flower import Compressed, compress
+from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, receive
+from tests.flower.in_process import InProcessGrid
+
+SHAPES = {"w": (150, 120), "bias": (120,), "scale": (120,), "head": (120, 10), "steps": ()}
+D = 150 * 120 + 120 + 120 + 1200 + 1
+_RNG = np.random.default_rng(1)
+TARGET = {name: _RNG.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items() if name != "steps"}
+TARGET["scale"] = np.abs(TARGET["scale"])
+
+
+def start_arrays() -> ArrayRecord:
+    rng = np.random.default_rng(7)
+    arrays = {name: 0.1 * rng.standard_normal(shape) for name, shape in SHAPES.items() if name != "steps"}
+    arrays["scale"] = np.ones(SHAPES["scale"])
+    record = {name: Array(array.astype(np.float32)) for name, array in arrays.items()}
+    return ArrayRecord({**record, "steps": Array(np.array(0))})
+
+
+def client(*mods, seen=None) -> ClientApp:
+    """Takes a small step towards the target; `seen` collects the models that clients trained and evaluated."""
+    app = ClientApp(mods=list(mods))
+    seen = {} if seen is None else seen
+
+    def note(kind, message, context):
+        arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
+        number = message.content["config"]["server-round"]
+        seen.setdefault((kind, number), {})[context.node_config["partition-id"]] = arrays
+        return arrays
+
+    @app.train()
+    def train(message, context):
+        arrays = note("train", message, context)
+        new = {name: Array((a + 0.2 * (TARGET[name] - a)).astype(a.dtype)) for name, a in arrays.items() if a.ndim}
+        new["steps"] = Array(np.asarray(arrays["steps"] + 1))
+        metrics = MetricRecord({"num-examples": 10, "loss": 0.5})
+        records = {"arrays": ArrayRecord({name: new[name] for name in arrays}), "metrics": metrics}
+        return Message(RecordDict(records), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        note("evaluate", message, context)
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 10, "loss": 0.1})}), reply_to=message)
+
+    return app
+
+
+def distance(arrays) -> float:
+    off = sum(float(((arrays[name].numpy() - target) ** 2).sum()) for name, target in TARGET.items())
+    return (off / sum(float((target**2).sum()) for target in TARGET.values())) ** 0.5
+
+
+def run(strategy, grid, rounds=12):
+    return strategy.start(grid, start_arrays(), num_rounds=rounds, timeout=5)
+
+
+def same(one, other) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one) and one.keys() == other.keys()
+
+
+def test_all_clients_train_and_evaluate_one_model_that_follows_the_server_s():
+    seen = {}
+    strategy = Compressed(FedAvg(), bits_per_parameter=1, seed=1)
+    result = run(strategy, InProcessGrid(client(compress(), seen=seen), 3))
+    assert len(seen) == 24
+    for models in seen.values():
+        assert len(models) == 3
+        assert all(same(models[0], model) for model in models.values())
+    assert all(same(seen["evaluate", n][0], seen["train", n + 1][0]) for n in range(1, 12))
+    assert distance(result.arrays) < 0.15
+    held = seen["evaluate", 12][0]
+    assert np.linalg.norm(held["w"] - result.arrays["w"].numpy()) < 0.1 * np.linalg.norm(held["w"])
+
+
+def test_bytes_keep_to_the_bits_that_were_said_and_evaluation_resends_nothing():
+    strategy = Compressed(FedAvg(), up=2, down=0.5, first=1, seed=1)
+    grid = InProcessGrid(client(compress()), 3)
+    result = run(strategy, grid, rounds=6)
+    train = [record["klms-downlink-bytes"] for record in result.train_metrics_clientapp.values()]
+    evaluate = [record["klms-downlink-bytes"] for record in result.evaluate_metrics_clientapp.values()]
+    assert train[0] < 3 * (1.3 * D / 8)
+    assert all(3 * 0.3 * D / 8 < count < 3 * 0.56 * D / 8 for count in evaluate)
+    assert all(count < 3 * 64 for count in train[1:])  # evaluation has brought the model
+    assert strategy.downlink_bytes == sum(train) + sum(evaluate)
+    payloads = [message.content[DOWN]["broadcast"] for message in grid.sent if DOWN in message.content]
+    assert strategy.downlink_bytes == sum(map(len, payloads))
+    assert strategy.uplink_bytes == sum(r["klms-uplink-bytes"] for r in result.train_metrics_clientapp.values())
+    assert strategy.uplink_bytes < 6 * 3 * 2 * D / 8
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        FedAvg(),
+        FedMedian(),
+        FedProx(proximal_mu=0.1),
+        FedAdam(eta=0.3, tau=0.1),
+        FedYogi(eta=0.3, tau=0.1),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_strategies_end_where_they_end_without_klms(inner):
+    stock = run(type(inner)(**_options(inner)), InProcessGrid(client(), 4), rounds=15)
+    both = run(Compressed(inner, bits_per_parameter=2, seed=3), InProcessGrid(client(compress(seed=2)), 4), rounds=15)
+    assert distance(both.arrays) < distance(stock.arrays) + 0.1
+
+
+def _options(strategy):
+    if isinstance(strategy, FedProx):
+        return {"proximal_mu": 0.1}
+    return {"eta": 0.3, "tau": 0.1} if isinstance(strategy, (FedAdam, FedYogi)) else {}
+
+
+def test_arrays_that_are_not_coded_arrive_exactly():
+    seen = {}
+    run(Compressed(FedAvg(), bits_per_parameter=6, seed=1), InProcessGrid(client(compress(), seen=seen), 2), rounds=3)
+    assert [int(seen["train", n][0]["steps"]) for n in (1, 2, 3)] == [0, 1, 2]
+    np.testing.assert_array_equal(seen["train", 1][0]["bias"], start_arrays()["bias"].numpy())
+
+
+def test_at_low_rates_small_arrays_join_in_and_scales_stay_positive():
+    seen = {}
+    strategy = Compressed(FedAvg(), up=0.5, down=0.2, first=1, seed=1)
+    result = run(strategy, InProcessGrid(client(compress(), seen=seen), 3), rounds=10)
+    assert all(models[0]["scale"].min() >= 0 for models in seen.values())
+    assert result.arrays["scale"].numpy().min() >= 0
+    assert distance(result.arrays) < distance(start_arrays())
+    sent = [record["klms-uplink-bytes"] for record in result.train_metrics_clientapp.values()]
+    assert all(count <= 3 * 0.5 * D / 8 * 1.02 for count in sent)
+
+
+def test_nodes_that_were_away_new_wiped_or_tampered_with_train_the_server_s_model_at_once():
+    seen = {}
+    strategy = Compressed(FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), seed=1, down=0.5)
+    grid = InProcessGrid(client(compress(), seen=seen), 5)
+    grid.offline = {5}
+    send, resyncs = grid.send_and_receive, {}
+
+    def happens(messages, *, timeout=None):
+        messages = list(messages)
+        numbers = {m.content["config"]["server-round"] for m in messages if "config" in m.content}
+        number = next(iter(numbers), None)
+        if number == 3:
+            grid.offline = {5}
+            messages = [m for m in messages if m.metadata.dst_node_id != 4]  # node 4 is away for three rounds
+        if number in (4, 5):
+            messages = [m for m in messages if m.metadata.dst_node_id != 4]
+        if number == 6 and "tampered" not in resyncs:
+            resyncs["tampered"] = True
+            model = grid.contexts[1].state["klms.model"]
+            changed = model["w"].numpy().copy()
+            changed[0, 0] += 1
+            model["w"] = Array(changed)
+            grid.contexts[2].state.clear()  # node 2 has lost everything
+            grid.contexts[3].state["klms.model"]["w"] = Array("float32", (150, 120), "numpy.ndarray", b"nothing")
+        if number == 9:
+            grid.offline = set()  # node 5 joins in round 10
+        return send(messages, timeout=timeout)
+
+    grid.send_and_receive = happens
+    result = run(strategy, grid, rounds=12)
+    for (_, number), models in seen.items():
+        one = next(iter(models.values()))
+        assert all(same(one, model) for model in models.values()), number
+    expected = {n: {0, 1, 2} if n in (3, 4, 5) else {0, 1, 2, 3} for n in range(1, 10)}
+    expected |= {n: {0, 1, 2, 3, 4} for n in (10, 11, 12)}
+    assert {n: set(seen["train", n]) for n in range(1, 13)} == expected
+    counted = {n: record["klms-resyncs"] for n, record in result.train_metrics_clientapp.items()}
+    assert {n: count for n, count in counted.items() if count} == {6: 3}
+    assert result.train_metrics_clientapp[6]["klms-ok"] == 4
+
+
+def test_a_server_that_is_started_again_leads_the_same_nodes_to_its_model():
+    seen = {}
+    grid = InProcessGrid(client(compress(), seen=seen), 3)
+    first = run(Compressed(FedAvg(), bits_per_parameter=1), grid, rounds=4)
+    seen.clear()
+    again = Compressed(FedAvg(), bits_per_parameter=1)
+    result = again.start(grid, first.arrays, num_rounds=3, timeout=5)
+    assert [record["klms-resyncs"] for record in result.train_metrics_clientapp.values()] == [0, 0, 0]
+    assert [record["klms-ok"] for record in result.train_metrics_clientapp.values()] == [3, 3, 3]
+    near = seen["train", 1][0]["w"] - first.arrays["w"].numpy()
+    assert np.linalg.norm(near) < 0.1 * np.linalg.norm(first.arrays["w"].numpy())
+
+
+def test_nodes_without_the_mod_get_arrays_and_are_asked_only_once():
+    seen = {}
+    grid = InProcessGrid(client(compress(), seen=seen), 3)
+    stock = client(seen=seen)
+    modded = grid.app
+
+    def app(message, context):
+        return (stock if context.node_id == 2 else modded)(message, context)
+
+    grid.app = app
+    strategy = Compressed(FedAvg(), bits_per_parameter=1, seed=1)
+    result = run(strategy, grid, rounds=5)
+    for models in seen.values():
+        assert all(same(models[0], model) for model in models.values())
+    assert all(record["klms-ok"] == 3 for record in result.train_metrics_clientapp.values())
+    assert all(record["klms-uncompressed"] == 1 for record in result.train_metrics_clientapp.values())
+    hellos = [m.metadata.dst_node_id for m in grid.sent if HELLO in m.content]
+    assert sorted(hellos) == [1, 2, 3]
+    assert strategy.downlink_bytes > 10 * 4 * D  # ten models of float32 for node 2
+
+
+def test_a_model_that_is_too_small_or_a_downlink_of_32_bits_is_not_coded():
+    grid = InProcessGrid(client(compress()), 2)
+    strategy = Compressed(FedAvg(), up=1, down=32)
+    run(strategy, grid, rounds=2)
+    assert not any(DOWN in m.content or HELLO in m.content for m in grid.sent)
+    assert strategy.downlink_bytes > 2 * 4 * 4 * D  # two rounds of training and evaluation, two nodes
+
+
+def test_the_same_seed_gives_the_same_bytes():
+    def sent():
+        grid = InProcessGrid(client(compress(seed=3)), 3)
+        run(Compressed(FedAvg(), bits_per_parameter=0.5, seed=5), grid, rounds=3)
+        return {m.content[DOWN]["broadcast"] for m in grid.sent if DOWN in m.content}
+
+    assert len(sent() & sent()) >= 1  # FedAvg adds clients up in any order, so that only the first is sure to agree
+
+
+@pytest.mark.parametrize("settings", [{"bits_per_parameter": 1, "up": 1}, {"first": 0}, {"down": -1}, {"first": 99}])
+def test_wrong_settings_are_explained(settings):
+    with pytest.raises(InvalidArgument):
+        Compressed(FedAvg(), **settings)
+
+
+def test_hostile_broadcasts_raise_errors_of_ours_alone():
+    grid = InProcessGrid(client(compress()), 1)
+    run(Compressed(FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1), seed=1), grid, rounds=2)
+    records = [m.content[DOWN] for m in grid.sent if DOWN in m.content]
+    context, rng = grid.contexts[1], np.random.default_rng(0)
+    for record in records[:2]:
+        data = record["broadcast"]
+        for _ in range(150):
+            changed = bytearray(data)
+            for _ in range(int(rng.integers(1, 4))):
+                changed[int(rng.integers(len(changed)))] ^= 1 << int(rng.integers(8))
+            cut = bytes(changed[: int(rng.integers(len(changed) + 1))]) if rng.random() < 0.3 else bytes(changed)
+            if cut == data:
+                continue
+            with pytest.raises(KLMSError):
+                receive(ConfigRecord({**record, "broadcast": cut}), context, 1)
+        step = Broadcast.from_bytes(data)
+        for inner in range(0, 200):  # damage that the checksum does not see
+            steps = [bytearray(one) for one in step.steps]
+            if not steps:
+                continue
+            at = inner if inner < 100 else int(rng.integers(len(steps[0])))
+            steps[0][at % len(steps[0])] ^= 1 << int(rng.integers(8))
+            forged = Broadcast(step.number, step.digest, step.base, tuple(map(bytes, steps))).to_bytes()
+            grid.contexts[1].state.clear()
+            with pytest.raises(KLMSError):
+                receive(ConfigRecord({**record, "broadcast": forged}), context, 1)
+
+
+def test_a_node_that_cannot_follow_says_so_and_does_not_train():
+    seen = {}
+    grid = InProcessGrid(client(compress(), seen=seen), 1)
+    run(Compressed(FedAvg(min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0), seed=1), grid, rounds=3)
+    last = [m for m in grid.sent if DOWN in m.content][-1]
+    grid.contexts[1].state.clear()
+    seen.clear()
+    (reply,) = grid.send_and_receive([last])
+    assert OUT_OF_SYNC in reply.content
+    assert "holds 0" in reply.content[OUT_OF_SYNC]["reason"]
+    assert not seen
