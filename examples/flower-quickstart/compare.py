@@ -1,9 +1,10 @@
-"""Compare the stock app with the same app after `compressed.diff`: accuracy after ten rounds, and bytes sent.
+"""Compare the stock app with the same app after `compressed.diff`: accuracy, and bytes in both directions.
 
     python compare.py --out comparison.json
 
-Both run with FedAvg and with FedAdam, in Flower's simulation and on a SuperLink with three SuperNodes, which takes half
-an hour on two cores. `--only simulation --only fedavg` runs a part of that.
+Five strategies, four rates and three seeds in Flower's simulation with ten clients, then FedAvg on a SuperLink with
+three SuperNodes: two hours on two cores. A run that is in the file already is not repeated. `--only` restricts what is
+run: `--only simulation --only fedavg --seeds 1`.
 """
 
 import argparse
@@ -17,13 +18,22 @@ from pathlib import Path
 from klms.flower.deployment import Deployment
 
 HERE = Path(__file__).parent
-NODES = 3
+RATES = {
+    "stock": "",
+    "1 bit": "bits_per_parameter=1, first=1",
+    "0.1 up, 0.3 down": "up=0.1, down=0.3, first=1",
+    "0.1 bits": "bits_per_parameter=0.1, first=1",
+}
+"""Arguments of `Compressed`. The model is new, so that one bit will do for the first broadcast."""
+STRATEGIES = ("fedavg", "fedadam", "fedyogi", "fedprox", "fedmedian")
+NODES = {"simulation": 10, "deployment": 3}
+PARAMETERS = 44_426
 
 
-def run(app: Path, folder: Path, settings: dict, *, simulated: bool) -> dict:
+def run(app: Path, folder: Path, settings: dict, nodes: int, *, simulated: bool) -> dict:
     """Run an app once; return its history and the bytes on the wire."""
     results = folder / "results.json"
-    with Deployment(folder, NODES, simulated=simulated) as deployment:
+    with Deployment(folder, nodes, simulated=simulated) as deployment:
         before = deployment.wire()
         number = deployment.submit(app, {**settings, "results": str(results)})
         status = deployment.wait(number, timeout=3600)
@@ -31,13 +41,13 @@ def run(app: Path, folder: Path, settings: dict, *, simulated: bool) -> dict:
         if status != "finished:completed":
             raise SystemExit(f"{status}: {deployment.why(number)}\n{deployment.log('superlink')[-2000:]}")
     history = json.loads(results.read_text())
-    accuracy = [record["accuracy"] for record in history["evaluate"].values()]
-    bits = [record["klms-bits-per-parameter"] for record in history["train"].values() if "klms-ok" in record]
-    sent = [record["klms-uplink-bytes"] for record in history["train"].values() if "klms-ok" in record]
+    rounds = list(history["train"].values())
+    stock = 4 * PARAMETERS * nodes * len(rounds)
     return {
-        "accuracy": accuracy,
-        "bits_per_parameter": sum(bits) / len(bits) if bits else 32.0,
-        "payload_bytes": sum(sent) if sent else None,
+        "accuracy": [record["accuracy"] for record in history["evaluate"].values()],
+        "uplink_bytes": sum(record.get("klms-uplink-bytes", stock / len(rounds)) for record in rounds),
+        "downlink_bytes": sum(record.get("klms-downlink-bytes", stock / len(rounds)) for record in rounds),
+        "stock_bytes": 2 * stock,
         "wire_up": wire.up,
         "wire_down": wire.down,
     }
@@ -47,33 +57,44 @@ def main() -> None:
     """Run all requested combinations and print one line for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("comparison.json"))
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--images", type=int, default=6000)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", action="append", default=[])
     options = parser.parse_args()
-    outcome: dict = {"rounds": options.rounds, "nodes": NODES, "runs": {}}
+    outcome: dict = {"rounds": options.rounds, "images": options.images, "nodes": NODES, "runs": {}}
+    if options.out.exists():
+        outcome = json.loads(options.out.read_text())
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         subprocess.run([sys.executable, HERE / "prepare.py", work / "digits.npz"], check=True)
-        apps = {"stock": work / "stock", "compressed": work / "compressed"}
-        for app in apps.values():
-            shutil.copytree(HERE, app)
-        subprocess.run(["patch", "-p1", "-s", "-i", "compressed.diff"], cwd=apps["compressed"], check=True)
-        for engine in ("simulation", "deployment"):
-            for strategy in ("fedavg", "fedadam"):
-                if not set(options.only) <= {engine, strategy}:
-                    continue
-                for name, app in apps.items():
-                    settings = {"data": str(work / "digits.npz"), "strategy": strategy}
-                    settings["num-server-rounds"] = options.rounds
-                    folder = work / f"{engine}-{strategy}-{name}"
-                    found = run(app, folder, settings, simulated=engine == "simulation")
-                    outcome["runs"][f"{engine}, {strategy}, {name}"] = found
-                    print(
-                        f"{engine:10}  {strategy:7}  {name:10}  accuracy {found['accuracy'][-1]:.4f}"
-                        f"  bits per parameter {found['bits_per_parameter']:.3f}  wire up {found['wire_up']:,}",
-                        flush=True,
-                    )
-                    options.out.write_text(json.dumps(outcome, indent=1) + "\n")
+        for seed in range(options.seeds):
+            for engine in NODES:
+                for strategy in STRATEGIES if engine == "simulation" else STRATEGIES[:1]:
+                    for rate, arguments in RATES.items():
+                        name = f"{engine}; {strategy}; {rate}; {seed}"
+                        if name in outcome["runs"] or not set(options.only) <= {engine, strategy, rate}:
+                            continue
+                        folder = work / name.replace("; ", "-").replace(" ", "-").replace(",", "")
+                        settings = {"data": str(work / "digits.npz"), "strategy": strategy, "seed": seed}
+                        settings |= {"num-server-rounds": options.rounds, "images": options.images}
+                        app = prepared(folder / "app", arguments)
+                        found = run(app, folder, settings, NODES[engine], simulated=engine == "simulation")
+                        outcome["runs"][name] = found
+                        factor = found["stock_bytes"] / (found["uplink_bytes"] + found["downlink_bytes"])
+                        wire = f"wire up {found['wire_up']:,}, down {found['wire_down']:,}"
+                        print(f"{name}: accuracy {found['accuracy'][-1]:.4f}, {factor:.1f} x less, {wire}", flush=True)
+                        options.out.write_text(json.dumps(outcome, indent=1) + "\n")
+
+
+def prepared(folder: Path, arguments: str) -> Path:
+    """Copy the app, and let it compress with these arguments of `Compressed`; unchanged if there are none."""
+    shutil.copytree(HERE, folder)
+    if arguments:
+        subprocess.run(["patch", "-p1", "-s", "-i", "compressed.diff"], cwd=folder, check=True)
+        server = folder / "quickstart" / "server_app.py"
+        server.write_text(server.read_text().replace("bits_per_parameter=1", arguments))
+    return folder
 
 
 if __name__ == "__main__":

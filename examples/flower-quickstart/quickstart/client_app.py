@@ -17,7 +17,8 @@ def train(msg: Message, context: Context):
     net = Net()
     net.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     config, node = context.run_config, context.node_config
-    loader = load_train(config["data"], node["partition-id"], node["num-partitions"])
-    loss = train_net(net, loader, config["local-epochs"], msg.content["config"]["lr"])
+    loader = load_train(config["data"], node["partition-id"], node["num-partitions"], config["images"])
+    asked = msg.content["config"]
+    loss = train_net(net, loader, config["local-epochs"], asked["lr"], asked.get("proximal-mu", 0.0))
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(loader.dataset)})
     return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=msg)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx, FedYogi
 
 from quickstart.task import Net, load_test, test
 
@@ -25,10 +25,10 @@ def main(grid: Grid, context: Context) -> None:
         net.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord({"accuracy": test(net, loader)})
 
-    if config["strategy"] == "fedadam":
-        strategy = FedAdam(fraction_evaluate=0.0, min_available_nodes=3, eta=0.02, tau=0.001)
-    else:
-        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=3)
+    kinds = {"fedavg": FedAvg, "fedmedian": FedMedian, "fedprox": FedProx, "fedadam": FedAdam, "fedyogi": FedYogi}
+    options = {"fedprox": {"proximal_mu": 0.01}} | dict.fromkeys(("fedadam", "fedyogi"), {"eta": 0.02, "tau": 0.001})
+    name = config["strategy"]
+    strategy = kinds[name](fraction_evaluate=0.0, min_available_nodes=3, **options.get(name, {}))
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(net.state_dict()),

@@ -32,8 +32,8 @@ def _tensors(images, labels):
     return TensorDataset(images / max(1.0, float(images.max())), torch.as_tensor(labels, dtype=torch.long))
 
 
-def load_train(path, partition_id, num_partitions, limit=12000):
-    """Return a client's share of the training images."""
+def load_train(path, partition_id, num_partitions, limit):
+    """Return a client's share of the first training images."""
     with np.load(path) as data:
         part = slice(partition_id, limit, num_partitions)
         return DataLoader(_tensors(data["train_x"][part], data["train_y"][part]), batch_size=32, shuffle=True)
@@ -45,8 +45,9 @@ def load_test(path):
         return DataLoader(_tensors(data["test_x"], data["test_y"]), batch_size=500)
 
 
-def train(net, loader, epochs, lr):
+def train(net, loader, epochs, lr, proximal_mu=0.0):
     """Train the network; return the mean loss of the last epoch."""
+    start = [parameter.detach().clone() for parameter in net.parameters()]
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     net.train()
     for _ in range(epochs):
@@ -54,6 +55,9 @@ def train(net, loader, epochs, lr):
         for images, labels in loader:
             optimizer.zero_grad()
             loss = functional.cross_entropy(net(images), labels)
+            if proximal_mu:
+                away = sum(((now - then) ** 2).sum() for now, then in zip(net.parameters(), start, strict=True))
+                loss = loss + proximal_mu / 2 * away
             loss.backward()
             optimizer.step()
             total += loss.item()
