@@ -20,8 +20,10 @@ DEFAULTS = {
 }
 
 
-def line(number, accuracy=None, *, bits=0.5, bytes_up=1000, kl=None, seconds=None, **more):
+def line(number, accuracy=None, *, bits=0.5, bytes_up=1000, bytes_down=4000, kl=None, seconds=None, **more):
     record = {"round": number, "clients": [0, 1], "uplink_bytes": bytes_up, "bits_per_parameter": bits}
+    if bytes_down is not None:  # older releases did not count them
+        record |= {"downlink_bytes": bytes_down}
     if accuracy is not None:
         record |= {"accuracy": accuracy, "nll": 1 - accuracy, "ece": 0.01}
     if kl is not None:
@@ -52,7 +54,8 @@ def gallery(root: Path) -> Path:
     """Write runs that fill every table and figure."""
     for seed in range(2):
         write_run(root / f"fedpm-{seed}", "fedpm", seed=seed, described=True)
-        klms = [line(n, 0.79 + n / 100 + seed / 1000, bits=0.02, bytes_up=50, kl=0.01 / n) for n in (1, 2, 3)]
+        sizes = {"bits": 0.02, "bytes_up": 50, "bytes_down": 100}
+        klms = [line(n, 0.79 + n / 100 + seed / 1000, kl=0.01 / n, **sizes) for n in (1, 2, 3)]
         write_run(root / f"klms-{seed}", "fedpm-klms", seed=seed, lines=klms, described=True, bounds=[0, 10, 45, 100])
     qsgd = [line(n, 0.9 - n / 100, bits=0.1, bytes_up=200) for n in (1, 2, 3)]
     write_run(root / "deeper" / "still" / "qsgd", "qsgd", lines=qsgd)

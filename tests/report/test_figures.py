@@ -6,7 +6,7 @@ from klms.report import page
 from klms.report.document import make
 from tests.report.folders import gallery, line, write_run
 
-ALL = ["accuracy-bits", "accuracy-rounds", "accuracy-megabytes", "bits-rounds", "kl-rounds"]
+ALL = ["accuracy-bits", "accuracy-rounds", "accuracy-megabytes", "accuracy-megabytes-total", "bits-rounds", "kl-rounds"]
 ALL += ["kl-layers", "block-sizes", "phases", "split"]
 
 
@@ -17,7 +17,7 @@ def figures(place):
 
 def test_a_figure_without_data_is_left_out(tmp_path):
     assert list(figures(gallery(tmp_path / "all"))) == ALL
-    assert list(figures(write_run(tmp_path / "bare"))) == [*ALL[:4], "phases"]
+    assert list(figures(write_run(tmp_path / "bare"))) == [*ALL[:5], "phases"]
     bare = write_run(tmp_path / "barer", rounds=1, lines=[line(1, seconds={"total": 1.0})])
     assert list(figures(bare)) == ["bits-rounds"]
 
@@ -30,6 +30,23 @@ def test_curves_are_means_over_seeds(tmp_path):
     assert klms.points[0].deviation == pytest.approx(0.001 / 2**0.5)
     names = [series.name for series in made["kl-rounds"].series]
     assert names == ["fedpm-klms: KL", "fedpm-klms: index bits"]
+
+
+def test_megabytes_in_total_are_those_up_and_down(tmp_path):
+    figure = figures(gallery(tmp_path))["accuracy-megabytes-total"]
+    (klms,) = [series for series in figure.series if series.name == "fedpm-klms"]
+    assert [point.x for point in klms.points] == pytest.approx([150e-6, 300e-6, 450e-6])
+    assert figure.x.label == "MB up and down"
+
+
+def test_runs_that_did_not_count_the_downlink_have_no_total(tmp_path):
+    write_run(tmp_path / "old", "fedavg", lines=[line(n, 0.9, bytes_down=None) for n in (1, 2, 3)])
+    assert "accuracy-megabytes-total" not in figures(tmp_path)
+    write_run(tmp_path / "resumed", lines=[line(1, 0.9, bytes_down=None), line(2, 0.9), line(3, 0.9)])
+    write_run(tmp_path / "new", "qsgd")
+    made = figures(tmp_path)
+    assert [one.name for one in made["accuracy-megabytes-total"].series] == ["qsgd"]
+    assert {one.name for one in made["accuracy-megabytes"].series} == {"fedavg", "fedpm", "qsgd"}
 
 
 def test_rounds_that_not_all_seeds_have_are_not_in_a_curve(tmp_path):

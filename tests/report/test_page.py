@@ -96,7 +96,7 @@ def test_in_a_browser(browser, address, tmp_path, width, dark):
     assert browser.run("window.hacked") is None
     assert browser.run("document.documentElement.scrollWidth") == width
     assert browser.run("[...document.querySelectorAll('figure')].every(f => f.querySelector('.plot svg *'))")
-    assert browser.run("document.querySelectorAll('figure').length") == 9
+    assert browser.run("document.querySelectorAll('figure').length") == 10
     bits = "[...document.querySelectorAll('thead th')].find(th => th.textContent === 'bits/parameter up')"
     assert 0 < browser.run(f"{bits}.getBoundingClientRect().right") < width
     ink = browser.run("getComputedStyle(document.body).backgroundColor")

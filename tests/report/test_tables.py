@@ -20,7 +20,8 @@ def row(made, method, settings=""):
 
 def test_mean_and_deviation_by_hand(tmp_path):
     for seed, accuracy in enumerate((0.90, 0.93, 0.99)):
-        lines = [line(1, 0.1, bits=1.0, bytes_up=1_000_000), line(2, accuracy, bits=3.0 - seed, bytes_up=500_000)]
+        first = line(1, 0.1, bits=1.0, bytes_up=1_000_000, bytes_down=2_000)
+        lines = [first, line(2, accuracy, bits=3.0 - seed, bytes_up=500_000, bytes_down=4_000_000)]
         write_run(tmp_path / str(seed), seed=seed, rounds=2, lines=lines)
     cells = row(table(tmp_path), "fedpm")
     # mean 0.94; squares of the differences 16, 1 and 25 times 1e-4; 42e-4 / 2
@@ -30,8 +31,12 @@ def test_mean_and_deviation_by_hand(tmp_path):
     # bits of the runs: 2, 1.5 and 1
     assert cells["bits/parameter up"].value == pytest.approx(1.5)
     assert cells["bits/parameter up"].deviation == pytest.approx(0.5)
-    assert cells["x smaller"].value == pytest.approx(32 / 1.5)
-    assert cells["MB up"].value == pytest.approx(1.5)
+    assert cells["x smaller up"].value == pytest.approx(32 / 1.5)
+    sent = [cells[f"MB {way}"].value for way in ("up", "down", "total")]
+    assert sent == pytest.approx([1.5, 4.002, 5.502])
+    # float32 both ways: 64 MB in every first round, and 64 times 500 kB over 3, 2 and 1 bits in the second rounds
+    float32 = 3 * 64 + 32 / 3 + 32 / 2 + 32
+    assert cells["x smaller total"].value == pytest.approx(float32 / (3 * 5.502))
     assert cells["coding"].value == pytest.approx(0.75 / 4)
     assert cells["coding"].text == "18.8%"
     assert cells["seconds"].text == "10"
@@ -127,7 +132,34 @@ def test_rounds_that_were_skipped_do_not_lower_the_bitrate(tmp_path):
 def test_a_run_without_aggregated_rounds_has_no_ratio(tmp_path):
     lines = [line(1, bits=0.0, bytes_up=0, passed_over=1)]
     made = table(write_run(tmp_path / "a", rounds=1, lines=lines))
-    assert "x smaller" not in [column.name for column in made.columns]
+    assert not [column.name for column in made.columns if "smaller" in column.name]
+
+
+def test_a_downlink_that_was_not_counted_is_a_dash(tmp_path):
+    write_run(tmp_path / "old", "fedavg", lines=[line(n, 0.9, bytes_down=None) for n in (1, 2, 3)])
+    unknown = ("MB down", "MB total", "x smaller total")
+    assert not {column.name for column in table(tmp_path).columns}.intersection(unknown)  # none has them
+    write_run(tmp_path / "new", "qsgd")
+    made = table(tmp_path)
+    cells = row(made, "fedavg")
+    assert [(cells[name].text, cells[name].value) for name in unknown] == [("-", None)] * 3
+    assert cells["MB up"].value == pytest.approx(0.003)
+    assert row(made, "qsgd")["MB total"].value == pytest.approx(0.015)
+    sizes = {run["name"]: run["megabytes"] for run in as_json(make([tmp_path]))["tasks"][0]["runs"]}
+    assert sizes["old"] == {"up": pytest.approx(0.003), "down": None, "total": None}
+    assert sizes["new"] == pytest.approx({"up": 0.003, "down": 0.012, "total": 0.015})
+
+
+def test_a_mean_is_of_all_seeds_or_of_none(tmp_path):
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", seed=1, lines=[line(n, 0.9, bytes_down=None) for n in (1, 2, 3)])
+    write_run(tmp_path / "c", "qsgd")
+    assert row(table(tmp_path), "fedpm")["MB down"].text == "-"
+
+
+def test_a_rate_that_no_number_can_hold_has_no_ratio(tmp_path):
+    made = table(write_run(tmp_path / "a", rounds=1, lines=[line(1, 0.5, bits=1e-320)]))
+    assert not [column.name for column in made.columns if "smaller" in column.name]
 
 
 def test_every_run_of_the_report_is_listed(tmp_path):

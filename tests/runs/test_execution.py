@@ -25,8 +25,29 @@ def test_a_summary_leaves_skipped_rounds_out_of_the_bitrate():
         LedgerRecord(round=3, uplink_bytes=10, downlink_bytes=7, bits_per_parameter=1.0, seconds=seconds),
     ]
     summary = Summary.of("fedpm", records)
-    assert summary == Summary("fedpm", 3, {"accuracy": 0.5, "nll": 1.0}, 2.0, 40, 21, 1.5 / 8, 10.0)
-    assert Summary.of("fedpm", []) == Summary("fedpm", 0, {}, 0.0, 0, 0, None, 0.0)
+    # Both rounds that count are of 80 parameters, over all clients: 640 bytes up and down in float32 each.
+    sent = (40, 21, 61, 32 / 2.0, 2 * 640 / 61)
+    assert summary == Summary("fedpm", 3, {"accuracy": 0.5, "nll": 1.0}, 2.0, *sent, 1.5 / 8, 10.0)
+    assert Summary.of("fedpm", []) == Summary("fedpm", 0, {}, 0.0, 0, 0, 0, None, None, None, 0.0)
+
+
+def test_a_summary_of_a_release_that_did_not_count_the_downlink():
+    old = LedgerRecord(round=1, uplink_bytes=30, bits_per_parameter=3.0)
+    new = LedgerRecord(round=2, uplink_bytes=30, downlink_bytes=7, bits_per_parameter=3.0)
+    for records in ([old], [old, new]):
+        summary = Summary.of("fedpm", records)
+        assert (summary.downlink_bytes, summary.total_bytes, summary.times_smaller_total) == (None, None, None)
+        assert summary.times_smaller_up == pytest.approx(32 / 3)
+
+
+def test_times_smaller_compares_with_float32_of_every_client_and_round(config, tmp_path):
+    config = config.model_copy(update={"downlink": "snapshot"})
+    federation = Federation.create(config)
+    summary = execution.serve(federation, config, tmp_path / "run", execution.local_engine(1))
+    float32 = 4 * federation.method.layout.d * 2 * 3  # one way: two clients, three rounds
+    assert summary.times_smaller_up == pytest.approx(float32 / summary.uplink_bytes)
+    assert summary.times_smaller_total == pytest.approx(2 * float32 / summary.total_bytes)
+    assert summary.times_smaller_total == pytest.approx(6 / 5, abs=0.01)  # the first broadcast is next to nothing
 
 
 def test_a_run_without_a_folder_does_the_same(config, tmp_path):

@@ -65,6 +65,8 @@ def test_any_module_trains(kind, method):
     assert [record.round for record in run.ledger] == list(range(1, 9))
     assert run.accuracy == run.ledger[-1].accuracy > 0.7  # chance is 0.33
     assert run.uplink_bytes == sum(record.uplink_bytes for record in run.ledger)
+    assert run.downlink_bytes == sum(record.downlink_bytes for record in run.ledger) > 0
+    assert run.total_bytes == run.uplink_bytes + run.downlink_bytes
     assert run.bits_per_parameter == pytest.approx(np.mean([record.bits_per_parameter for record in run.ledger]))
     assert run.bits_per_parameter < 8
 

@@ -26,7 +26,8 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"accuracy": test(net, loader)})
 
     kinds = {"fedavg": FedAvg, "fedmedian": FedMedian, "fedprox": FedProx, "fedadam": FedAdam, "fedyogi": FedYogi}
-    options = {"fedprox": {"proximal_mu": 0.01}} | dict.fromkeys(("fedadam", "fedyogi"), {"eta": 0.02, "tau": 0.001})
+    adaptive = {"eta": 0.02, "tau": 0.001}
+    options = {"fedprox": {"proximal_mu": 0.01}, "fedadam": adaptive, "fedyogi": adaptive}
     name = config["strategy"]
     strategy = kinds[name](fraction_evaluate=0.0, min_available_nodes=3, **options.get(name, {}))
     result = strategy.start(

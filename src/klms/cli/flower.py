@@ -10,7 +10,7 @@ from klms.cli.show import console, progress, say
 
 app = typer.Typer(help="Run our methods on Flower: as apps, and in a demo deployment.", no_args_is_help=True)
 
-_PAYLOAD, _WIRE = ("payload bytes", "bits/parameter"), ("wire bytes up", "wire bytes down")
+_PAYLOAD, _WIRE = ("bits/parameter up", "payload up", "payload down"), ("wire up", "wire down")
 _COLUMNS = ("round", "accuracy", "replies", *_PAYLOAD, *_WIRE, "seconds")
 
 
@@ -22,23 +22,27 @@ def demo(
 ) -> None:
     """Train FedPM-KLMS on MNIST with a SuperLink and three SuperNodes, as processes of this machine.
 
-    Payload bytes are what our messages take; wire bytes are all that passes between the SuperNodes and the SuperLink.
+    Payload is what our messages take, in bytes; wire is all that passes between the SuperNodes and the SuperLink.
     Examples: `klms flower demo`, `klms flower demo --secure --rounds 10`
     """
     from klms.flower import demo as demonstration
 
     console().print("  ".join(_COLUMNS), style="bold")
+    sent = [0, 0, 0, 0]  # payload up, payload down, wire up, wire down
     with tempfile.TemporaryDirectory() as temporary, progress() as bar:
         task = bar.add_task("fetching the data, starting a SuperLink and three SuperNodes")
         for done in demonstration.run(out or Path(temporary), rounds=rounds, secure=secure):
             record = done.record
             trained = (str(record.round), f"{record.accuracy or 0.0:.4f}", str(len(record.clients)))
-            payload = (f"{record.payload_bytes or 0:,}", f"{done.bits_per_parameter:.4f}")
-            wire = (f"{done.wire.up:,}", f"{done.wire.down:,}", f"{record.seconds['total']:.1f}")
-            shown = zip(_COLUMNS, (*trained, *payload, *wire), strict=True)
+            sizes = (record.payload_bytes or 0, record.downlink_bytes, done.wire.up, done.wire.down)
+            sent = [before + now for before, now in zip(sent, sizes, strict=True)]
+            values = (f"{done.bits_per_parameter:.4f}", *(f"{size:,}" for size in sizes))
+            shown = zip(_COLUMNS, (*trained, *values, f"{record.seconds['total']:.1f}"), strict=True)
             say("  ".join(value.rjust(len(name)) for name, value in shown))
             following = f"round {record.round + 1} of {rounds}" if record.round < rounds else "stopping"
             bar.update(task, description=following)
+    for name, (up, down) in {"payload": sent[:2], "wire": sent[2:]}.items():
+        say(f"{name}: {up:,} bytes up, {down:,} bytes down, {up + down:,} bytes in total")
     say("all processes have ended" + (f"; the run is in {out}" if out else ""))
 
 

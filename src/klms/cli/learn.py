@@ -91,17 +91,18 @@ def run(
 @contextmanager
 def _live() -> Iterator["Progress"]:
     """Show the progress of runs: a bar on a terminal, one line per round elsewhere."""
-    plain, started, sent, accuracy = Console(stderr=True, width=200), time.monotonic(), 0, ""
+    plain, started, sent, accuracy = Console(stderr=True, width=200), time.monotonic(), [0, 0], ""
 
     def report(config: "RunConfig", record: "LedgerRecord") -> None:
         nonlocal sent, accuracy
         if record.round == 1:  # another run begins
-            sent, accuracy = 0, ""
-        sent += record.uplink_bytes
+            sent, accuracy = [0, 0], ""
+        sent = [sent[0] + record.uplink_bytes, sent[1] + record.downlink_bytes]
         if record.accuracy is not None:
-            accuracy = f" accuracy {record.accuracy:.4f}"
-        rate = f"{record.bits_per_parameter:.4f} bits per parameter"
-        text = f"{config.method}:{accuracy} {rate}, {sent / 1e6:,.3f} MB up"
+            accuracy = f" accuracy {record.accuracy:.4f},"
+        rate = f"{record.bits_per_parameter:.4f} bits per parameter up"
+        up, down, total = map(_megabytes, (*sent, sum(sent)))
+        text = f"{config.method}:{accuracy} MB: {up} up, {down} down, {total} total; {rate}"
         bar.update(task, description=text, completed=record.round, total=config.rounds)
         if not plain.is_terminal:
             seconds = time.monotonic() - started
@@ -113,22 +114,35 @@ def _live() -> Iterator["Progress"]:
 
 
 def _show_summaries(summaries: "list[Summary]", title: str) -> None:
-    rows = []
-    for summary in summaries:
-        bits, share = summary.bits_per_parameter, summary.coding_share
-        accuracy = f"{summary.metrics['accuracy']:.4f}" if "accuracy" in summary.metrics else ""
-        sent = (f"{bits:.4f}", f"{summary.uplink_bytes / 1e6:,.3f}", f"{32 / bits:,.0f}" if bits else "")
-        spent = ("" if share is None else f"{share:.1%}", f"{summary.seconds:.0f}")
-        rows.append((summary.method, accuracy, *sent, *spent))
-    columns = ("method", "accuracy", "bits per parameter", "MB up", "x smaller than float32", "coding", "seconds")
-    show_table(columns, rows, title=title, right=columns[1:])
+    """Show one column per run, so that the names of the rows can say what is compared with what."""
+    shown = {
+        "accuracy": [_number(one.metrics.get("accuracy"), ".4f") for one in summaries],
+        "bits per parameter up": [_number(one.bits_per_parameter, ".4f") for one in summaries],
+        "MB up": [_megabytes(one.uplink_bytes) for one in summaries],
+        "MB down": [_megabytes(one.downlink_bytes) for one in summaries],
+        "MB total": [_megabytes(one.total_bytes) for one in summaries],
+        "up: x smaller than float32 up": [_number(one.times_smaller_up, ",.1f") for one in summaries],
+        "total: x smaller than float32 both ways": [_number(one.times_smaller_total, ",.1f") for one in summaries],
+        "encoding and decoding, share of the work": [_number(one.coding_share, ".1%") for one in summaries],
+        "seconds": [_number(one.seconds, ".0f") for one in summaries],
+    }
+    methods = [one.method for one in summaries]
+    show_table(("", *methods), [(name, *values) for name, values in shown.items()], title=title, right=methods)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
+def _megabytes(count: int | None) -> str:
+    return _number(None if count is None else count / 1e6, ",.3f")
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the runs and of the picture.")] = Path("runs/demo"),
     rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 12,
 ) -> None:
-    """Compare FedAvg, FedPM and FedPM-KLMS on real MNIST, in a table and a picture.
+    """Compare FedAvg, FedPM and FedPM-KLMS on real MNIST: their accuracy, and their bytes up, down and in total.
 
     Example: `klms demo --rounds 20`
     """

@@ -5,6 +5,7 @@ release may add fields, which are kept.
 """
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
@@ -30,7 +31,7 @@ class LedgerRecord(BaseModel):
     uplink_bytes: int = Field(ge=0, lt=2**63)
     """Bytes of all messages that were aggregated."""
     downlink_bytes: int = Field(0, ge=0, lt=2**63)
-    """Bytes of all broadcasts to the clients of the round."""
+    """Bytes of all broadcasts to the clients of the round; runs of older releases do not have it."""
     bits_per_parameter: float = Field(ge=0)
     """`8 * len(message) / d`, averaged over the messages of the round; 0 in a round that was skipped."""
     passed_over: float | None = None
@@ -69,6 +70,11 @@ class LedgerRecord(BaseModel):
         return not self.passed_over
 
     @property
+    def downlink_counted(self) -> bool:
+        """Whether `downlink_bytes` was measured: no client answers before it was sent something."""
+        return self.downlink_bytes > 0 or self.uplink_bytes == 0
+
+    @property
     def evaluated(self) -> bool:
         return self.accuracy is not None or self.loss is not None
 
@@ -102,6 +108,45 @@ def bits_per_parameter(records: Iterable[LedgerRecord]) -> float:
     """Return the bitrate of a run: the mean over rounds, except those that were skipped; 0 if there is none."""
     rates = [record.bits_per_parameter for record in records if record.aggregated]
     return statistics.fmean(rates) if rates else 0.0
+
+
+def uplink_bytes(records: Iterable[LedgerRecord]) -> int:
+    """Return the bytes that all clients sent, in all rounds."""
+    return sum(record.uplink_bytes for record in records)
+
+
+def downlink_bytes(records: Sequence[LedgerRecord]) -> int | None:
+    """Return the bytes that were sent to all clients, in all rounds; None if they were not counted in every round."""
+    counted = all(record.downlink_counted for record in records)
+    return sum(record.downlink_bytes for record in records) if counted else None
+
+
+def total_bytes(records: Sequence[LedgerRecord]) -> int | None:
+    """Return the bytes both ways; None if the downlink was not counted in every round."""
+    down = downlink_bytes(records)
+    return None if down is None else uplink_bytes(records) + down
+
+
+def times_smaller_up(records: Iterable[LedgerRecord]) -> float | None:
+    """Return how many times the uplink is smaller than with 32 bits per parameter; None if nothing was aggregated."""
+    return _ratio(32.0, bits_per_parameter(records))
+
+
+def times_smaller_total(records: Sequence[LedgerRecord]) -> float | None:
+    """Return how many times both ways together are smaller than with 32 bits per parameter each way.
+
+    The float32 model would go to and from every client whose message was aggregated. What went to other clients, and
+    what was sent in rounds that were skipped, counts against us. None if the downlink was not counted.
+    """
+    # A round's messages have 8 * uplink_bytes bits, which are bits_per_parameter times the parameters of its clients.
+    rated = [record for record in records if record.aggregated and record.bits_per_parameter]
+    float32 = sum(2 * 32 * record.uplink_bytes / record.bits_per_parameter for record in rated)
+    return _ratio(float32, total_bytes(records)) if rated else None
+
+
+def _ratio(whole: float, part: float | None) -> float | None:
+    """Return `whole / part`; None if that is no number, as in a ledger that was damaged."""
+    return whole / part if part and math.isfinite(whole / part) else None
 
 
 def seconds_by_phase(records: Iterable[LedgerRecord]) -> dict[str, float]:

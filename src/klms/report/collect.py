@@ -25,8 +25,6 @@ class Run:
     """Block bounds of the last checkpoint; empty if it has none."""
     bits: float
     """Bits per parameter up."""
-    megabytes: float
-    """Size of all messages of all rounds."""
 
     @property
     def method(self) -> str:
@@ -114,5 +112,5 @@ def _read(folder: RunFolder, name: str) -> tuple[Run, str]:
     records, note = folder.read_ledger()
     if not records:
         raise RunFolderError(note or "no round is done yet")
-    sent = bits_per_parameter(records), sum(record.uplink_bytes for record in records) / 1e6
-    return Run(name, settings, records, folder.description(), folder.block_bounds(), *sent), note
+    bits = bits_per_parameter(records)
+    return Run(name, settings, records, folder.description(), folder.block_bounds(), bits), note

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from klms.engine import ledger
 from klms.report import plots, table
 from klms.report.collect import Remark, Run, collect
 from klms.report.figures import Figure
@@ -71,4 +72,6 @@ def _run(group: Group, run: Run) -> dict[str, object]:
     """One run by itself, so that the means of the table can be checked."""
     rounds = f"{len(run.records)} of {run.rounds}" + (", not in the mean" if run in group.unfinished else "")
     made = {"name": run.name, "group": group.name, "seed": run.seed, "rounds": rounds}
-    return {**made, "accuracy": table.accuracy(run), "bits": run.bits}
+    sizes = {"up": ledger.uplink_bytes, "down": ledger.downlink_bytes, "total": ledger.total_bytes}
+    sent = {name: table.megabytes(size(run.records)) for name, size in sizes.items()}
+    return {**made, "accuracy": table.accuracy(run), "bits": run.bits, "megabytes": sent}

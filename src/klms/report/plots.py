@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, takewhile
 
-from klms.engine.ledger import WORK_PHASES, LedgerRecord, seconds_by_phase
+from klms.engine.ledger import WORK_PHASES, LedgerRecord, seconds_by_phase, total_bytes
 from klms.report.collect import Run, text
 from klms.report.figures import Axis, Bars, Curves, Figure, Heat, Panel, Point, Series, StepPanel, Steps
 from klms.report.groups import Group, Task
@@ -31,7 +31,20 @@ def make(task: Task) -> list[Figure]:
             caption="Test accuracy, mean over seeds; the band is one standard deviation.",
             label="accuracy",
         ),
-        _accuracy_and_megabytes(task),
+        _accuracy_and_megabytes(
+            task.groups,
+            lambda record: record.uplink_bytes,
+            id="accuracy-megabytes",
+            caption="Megabytes that all clients together have sent up to that round.",
+            what="up",
+        ),
+        _accuracy_and_megabytes(
+            [group for group in task.groups if all(total_bytes(run.records) is not None for run in group.runs)],
+            lambda record: record.uplink_bytes + record.downlink_bytes,
+            id="accuracy-megabytes-total",
+            caption="Megabytes from and to all clients together until that round.",
+            what="up and down",
+        ),
         _over_rounds(
             task,
             {"": lambda record: record.bits_per_parameter if record.aggregated else None},
@@ -81,19 +94,20 @@ def _accuracy_and_bits(task: Task) -> Curves:
     return Curves("accuracy-bits", title, caption, *axes, tuple(series), joined=False)
 
 
-def _accuracy_and_megabytes(task: Task) -> Curves:
+def _accuracy_and_megabytes(
+    groups: Sequence[Group], size: Callable[[LedgerRecord], int], *, id: str, caption: str, what: str
+) -> Curves:
     series = []
-    for group in task.groups:
-        sent = [list(accumulate(record.uplink_bytes for record in run.records)) for run in group.runs]
+    for group in groups:
+        sent = [list(accumulate(map(size, run.records))) for run in group.runs]
         points = [
             replace(point, x=statistics.fmean(run[int(point.x) - 1] for run in sent) / 1e6)
             for point in _by_round(group.runs, lambda record: record.accuracy)
         ]
         if positive := tuple(point for point in points if point.x > 0):
             series.append(Series(group.name, group.style, positive))
-    caption = "Megabytes that all clients together have sent up to that round."
-    axes = Axis("MB up", log=True), Axis("accuracy")
-    return Curves("accuracy-megabytes", "Accuracy against megabytes up", caption, *axes, tuple(series))
+    axes = Axis(f"MB {what}", log=True), Axis("accuracy")
+    return Curves(id, f"Accuracy against megabytes {what}", caption, *axes, tuple(series))
 
 
 def _over_rounds(task: Task, values: dict[str, Value], *, id: str, title: str, caption: str, label: str) -> Curves:

@@ -9,7 +9,8 @@ from functools import cache
 from importlib import resources
 from itertools import chain
 
-from klms.engine.ledger import LedgerRecord, coding_share, last_evaluated, seconds_by_phase
+from klms.engine import ledger
+from klms.engine.ledger import LedgerRecord, last_evaluated
 from klms.report.collect import Run
 from klms.report.groups import Group, Style, Task
 
@@ -30,6 +31,10 @@ class Cell:
     value: float | None
     spread: str = ""
     deviation: float | None = None
+
+
+UNKNOWN = Cell("-", None)
+"""A size that the run did not record."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +126,27 @@ def _mean(
 _bits = _mean(lambda run: run.bits, spread=True)
 
 
-def _times_smaller(group: Group) -> Cell:
-    bits = _bits(group).value
-    return Cell(f"{32 / bits:,.{places(32 / bits)}f}", 32 / bits) if bits else Cell("", None)
+def megabytes(count: int | None) -> float | None:
+    """Bytes as megabytes; None stays None."""
+    return None if count is None else count / 1e6
+
+
+def _sent(count: Callable[[Sequence[LedgerRecord]], int | None]) -> Callable[[Group], Cell]:
+    """Mean megabytes; a dash if a run does not have them, so that all columns are means over the same runs."""
+
+    def cell(group: Group) -> Cell:
+        counts = [count(run.records) for run in group.runs]
+        return UNKNOWN if None in counts else _mean(lambda run: megabytes(count(run.records)))(group)
+
+    return cell
+
+
+def _smaller(times: Callable[[Sequence[LedgerRecord]], float | None]) -> Callable[[Group], Cell]:
+    def cell(group: Group) -> Cell:
+        ratio = times([record for run in group.runs for record in run.records])
+        return UNKNOWN if ratio is None else Cell(f"{ratio:,.{places(ratio)}f}", ratio)
+
+    return cell
 
 
 def _rounds(group: Group) -> Cell:
@@ -145,16 +168,22 @@ def _paper(points: Sequence[tuple[float, float]]) -> Cell:
 _COLUMNS: tuple[tuple[Column, Callable[[Group], Cell]], ...] = (
     (Column("accuracy", "at the last evaluation"), _mean(accuracy, 4, spread=True)),
     (Column("bits/parameter up", "8 * len(message) / d, mean over the rounds that were aggregated"), _bits),
-    (Column("x smaller", "than float32: 32 / (bits/parameter up)"), _times_smaller),
-    (Column("MB up", "megabytes of all messages of all rounds"), _mean(lambda run: run.megabytes)),
+    (Column("MB up", "megabytes that all clients sent in all rounds"), _sent(ledger.uplink_bytes)),
+    (Column("MB down", "megabytes that were sent to all clients in all rounds"), _sent(ledger.downlink_bytes)),
+    (Column("MB total", "megabytes up and down"), _sent(ledger.total_bytes)),
+    (Column("x smaller up", "than float32 up: 32 / (bits/parameter up)"), _smaller(ledger.times_smaller_up)),
+    (
+        Column("x smaller total", "MB total, against float32 up and down: 32 bits per parameter each way"),
+        _smaller(ledger.times_smaller_total),
+    ),
     (Column("nll", "negative log-likelihood, in nats"), _mean(_evaluated(lambda r: r.nll), 4, spread=True)),
     (Column("ece", "expected calibration error"), _mean(_evaluated(lambda r: r.ece), 4, spread=True)),
     (Column("loss", "at the last evaluation"), _mean(_evaluated(lambda r: r.loss), 4, spread=True)),
     (
         Column("coding", "encoding and decoding as a share of the working time of clients and server"),
-        _mean(lambda run: coding_share(run.records), 1, percent=True),
+        _mean(lambda run: ledger.coding_share(run.records), 1, percent=True),
     ),
-    (Column("seconds", "of the whole run"), _mean(lambda run: seconds_by_phase(run.records).get("total"), 0)),
+    (Column("seconds", "of the whole run"), _mean(lambda run: ledger.seconds_by_phase(run.records).get("total"), 0)),
     (Column("rounds", "rounds that are done"), _rounds),
     (Column("seeds", "runs in the means, which leave out unfinished runs if others are finished"), _seeds),
 )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from klms.engine import local
+from klms.engine import ledger, local
 from klms.engine.federation import Federation
-from klms.engine.ledger import LedgerRecord, bits_per_parameter, coding_share, last_evaluated, seconds_by_phase
+from klms.engine.ledger import LedgerRecord
 from klms.engine.rounds import RoundResult
 from klms.methods.state import State
 from klms.methods.table import RunConfig
@@ -32,22 +32,31 @@ class Summary:
     metrics: dict[str, float]
     bits_per_parameter: float
     uplink_bytes: int
-    downlink_bytes: int
+    downlink_bytes: int | None
+    """None, like all that depends on it, if a round is of a release that did not count it."""
+    total_bytes: int | None
+    times_smaller_up: float | None
+    """The uplink, against 32 bits per parameter."""
+    times_smaller_total: float | None
+    """Both ways together, against 32 bits per parameter each way."""
     coding_share: float | None
     seconds: float
 
     @classmethod
     def of(cls, method: str, records: Sequence[LedgerRecord]) -> Self:
-        evaluated = last_evaluated(records)
+        evaluated = ledger.last_evaluated(records)
         return cls(
             method=method,
             rounds=len(records),
             metrics=evaluated.model_dump(include=set(_METRICS), exclude_none=True) if evaluated else {},
-            bits_per_parameter=bits_per_parameter(records),
-            uplink_bytes=sum(record.uplink_bytes for record in records),
-            downlink_bytes=sum(record.downlink_bytes for record in records),
-            coding_share=coding_share(records),
-            seconds=seconds_by_phase(records).get("total", 0.0),
+            bits_per_parameter=ledger.bits_per_parameter(records),
+            uplink_bytes=ledger.uplink_bytes(records),
+            downlink_bytes=ledger.downlink_bytes(records),
+            total_bytes=ledger.total_bytes(records),
+            times_smaller_up=ledger.times_smaller_up(records),
+            times_smaller_total=ledger.times_smaller_total(records),
+            coding_share=ledger.coding_share(records),
+            seconds=ledger.seconds_by_phase(records).get("total", 0.0),
         )
 
 

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from klms.engine.federation import OWN, Federation
-from klms.engine.ledger import LedgerRecord, bits_per_parameter, last_evaluated
+from klms.engine.ledger import (
+    LedgerRecord,
+    bits_per_parameter,
+    downlink_bytes,
+    last_evaluated,
+    total_bytes,
+    uplink_bytes,
+)
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 from klms.runs.execution import Progress, execute, local_engine
@@ -45,11 +52,23 @@ class Run:
 
     @property
     def bits_per_parameter(self) -> float:
+        """Bits per parameter up, mean over rounds."""
         return bits_per_parameter(self.ledger)
 
     @property
     def uplink_bytes(self) -> int:
-        return sum(record.uplink_bytes for record in self.ledger)
+        """Bytes that all clients sent."""
+        return uplink_bytes(self.ledger)
+
+    @property
+    def downlink_bytes(self) -> int | None:
+        """Bytes that were sent to all clients; None if the run resumed that of a release that did not count them."""
+        return downlink_bytes(self.ledger)
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Bytes both ways; None if `downlink_bytes` is."""
+        return total_bytes(self.ledger)
 
     def model(self) -> "nn.Module":
         """Return the trained module in evaluation mode. Its normalisation layers use the statistics of each batch."""
@@ -98,5 +117,7 @@ def federate(
 def print_round(config: RunConfig, record: LedgerRecord) -> None:
     """Print one line per round to standard error."""
     accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.4f}"
-    bits = f"{record.bits_per_parameter:.4f} bits per parameter"
-    print(f"{config.method}: round {record.round} of {config.rounds}{accuracy}, {bits}", file=sys.stderr)
+    bits = f"{record.bits_per_parameter:.4f} bits per parameter up"
+    up, down = record.uplink_bytes, record.downlink_bytes
+    sent = f"bytes: {up:,} up, {down:,} down, {up + down:,} total"
+    print(f"{config.method}: round {record.round} of {config.rounds}{accuracy}, {bits}, {sent}", file=sys.stderr)

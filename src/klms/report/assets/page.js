@@ -78,7 +78,9 @@ function drawTask(task, csv) {
     ? `The paper's numbers are from ${task.table.paper}. Its model, rounds and amount of data differ from those of the runs here, `
       + 'so its numbers are for orientation only.'
     : '';
-  const notes = `Mean ± sample standard deviation over seeds. Click a header to sort. Bits are those of messages that were sent and decoded. ${note}`;
+  const notes = 'Mean ± sample standard deviation over seeds. Click a header to sort. Bits are those of messages that were sent and decoded. '
+    + 'Up is what the clients send, down what they are sent, total both; a dash stands for what a run did not record. '
+    + `Times smaller than float32: up compares 32 bits per parameter, total 32 bits per parameter each way. ${note}`;
   return h('section', { id: task.slug },
     h('h2', null, task.title),
     h('p', { class: 'sub' }, task.subtitle),

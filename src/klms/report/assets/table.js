@@ -54,10 +54,12 @@ function drawTable(task, sorted) {
 
 // One row per run.
 function drawRuns(task, open) {
-  const names = ['run', 'method and settings', 'seed', 'rounds', 'accuracy', 'bits/parameter up'];
+  const names = ['run', 'method and settings', 'seed', 'rounds', 'accuracy', 'bits/parameter up', 'MB up', 'MB down', 'MB total'];
+  const size = (value) => shown(value) || '-';
   const rows = task.runs.map((run) => h('tr', null,
     h('th', { scope: 'row' }, run.name),
-    ...[run.group, run.seed, run.rounds, shown(run.accuracy), shown(run.bits)].map((text) => h('td', null, text))));
+    ...[run.group, run.seed, run.rounds, shown(run.accuracy), shown(run.bits),
+      ...['up', 'down', 'total'].map((way) => size(run.megabytes[way]))].map((text) => h('td', null, text))));
   const details = h('details', { class: 'runs', open: open.has(task.slug) },
     h('summary', { 'data-key': `${task.slug}/runs` }, `All runs (${task.runs.length})`),
     h('div', { class: 'scroll plain', tabindex: 0, role: 'region', 'aria-label': 'All runs' },
