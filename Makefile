@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench soak results report format clean
+.PHONY: help demo test check bench compat soak results report format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 10
@@ -13,7 +13,7 @@ help:  ## what there is to make
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,learn,flower,plots,privacy,trackers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,learn,flower,simulation,plots,privacy,trackers]'
 	@touch $@
 
 demo: $(READY)  ## MNIST with and without: FedAvg, FedPM, FedPM-KLMS, in a few minutes
@@ -30,6 +30,13 @@ check: $(READY)  ## lint, format, types and layers
 
 bench: $(READY)  ## how fast the codec is, beside the paper's algorithm in NumPy
 	$(BIN)/klms bench codec
+
+compat: $(READY)  ## the two lines with the oldest and the newest release of flwr that klms takes
+	for version in 1.22.0 1.42.0; do \
+	    $(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/flwr-$$version --upgrade flwr==$$version && \
+	    PYTHONPATH=$(VENV)/flwr-$$version $(BIN)/python -m pytest -q -m 'not soak' tests/flower/test_compressed.py \
+	        tests/flower/test_model_downlink.py tests/flower/test_downlink.py || exit 1; \
+	done
 
 soak: $(READY)  ## the long tests: millions of hostile messages
 	$(BIN)/python -m pytest -m soak

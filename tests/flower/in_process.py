@@ -5,9 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.task_identity import TaskIdentity
 
-TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages are made in an app's process only
+try:
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages are made by apps only
+except ImportError:  # releases before 1.40 do without
+    pass
 
 Reply = Callable[[int, Message], Message | None]
 

@@ -1,3 +1,4 @@
+import re
 import tomllib
 
 import pytest
@@ -6,6 +7,9 @@ from typer.testing import CliRunner
 pytest.importorskip("flwr")
 
 from klms.cli import app
+from klms.engine.ledger import LedgerRecord
+from klms.flower import demo
+from klms.flower.deployment import WireBytes
 
 
 def invoke(*arguments: str):
@@ -51,3 +55,26 @@ def test_mistakes_are_explained(tmp_path, arguments, words):
 def test_help_has_examples():
     for command in ("demo", "new"):
         assert "klms flower" in invoke(command, "--help").output
+
+
+def test_the_demo_shows_payload_and_wire_up_and_down(monkeypatch):
+    def rounds(folder, *, rounds, secure):
+        for number in range(1, rounds + 1):
+            sizes = {"uplink_bytes": 900, "payload_bytes": 1000 * number, "downlink_bytes": 30 * number}
+            record = LedgerRecord(round=number, bits_per_parameter=0.5, seconds={"total": 1.0}, **sizes)
+            yield demo.Round(record, 0.6, WireBytes(7000 * number, 500 * number))
+
+    monkeypatch.setattr(demo, "run", rounds)
+    shown = invoke("demo", "--rounds", "2")
+    assert shown.exit_code == 0, shown.output
+    head, _, second, *totals = shown.output.splitlines()
+    names = re.split("  +", head)
+    row = dict(zip(names, second.split(), strict=True))
+    assert [row[f"{what} {way}"] for what in ("payload", "wire") for way in ("up", "down")] == [
+        *("2,000", "60"),
+        *("14,000", "1,000"),
+    ]
+    assert totals[:2] == [
+        "payload: 3,000 bytes up, 90 bytes down, 3,090 bytes in total",
+        "wire: 21,000 bytes up, 1,500 bytes down, 22,500 bytes in total",
+    ]

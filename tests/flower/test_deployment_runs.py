@@ -150,3 +150,4 @@ def test_the_demo_trains_and_leaves_nothing_behind(tmp_path, secure):
     assert all(len(done.record.clients) == 3 for done in rounds)
     assert rounds[-1].record.accuracy > 0.5
     assert all(done.wire.up > done.record.payload_bytes for done in rounds)
+    assert all(done.wire.down > done.record.downlink_bytes > 0 for done in rounds)

@@ -15,19 +15,19 @@ from klms.flower import Compressed, compress
 from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, receive
 from tests.flower.in_process import InProcessGrid
 
-SHAPES = {"w": (150, 120), "bias": (120,), "scale": (120,), "head": (120, 10), "steps": ()}
+SHAPES = {"w": (150, 120), "bias": (120,), "scale": (120,), "head": (120, 10), "steps": (1,)}
 D = 150 * 120 + 120 + 120 + 1200 + 1
 _RNG = np.random.default_rng(1)
 TARGET = {name: _RNG.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items() if name != "steps"}
 TARGET["scale"] = np.abs(TARGET["scale"])
 
 
-def start_arrays() -> ArrayRecord:
+def start_arrays(steps=(1,)) -> ArrayRecord:
     rng = np.random.default_rng(7)
     arrays = {name: 0.1 * rng.standard_normal(shape) for name, shape in SHAPES.items() if name != "steps"}
     arrays["scale"] = np.ones(SHAPES["scale"])
     record = {name: Array(array.astype(np.float32)) for name, array in arrays.items()}
-    return ArrayRecord({**record, "steps": Array(np.array(0))})
+    return ArrayRecord({**record, "steps": Array(np.zeros(steps, dtype=np.int64))})
 
 
 def client(*mods, seen=None) -> ClientApp:
@@ -44,7 +44,7 @@ def client(*mods, seen=None) -> ClientApp:
     @app.train()
     def train(message, context):
         arrays = note("train", message, context)
-        new = {name: Array((a + 0.2 * (TARGET[name] - a)).astype(a.dtype)) for name, a in arrays.items() if a.ndim}
+        new = {name: Array((a + 0.2 * (TARGET[name] - a)).astype(a.dtype)) for name, a in arrays.items() if name in TARGET}
         new["steps"] = Array(np.asarray(arrays["steps"] + 1))
         metrics = MetricRecord({"num-examples": 10, "loss": 0.5})
         records = {"arrays": ArrayRecord({name: new[name] for name in arrays}), "metrics": metrics}
@@ -126,7 +126,8 @@ def _options(strategy):
 
 def test_arrays_that_are_not_coded_arrive_exactly():
     seen = {}
-    run(Compressed(FedAvg(), bits_per_parameter=6, seed=1), InProcessGrid(client(compress(), seen=seen), 2), rounds=3)
+    strategy, grid = Compressed(FedAvg(), bits_per_parameter=6, seed=1), InProcessGrid(client(compress(), seen=seen), 2)
+    strategy.start(grid, start_arrays(steps=()), num_rounds=3, timeout=5)
     assert [int(seen["train", n][0]["steps"]) for n in (1, 2, 3)] == [0, 1, 2]
     np.testing.assert_array_equal(seen["train", 1][0]["bias"], start_arrays()["bias"].numpy())
 

@@ -169,7 +169,7 @@ def test_every_figure_can_be_saved_as_an_svg_file_that_stands_alone(browser, add
     hidden = f"[...{figure}.querySelectorAll('.legend button')].find(b => b.textContent === 'qsgd')"
     browser.run(f"{hidden}.click()")
     count = browser.run("document.querySelectorAll('.files button').length")
-    assert count == 9
+    assert count == 10
     for index in range(count):
         browser.run(f"document.querySelectorAll('.files button')[{index}].click()")
         until = time.monotonic() + 10

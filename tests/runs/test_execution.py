@@ -1,5 +1,9 @@
-import pytest
+import re
 
+import pytest
+from typer.testing import CliRunner
+
+from klms.cli import app
 from klms.engine.federation import Federation
 from klms.engine.ledger import LedgerRecord
 from klms.errors import DataError, RunFolderError
@@ -83,3 +87,29 @@ def test_a_failure_at_the_start_leaves_no_folder(tmp_path):
     with pytest.raises(DataError):
         execution.start_or_resume(resolve("fedavg", given={"data": "mnits"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_command_shows_bytes_up_down_and_in_total(config, tmp_path):
+    given = {"rounds": 2, "width": 0.2, "clients": 2, "data-dir": config.data_dir, "out": tmp_path / "run"}
+    options = [f"--{name}={value}" for name, value in given.items()]
+    shown = CliRunner().invoke(app, ["run", "fedpm-klms", *options], catch_exceptions=False)
+    first, second = RunFolder(tmp_path / "run").records()
+    up, down = first.uplink_bytes + second.uplink_bytes, first.downlink_bytes + second.downlink_bytes
+    line = re.search("MB: (.*) up, (.*) down, (.*) total", shown.output.partition("round 2/2")[2])
+    megabytes = [f"{count / 1e6:,.3f}" for count in (up, down, up + down)]
+    assert list(line.groups()) == megabytes
+    rows = dict(re.findall(r"│ (.+?) +│ +(\S+) │", shown.output))
+    assert [rows[f"MB {way}"] for way in ("up", "down", "total")] == megabytes
+    d = sum(layer.size for layer in RunFolder(tmp_path / "run").description().layers)
+    assert rows["up: x smaller than float32 up"] == f"{32 / ((8 * up) / (4 * d)):,.1f}"
+    assert rows["total: x smaller than float32 both ways"] == f"{8 * d * 4 / (up + down):,.1f}"
+
+
+def test_the_command_shows_a_dash_for_a_downlink_that_was_not_counted(config, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", config.model_copy(update={"rounds": 1}))
+    state = Federation.create(config).method.init()
+    folder.append(LedgerRecord(round=1, uplink_bytes=30, bits_per_parameter=3.0), state.after(state.shared))
+    shown = CliRunner().invoke(app, ["run", "--resume", str(tmp_path / "run")], catch_exceptions=False)
+    rows = dict(re.findall(r"│ (.+?) +│ +(\S+) │", shown.output))
+    assert rows["MB up"] == "0.000"
+    assert {rows[name] for name in ("MB down", "MB total", "total: x smaller than float32 both ways")} == {"-"}

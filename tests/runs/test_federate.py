@@ -21,6 +21,7 @@ from klms.learning.examples import Schedule, examples_from
 from klms.learning.learner import Learner
 from klms.learning.network import Network
 from klms.methods.dense import Dense
+from klms.runs.federate import print_round
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
 from tests.support import models
@@ -171,6 +172,14 @@ def test_workers_change_no_byte():
     assert digests(one) == digests(two)
     assert one.state.to_bytes(private=True) == two.state.to_bytes(private=True)
     assert one.accuracy == two.accuracy
+
+
+def test_a_line_per_round_says_what_went_up_and_down(capsys):
+    run = train(models.WithDropout, rounds=2, progress=print_round)
+    lines = capsys.readouterr().err.splitlines()
+    up, down = run.ledger[1].uplink_bytes, run.ledger[1].downlink_bytes
+    assert len(lines) == 2
+    assert lines[1].endswith(f" bits per parameter up, bytes: {up:,} up, {down:,} down, {up + down:,} total")
 
 
 def test_a_saved_run_is_a_run_folder(tmp_path):

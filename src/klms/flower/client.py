@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
 
 from klms.engine.downlink import Downlink
 from klms.engine.federation import Federation, Parts
@@ -30,6 +29,7 @@ from klms.methods.state import State
 from klms.methods.table import RunConfig
 
 if TYPE_CHECKING:
+    from flwr.clientapp.typing import Mod
     from torch import nn
 
 STATE = "state"
@@ -48,7 +48,7 @@ def client_app(
     model: "Callable[[], nn.Module] | None" = None,
     data: Callable[[int], Any] | None = None,
     loss: Callable[..., Any] | None = None,
-    mods: Sequence[Mod] = (),
+    mods: "Sequence[Mod]" = (),
 ) -> ClientApp:
     """Return the ClientApp of a method; without a `config` it uses the one that `flwr run` passes.
 

@@ -1,8 +1,9 @@
 """The client's line: `ClientApp(mods=[klms.flower.compress()])`."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
-from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from klms.compressors.base import Compressor, Vector
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
@@ -11,10 +12,13 @@ from klms.flower.frame import ARRAYS, MessageFrame, fingerprint
 from klms.flower.model import Model
 from klms.flower.request import PAYLOAD, RECORD, VERSION, CompressionRequest
 
+if TYPE_CHECKING:
+    from flwr.clientapp.typing import ClientAppCallable, Mod  # older releases have them elsewhere
+
 _MEMORY = "klms.memory"  # in the node's context: what the scheme has not sent yet
 
 
-def compress(*, threads: int = 1, seed: int | None = None) -> Mod:
+def compress(*, threads: int = 1, seed: int | None = None) -> "Mod":
     """Return a mod that replaces the trained arrays by an encoded update, as the server requests.
 
     Put it first, so that what other mods do to the arrays (clipping, noise) happens before the encoding. It acts only
@@ -24,7 +28,7 @@ def compress(*, threads: int = 1, seed: int | None = None) -> Mod:
     some is reproducible.
     """
 
-    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def mod(message: Message, context: Context, call_next: "ClientAppCallable") -> Message:
         if HELLO in message.content.config_records:
             return Message(RecordDict({HELLO: ConfigRecord({"version": VERSION})}), reply_to=message)
         if DOWN in message.content.config_records:

@@ -35,14 +35,14 @@ def make(task: Task) -> list[Figure]:
             task.groups,
             lambda record: record.uplink_bytes,
             id="accuracy-megabytes",
-            caption="Megabytes that all clients together have sent up to that round.",
+            caption="Megabytes that all clients together have sent until that round.",
             what="up",
         ),
         _accuracy_and_megabytes(
             [group for group in task.groups if all(total_bytes(run.records) is not None for run in group.runs)],
             lambda record: record.uplink_bytes + record.downlink_bytes,
             id="accuracy-megabytes-total",
-            caption="Megabytes from and to all clients together until that round.",
+            caption="Megabytes that all clients together have sent and been sent until that round.",
             what="up and down",
         ),
         _over_rounds(

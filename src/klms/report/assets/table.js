@@ -1,6 +1,6 @@
 // The table of a task. A click on a header sorts by its column, another reverses the order; empty cells stay last.
-// A header may be broken after a slash, and a short one nowhere.
-const breakable = (name) => (name.length > 9 ? name : name.replace(' ', '\u00a0'))
+// A header may be broken after a slash, but not after its first letter, and a short one nowhere.
+const breakable = (name) => (name.length > 9 ? name.replace(/^x /, 'x\u00a0') : name.replace(' ', '\u00a0'))
   .split('/').flatMap((part, index) => (index ? ['/', h('wbr'), part] : [part]));
 
 function drawTable(task, sorted) {
