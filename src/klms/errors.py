@@ -29,6 +29,10 @@ class TrainingDiverged(KLMSError):
     """Local training produced an update that is not finite; a lower learning rate usually helps."""
 
 
+class NothingTrained(KLMSError):
+    """Too few clients sent anything that counts, so a round or a whole run has no result."""
+
+
 class RunFolderError(KLMSError):
     """A run folder is missing, damaged, in use, or holds another run than was expected."""
 

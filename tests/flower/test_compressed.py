@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from klms.compressors.schemes import UPDATE_SCHEMES
-from klms.errors import InvalidArgument
+from klms.errors import InvalidArgument, NothingTrained
 from klms.flower import Compressed, compress
 from klms.flower.frame import read_frame
 from tests.flower.in_process import InProcessGrid
@@ -120,7 +120,8 @@ def test_clients_without_the_mod_take_part_uncompressed():
     result = run(Compressed(FedAvg()), InProcessGrid(stock_client(sees=("arrays", "config", "klms")), 3), rounds=8)
     assert distance(result) < 0.1
     assert counts(result) == {"ok": 3, "uncompressed": 3}
-    assert result.train_metrics_clientapp[1]["klms-uplink-bytes"] == 0
+    assert result.train_metrics_clientapp[1]["klms-uplink-bytes"] == 3 * 4 * 2840
+    assert result.train_metrics_clientapp[1]["klms-bits-per-parameter"] == 32
 
 
 def test_what_error_feedback_does_not_send_is_in_the_context_of_the_node_and_sent_later():
@@ -208,9 +209,23 @@ def test_the_state_is_untouched_by_the_bad_ones():
 def test_with_too_few_sound_replies_the_model_stays():
     strategy = Compressed(FedAvg(), min_replies=3)
     grid = InProcessGrid(stock_client(compress()), 3, tamper=lambda node, reply: reply if node > 1 else None)
+    lost = {1: True}
+
+    def lose_one_in_round_1(node, reply):
+        return None if node == 1 and lost.pop(1, False) else reply
+
+    grid.tamper = lose_one_in_round_1
     result = run(strategy, grid, rounds=2)
     assert counts(result) == {"ok": 2, "missing": 1}
-    assert len(result.arrays) == 0  # nothing was aggregated
+    assert counts(result, 2) == {"ok": 3}
+
+
+def test_a_run_in_which_no_reply_counts_is_an_error_and_not_a_model():
+    grid = InProcessGrid(stock_client(compress()), 3, tamper=lambda node, reply: reply if node > 1 else None)
+    with pytest.raises(NothingTrained, match="no reply counted"):
+        run(Compressed(FedAvg(), min_replies=3), grid, rounds=2)
+    with pytest.raises(NothingTrained, match="round 1: 2 replies count, 3 are needed"):
+        run(Compressed(FedAvg(), min_replies=3, on_failure="stop"), grid, rounds=2)
 
 
 def test_a_client_whose_update_is_not_finite_fails_alone():
@@ -284,7 +299,7 @@ def test_arrays_that_are_none_cost_nobody_else_anything(data):
 
 @pytest.mark.parametrize(
     "change",
-    [{"num-examples": 0}, {"num-examples": -5}, {"num-examples": 1.7e308}, {"loss": float("inf")}, {"extra": 1}],
+    [{"num-examples": -5}, {"num-examples": 1.7e308}, {"loss": float("inf")}, {"extra": 1}],
 )
 @pytest.mark.parametrize("scheme", ["auto", "qsgd-klms"])
 def test_odd_metrics_leave_no_trace_in_model_or_side_information(change, scheme):

@@ -44,7 +44,9 @@ def client(*mods, seen=None) -> ClientApp:
     @app.train()
     def train(message, context):
         arrays = note("train", message, context)
-        new = {name: Array((a + 0.2 * (TARGET[name] - a)).astype(a.dtype)) for name, a in arrays.items() if name in TARGET}
+        new = {
+            name: Array((a + 0.2 * (TARGET[name] - a)).astype(a.dtype)) for name, a in arrays.items() if name in TARGET
+        }
         new["steps"] = Array(np.asarray(arrays["steps"] + 1))
         metrics = MetricRecord({"num-examples": 10, "loss": 0.5})
         records = {"arrays": ArrayRecord({name: new[name] for name in arrays}), "metrics": metrics}

@@ -1,5 +1,6 @@
 """The client's line: `ClientApp(mods=[klms.flower.compress()])`."""
 
+import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +16,11 @@ from klms.flower.request import PAYLOAD, RECORD, VERSION, CompressionRequest
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable, Mod  # older releases have them elsewhere
 
+log = logging.getLogger("flwr")
 _MEMORY = "klms.memory"  # in the node's context: what the scheme has not sent yet
 
 
-def compress(*, threads: int = 1, seed: int | None = None) -> "Mod":
+def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod":
     """Return a mod that replaces the trained arrays by an encoded update, as the server requests.
 
     Put it first, so that what other mods do to the arrays (clipping, noise) happens before the encoding. It acts only
@@ -27,6 +29,8 @@ def compress(*, threads: int = 1, seed: int | None = None) -> "Mod":
     `threads` is the number of threads of the codec. With a `seed`, the private randomness of the schemes that need
     some is reproducible.
     """
+    if called:
+        raise InvalidArgument("compress makes a mod and is not one itself: write mods=[compress()]")
 
     def mod(message: Message, context: Context, call_next: "ClientAppCallable") -> Message:
         if HELLO in message.content.config_records:
@@ -48,6 +52,9 @@ def compress(*, threads: int = 1, seed: int | None = None) -> "Mod":
             return reply
         name, arrays = only_arrays(reply.content)
         trained = {key: array.numpy() for key, array in arrays.items()}
+        if trained.keys() < received.keys():
+            log.warning("klms: a reply with %d of %d arrays passes uncompressed", len(trained), len(received))
+            return reply
         model.check(trained)
         update, encoded = model.difference(trained), b""
         rng = np.random.default_rng(None if seed is None else [seed, request.round, request.client])

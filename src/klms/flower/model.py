@@ -85,9 +85,9 @@ class Model:
             yield f"{name}|{array.dtype.str}|{array.shape}|".encode()
             yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
-    def check(self, trained: Mapping[str, Array]) -> None:
-        """Raise an error unless these are the model's arrays, with types that klms can send."""
-        if trained.keys() != self.arrays.keys():
+    def check(self, trained: Mapping[str, Array], *, partial: bool = False) -> None:
+        """Raise an error unless these are the model's arrays, or some of them, with types that klms can send."""
+        if trained.keys() != self.arrays.keys() and not (partial and trained.keys() < self.arrays.keys()):
             differ = ", ".join(sorted(trained.keys() ^ self.arrays.keys())[:5])
             raise InvalidArgument(f"the reply must have the arrays that were received; these differ: {differ}")
         for name, array in trained.items():

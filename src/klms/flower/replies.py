@@ -57,7 +57,7 @@ class Opened:
             tuple(f"{name}:{len(value) if isinstance(value, list) else 0}" for name, value in sorted(record.items()))
             for record in records.values()
         ]
-        return (tuple(records), *metrics, (self.name, *map(str, self.dtypes.values())))
+        return (tuple(records), *metrics, (self.name, *(f"{name}:{kind}" for name, kind in self.dtypes.items())))
 
     def weights(self, key: str) -> list[object]:
         """Return the values of the metric by which the strategy weights clients."""
@@ -72,8 +72,8 @@ class Opened:
         if weight is None:
             return
         found = self.weights(weight)
-        if len(found) != 1 or not isinstance(found[0], (int, float)) or not 0 < found[0] <= _LARGEST_WEIGHT:
-            raise CorruptMessage(f"{weight} must be one number above 0 and at most {_LARGEST_WEIGHT:g}, got {found}")
+        if len(found) != 1 or not isinstance(found[0], (int, float)) or not 0 <= found[0] <= _LARGEST_WEIGHT:
+            raise CorruptMessage(f"{weight} must be one number from 0 to {_LARGEST_WEIGHT:g}, got {found}")
 
     def decode(self, step: float) -> None:
         """Put the client's arrays in the place of the payload, and learn from its message."""
@@ -97,11 +97,13 @@ class Round:
     step: float = 1.0
     expected: defaultdict[int, dict[int, Expected]] = field(default_factory=lambda: defaultdict(dict))
     """Replies that have not come yet, by node and by number of the message."""
+    unasked: set[int] = field(default_factory=set)
+    """Nodes whose messages pass without compression."""
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(("ok", *CAUSES, "uncompressed"), 0)))
     payload_bytes: int = 0
-    """Bytes of the payloads that count."""
+    """Bytes of the payloads and of the uncompressed arrays that count."""
     parameters: int = 0
-    """Parameters that those payloads update."""
+    """Parameters that those update."""
 
     def receive(self, replies: Iterable[Message], weight: str | None) -> list[Message]:
         """Return the replies for the strategy: decoded if they count, unchanged if they report a failure.
@@ -115,6 +117,10 @@ class Round:
             if reply.has_error():
                 self.counts[cause_of_failure(reply.error.code)] += 1
                 failed.append(reply)
+                continue
+            if reply.metadata.src_node_id in self.unasked:
+                self._let_pass(reply)
+                counted.append(reply)
                 continue
             try:
                 opened.append(self._open(reply))
@@ -135,11 +141,18 @@ class Round:
             counted.append(one.reply)
             self.counts["ok"] += 1
             self.counts["uncompressed"] += not one.payload_bytes
-            self.payload_bytes += one.payload_bytes
-            self.parameters += one.expected.model.size if one.payload_bytes else 0
+            self.payload_bytes += one.payload_bytes or sum(array.nbytes for array in one.arrays.values())
+            self.parameters += one.expected.model.size
         self.counts["missing"] += max(0, unanswered)
         self.expected.clear()
         return [*counted, *failed]
+
+    def _let_pass(self, reply: Message) -> None:
+        arrays = [array for record in reply.content.array_records.values() for array in record.values()]
+        self.counts["ok"] += 1
+        self.counts["uncompressed"] += 1
+        self.payload_bytes += sum(len(array.data) for array in arrays)
+        self.parameters += sum(math.prod(array.shape) for array in arrays)
 
     def _refuse(self, reply: Message, error: KLMSError) -> None:
         self.counts[cause_of(error)] += 1
@@ -171,9 +184,9 @@ def _stock_arrays(content: RecordDict, model: Model) -> tuple[str, dict[str, Num
     try:
         ((name, record),) = content.array_records.items()
         arrays = {key: np.asarray(record[key].numpy()) for key in model.arrays if key in record}
-        if len(record) != len(arrays):
-            raise SideInformationMismatch("there are arrays that the model does not have")
-        model.check(arrays)
+        if len(record) != len(arrays) or not arrays:
+            raise SideInformationMismatch("there are arrays that the model does not have, or none")
+        model.check(arrays, partial=True)
     except Exception as error:  # NumPy's reader of foreign bytes raises errors of every kind
         raise SideInformationMismatch(f"there is neither a payload of klms nor the model's arrays: {error}") from error
     check_finite(arrays)

@@ -70,7 +70,7 @@ class CompressionRequest:
             **{name: getattr(self, name) for name in ("scheme", *_NUMBERS)},
             "sent_unchanged": json.dumps(self.sent_unchanged),
             "coarse": json.dumps(self.coarse),
-            "side": _pack(self.side),
+            **({"side": _pack(self.side)} if self.side else {}),  # some mods of Flower do not take empty bytes
             **{_SETTING + name: value for name, value in self.settings.model_dump(mode="json").items()},
         }
 
@@ -91,7 +91,7 @@ class CompressionRequest:
             **{field: _typed(values, field, int) for field in _NUMBERS},
             sent_unchanged=_names(values, "sent_unchanged"),
             coarse=_names(values, "coarse"),
-            side=_unpack(_typed(values, "side", bytes)),
+            side=_unpack(_typed(values, "side", bytes)) if "side" in values else {},
         )
 
 
@@ -112,14 +112,11 @@ def _names(values: Mapping[str, object], name: str) -> tuple[str, ...]:
 
 def _pack(side: Side) -> bytes:
     buffer = io.BytesIO()
-    if side:
-        np.savez(buffer, allow_pickle=False, **dict(side))
+    np.savez(buffer, allow_pickle=False, **dict(side))
     return buffer.getvalue()
 
 
 def _unpack(data: bytes) -> Side:
-    if not data:
-        return {}
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}

@@ -5,29 +5,32 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping as AdaptiveClipping
-from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping as FixedClipping
 from flwr.serverapp.strategy import Result, Strategy
 
 from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import MAX_RATE
 from klms.compressors.scheme import Settings
-from klms.errors import InvalidArgument
+from klms.errors import InvalidArgument, NothingTrained
 from klms.flower.delivery import Delivery
 from klms.flower.downlink import UNCOMPRESSED, ModelDownlink, Steps
 from klms.flower.frame import ARRAYS, MessageFrame, fingerprint
-from klms.flower.mod import only_arrays
 from klms.flower.model import SMALL, Model
 from klms.flower.policy import AUTO, BEST, CompressionPolicy
 from klms.flower.replies import Expected, Round
 from klms.flower.request import RECORD, CompressionRequest
+from klms.flower.surroundings import check_around, check_within
 
 log = logging.getLogger("flwr")
+_STEPS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+"""What `start` calls of a strategy."""
 
 
 class Compressed(Strategy):
@@ -37,7 +40,8 @@ class Compressed(Strategy):
     the model goes out unchanged. The first model that a client gets has `first` bits per parameter: 1 will do for one
     that was not trained before. `scheme` is for the updates: one of `klms.compressors.schemes`, with its settings by
     name, or `auto`, the one of least error. Arrays of at most one dimension and `small` entries are sent unchanged.
-    With fewer than `min_replies` sound replies the model stays unchanged. `step` multiplies what was decoded: schemes
+    With fewer than `min_replies` sound replies the model stays unchanged, or training stops with an error, as
+    `on_failure` says; it always does if no reply ever counts. `step` multiplies what was decoded: schemes
     that send signs alone need it. With `topk`, clients add what was not sent to their next update.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
@@ -54,6 +58,7 @@ class Compressed(Strategy):
         down: float | None = None,
         first: float = 4.0,
         min_replies: int = 1,
+        on_failure: Literal["continue", "stop"] = "continue",
         step: float | None = None,
         small: int = SMALL,
         seed: int | None = None,
@@ -72,14 +77,16 @@ class Compressed(Strategy):
             raise InvalidArgument("min_replies must be at least 1; rounds_before and small at least 0")
         if not 0 < (1.0 if step is None else step) < math.inf or not 0 <= (seed or 0) < 2**63:
             raise InvalidArgument("step must be above 0 and finite; seed at least 0 and below 2^63")
-        if isinstance(strategy, AdaptiveClipping | FixedClipping):
-            problem = "clips before klms encodes, and a decoded update may be longer than its noise allows for"
-            raise InvalidArgument(f"{type(strategy).__name__} {problem}: use the strategy that clips at the server")
+        check_within(strategy, self.policy.bits)
         if not 0 < first <= MAX_RATE:
             raise InvalidArgument(f"first must be above 0 and at most {MAX_RATE:g} bits per parameter, got {first}")
         self.first = first
         self.strategy = strategy
+        self._inner: dict[str, Callable[..., Any]] = {name: getattr(strategy, name) for name in _STEPS}
+        self._configured = self._counted = 0
         self.min_replies = min_replies
+        self.on_failure = on_failure
+        self._warned = self._passed = False
         self.step = 1.0 if step is None else step
         self.small = small
         self.seed = seed
@@ -99,26 +106,42 @@ class Compressed(Strategy):
         down = "uncompressed" if self.down is None else f"at {self.down.bits:g} bits per parameter"
         log.info("\t├──> klms: updates compressed with '%s'%s, the model sent %s", self.policy.scheme, bits, down)
         log.info("\t│\t└── At least %d sound replies per round", self.min_replies)
-        self.strategy.summary()
+        self._inner["summary"]()
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        self._delivery.timeout = timeout
-        return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+    def start(self, *arguments: Any, **keywords: Any) -> Result:
+        """Run the strategy's own `start`, which a custom strategy may have changed, with compression inside.
+
+        While it runs, what it calls of itself are our methods, which call its own in turn.
+        """
+        with suppress(TypeError, ValueError):  # a start of another signature, without a timeout
+            given = signature(self.strategy.start).bind_partial(*arguments, **keywords).arguments
+            self._delivery.timeout = float(given.get("timeout", self._delivery.timeout))
+        self._configured = self._counted = 0
+        own = vars(self.strategy)
+        before = {name: own[name] for name in _STEPS if name in own}
+        own.update({name: getattr(self, name) for name in _STEPS})
+        try:
+            result: Result = self.strategy.start(*arguments, **keywords)
+        finally:
+            for name in _STEPS:
+                del own[name]
+            own.update(before)
+        if self._configured and not self._counted:
+            raise NothingTrained("no reply counted in any round, so the model is the one that training began with")
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the strategy has and this class has not: its own settings and methods."""
+        if name.startswith("__") or "strategy" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Add a compression request to every message of the strategy."""
         number = self.rounds_before + server_round
+        check_around(self, self.strategy)
         if server_round == 1:
             self._drawn_seed = secrets.randbits(63) if self.seed is None else self.seed
             self._delivery = Delivery(timeout=self._delivery.timeout)
@@ -128,10 +151,14 @@ class Compressed(Strategy):
         if self._coder is not None:  # a round that was not aggregated must leave no trace
             self._coder = replace(self._coder, learner=self._coder.compressor.learner(self._coder.side))
         by_record: dict[int, Expected] = {}  # strategies send one and the same record to all clients
-        messages = list(self.strategy.configure_train(server_round, model, config, grid))
+        messages = list(self._inner["configure_train"](server_round, model, config, grid))
         by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)  # strategies shuffle them
+        self._configured += len(messages)
         for client, message in enumerate(by_node):
-            _, record = only_arrays(message.content)
+            record = self._compressible(message.content)
+            if record is None:
+                self._round.unasked.add(message.metadata.dst_node_id)
+                continue
             if id(record) not in by_record:
                 by_record[id(record)] = self._expect(record, number)
             first = by_record[id(record)]
@@ -151,12 +178,20 @@ class Compressed(Strategy):
         received = self._round.receive(replies, _weight_metric(self.strategy))
         seconds = time.perf_counter() - start
         arrays, metrics, ok = None, None, self._round.counts["ok"]
+        if self._round.counts["uncompressed"] and not self._warned:
+            self._warned = True
+            log.warning(
+                "klms: %d replies came uncompressed: those ClientApps lack the mod", self._round.counts["uncompressed"]
+            )
         if ok >= self.min_replies:
-            arrays, metrics = self.strategy.aggregate_train(server_round, received)
+            self._counted += ok
+            arrays, metrics = self._inner["aggregate_train"](server_round, received)
             if arrays is not None and self._delivery.downlink is not None:
                 arrays = self._delivery.downlink.add_lost(arrays)
             if self._coder is not None and self._round.payload_bytes:
                 self._coder = replace(self._coder, side=self._coder.learner.finish())
+        elif self.on_failure == "stop":
+            raise NothingTrained(f"round {server_round}: {ok} replies count, {self.min_replies} are needed")
         else:
             log.warning("klms: %d replies count, %d are needed: the model stays unchanged", ok, self.min_replies)
         metrics = MetricRecord() if metrics is None else metrics
@@ -173,12 +208,12 @@ class Compressed(Strategy):
     ) -> Iterable[Message]:
         """Send the model only to nodes that do not hold it."""
         model = self._model_of_clients(arrays)
-        messages = list(self.strategy.configure_evaluate(server_round, model, config, grid))
+        messages = list(self._inner["configure_evaluate"](server_round, model, config, grid))
         self._delivery.prepare(messages, model, grid)
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        metrics = self.strategy.aggregate_evaluate(server_round, self._delivery.settle(replies))
+        metrics: MetricRecord | None = self._inner["aggregate_evaluate"](server_round, self._delivery.settle(replies))
         if self._delivery.messages:
             metrics = MetricRecord() if metrics is None else metrics
             metrics.update(self._downlink_metrics())
@@ -190,7 +225,7 @@ class Compressed(Strategy):
 
     def _model_of_clients(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the model that clients train or evaluate: what they can decode of this one."""
-        if self.down is None:
+        if self.down is None or not arrays:
             return arrays
         numpy = {name: array.numpy() for name, array in arrays.items()}
         if self._integers is None:
@@ -203,6 +238,20 @@ class Compressed(Strategy):
                 return arrays
             self._delivery.downlink = downlink
         return self._delivery.downlink.advance(arrays)
+
+    def _compressible(self, content: RecordDict) -> ArrayRecord | None:
+        """Return the arrays of a message; None, with one line in the log, if klms has to let them pass."""
+        records = list(content.array_records.values())
+        if len(records) != 1:
+            reason = f"messages have {len(records)} ArrayRecords, and klms compresses one"
+        elif not any(array.dtype.startswith(("float", "bfloat")) for array in records[0].values()):
+            reason = "there is no floating-point array"
+        else:
+            return records[0]
+        if not self._passed:
+            self._passed = True
+            log.warning("klms: updates pass uncompressed: %s", reason)
+        return None
 
     def _expect(self, record: ArrayRecord, number: int) -> Expected:
         """Return what the first of the clients with these arrays is asked for.
