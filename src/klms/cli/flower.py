@@ -65,4 +65,5 @@ def new(
     config = resolve(method, profile=profile, given=parse_options(context.args))
     template_app.create(folder, config, ServerSettings(), own=own)
     edit = f"edit {folder}/klms_app/task.py, then " if own else ""
-    say(f"{folder}: {edit}run it in simulation with `flwr run {folder}`; see its README")
+    nodes = f"--federation-config 'num-supernodes={config.clients}'"  # Flower's own default is 2
+    say(f"{folder}: {edit}run it in simulation with `flwr run {folder} {nodes}`; see its README")

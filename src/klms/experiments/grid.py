@@ -77,6 +77,8 @@ def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path) -> dict[s
             **{name: round(value, 6) for name, value in summary.metrics.items()},
             "bits_per_parameter": round(summary.bits_per_parameter, 6),
             "uplink_bytes": summary.uplink_bytes,
+            "downlink_bytes": summary.downlink_bytes,
+            "times_smaller_total": summary.times_smaller_total and round(summary.times_smaller_total, 2),
         }
         if experiment.series and cell.seed == 0:
             records = [record.model_dump(mode="json") for record in folder.records()]

@@ -24,6 +24,7 @@ _SPECIAL: dict[str, Show] = {
     "kl-by-layer": tables.layers,
     "coding-share": coding_share.markdown,
     "mean": mean.markdown,
+    "both-ways": tables.both_ways,
     "flower-quickstart": tables.flower,
     "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, toy.markdown),

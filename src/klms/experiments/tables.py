@@ -105,13 +105,29 @@ def layers(results: dict[str, Any]) -> str:
     return table(["layer", *(f"round {n + 1}" for n in shown)], lines)
 
 
+def both_ways(results: dict[str, Any]) -> str:
+    """Return a table of bytes up, down and in total."""
+    ((_, rows),) = results["data"].items()
+    lines = []
+    for name, row in rows.items():
+        accuracy, _ = mean_and_deviation(row, "accuracy")
+        up, down = (mean_and_deviation(row, f"{way}link_bytes")[0] / 1e6 for way in ("up", "down"))
+        factor, _ = mean_and_deviation(row, "times_smaller_total")
+        megabytes = (f"{up:.3f}", f"{down:.3f}", f"{up + down:.3f}")
+        lines.append([name, str(len(row["seeds"])), f"{accuracy:.4f}", *megabytes, f"{factor:,.0f}"])
+    head = ("row", "seeds", "accuracy", "MB up", "MB down", "MB in total", "x smaller than float32 both ways")
+    return table(head, lines)
+
+
 def flower(results: dict[str, Any]) -> str:
     """Return a table of `examples/flower-quickstart/compare.py`: the stock app, and the same app with compression."""
     lines = []
     for name, run in results["runs"].items():
-        bits, wire = run["bits_per_parameter"], f"{run['wire_up']:,}" if run["wire_up"] else ""
-        lines.append([*name.split(", "), f"{run['accuracy'][-1]:.4f}", f"{bits:.3f}", f"{32 / bits:.0f}", wire])
-    head = ("engine", "strategy", "app", "accuracy", "bits per parameter", "x smaller than float32", "wire bytes up")
+        sent = run["uplink_bytes"] + run["downlink_bytes"]
+        wire = [f"{run[f'wire_{way}']:,}" if run["wire_up"] else "" for way in ("up", "down")]
+        factor = f"{run['stock_bytes'] / sent:.1f}"
+        lines.append([*name.split("; "), f"{run['accuracy'][-1]:.4f}", f"{sent / 1e6:.3f}", factor, *wire])
+    head = ("engine", "strategy", "app", "seed", "accuracy", "payload, MB both ways", "x less", "wire up", "wire down")
     return table(head, lines)
 
 

@@ -89,6 +89,17 @@ class CompressionPolicy:
                 full = f"{bits:g} bits per parameter leave no room besides headers and arrays that are sent unchanged"
                 raise InvalidArgument(f"{full}: use at least {least:.3g}")
             compressor, rng = scheme.make(model.layout, settings(), None), np.random.default_rng(0)
-            message = compressor.encode(update, compressor.start(), key=SharedKey(0, 0, 0), rng=rng)
+            side, key = compressor.start(), SharedKey(0, 0, 0)
+            message = compressor.encode(update, side, key=key, rng=rng)
             rate -= max(0.0, 8 * len(message) - room) / d * 1.01
+        error = float(np.sum((compressor.decode(message, side, key=key).vector - update) ** 2) / d)
+        log.info(
+            "klms: %s at %.3g bits for each of %d parameters; expect a squared error of %.2g times an update's own for "
+            "one client, and of %.2g divided by their number for the average of many (less where layers differ)",
+            scheme.name,
+            settings().model_dump()["rate"],
+            d,
+            error,
+            error,
+        )
         return scheme, settings()

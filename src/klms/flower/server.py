@@ -38,6 +38,7 @@ log = logging.getLogger("flwr")
 KL_BY_LAYER = "kl_by_layer"
 _MAX_SECONDS = 1e7
 _MAX_BITS = 1e6
+_TELL_EVERY = 5.0  # seconds between lines about clients that are waited for
 _QUERY_TIMEOUT = 60.0  # seconds: a node knows its client number at once
 
 
@@ -191,6 +192,7 @@ class FlowerClients:
         self.waited_for |= awaited
         deadline = time.monotonic() + self.settings.join_timeout
         asked: set[int] = set()  # a node that does not answer now is asked again in the next round
+        told = time.monotonic()
         while True:
             online = set(self.grid.get_node_ids())
             absent = [client for client in wanted if self.nodes.get(client) not in online]
@@ -200,6 +202,16 @@ class FlowerClients:
             elif all(client in self.nodes for client in awaited) or time.monotonic() > deadline:
                 return online
             else:
+                if time.monotonic() - told > _TELL_EVERY:
+                    told = time.monotonic()
+                    log.info(
+                        "klms: waiting for %d of %d clients, %.0f s more; a simulation needs --federation-config "
+                        "'num-supernodes=%d'",
+                        len([client for client in awaited if client not in self.nodes]),
+                        len(wanted),
+                        deadline - told,
+                        len(wanted),
+                    )
                 time.sleep(0.5)
 
     def _identify(self, nodes: list[int], online: set[int]) -> None:
