@@ -51,16 +51,17 @@ def run(
 ) -> Iterator[Row]:
     """Yield one row per scheme and number of messages."""
     for name in schemes:
-        method = _method(name, d)
+        method = method_for(name, d)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "messages"
             sizes = _write_messages(method, max(messages), file)
             _aggregate(method, method.init(), file, sizes[:2])  # compiles
             for count in messages:
-                yield _measure(name, _method(name, d), file, sizes[:count])
+                yield _measure(name, method_for(name, d), file, sizes[:count])
 
 
-def _method(scheme: str, d: int) -> Method:
+def method_for(scheme: str, d: int) -> Method:
+    """Return the method that sends `d` parameters through a scheme, without a network to train."""
     layout = Layout(("weights",), ((d,),))
     compressor = SCHEMES[scheme].create(layout, {})
     network = SimpleNamespace(initial=lambda seed: np.zeros(d, dtype=np.float32))

@@ -146,6 +146,32 @@ def bench_server(
     show_table(columns, cells, title=title, right=columns[1:])
 
 
+@app.command()
+def downlink(
+    d: Annotated[int, typer.Option(help="Number of parameters.", min=1000)] = 1_000_000,
+    clients: Annotated[int, typer.Option(help="Clients per round.", min=1)] = 10,
+    rate: Annotated[float, typer.Option(help="Bits per parameter of coded differences.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what the downlink adds to a round: time at the server and at a client, and bits that a client receives.
+
+    Example: `klms bench downlink --d 100000 --clients 20`
+    """
+    from klms.benchmarks import downlink as bench
+
+    measured = bench.run(d=d, clients=clients, rate=rate)
+    rows = _collect(measured, lambda row: f"round {row.round} of {row.scheme}, {row.downlink}")
+    if as_json:
+        typer.echo(json.dumps(bench.as_json(rows), indent=2))
+        return
+    cells = []
+    for row in rows:
+        numbers = (row.server_seconds, row.client_seconds, row.bits_per_parameter)
+        cells.append((row.scheme, row.downlink, str(row.round), *(f"{number:.3f}" for number in numbers)))
+    columns = ("uplink", "downlink", "round", "s at the server", "s at a client", "bits/parameter down")
+    show_table(columns, cells, title=f"Downlink: {d:,} parameters, {clients} clients", right=columns[2:])
+
+
 def _check_names(what: str, given: list[str] | None, known: Iterable[str]) -> None:
     from klms.runs.settings import check_name
 
