@@ -237,6 +237,18 @@ def test_the_same_seed_gives_the_same_bytes():
     assert len(sent() & sent()) >= 1  # FedAvg adds clients up in any order, so that only the first is sure to agree
 
 
+def test_rates_may_follow_the_round():
+    strategy = Compressed(
+        FedAvg(), up=lambda number: 2 if number < 3 else 0.5, down=lambda number: 3 - number / 2, seed=1
+    )
+    result = run(strategy, InProcessGrid(client(compress()), 3), rounds=4)
+    up = [record["klms-bits-per-parameter"] for record in result.train_metrics_clientapp.values()]
+    assert [round(2 * bits) / 2 for bits in up] == [2, 2, 0.5, 0.5]
+    down = [8 * record["klms-downlink-bytes"] / 3 / D for record in result.evaluate_metrics_clientapp.values()]
+    assert down == sorted(down, reverse=True)
+    assert down[0] > down[-1] + 0.9
+
+
 @pytest.mark.parametrize("settings", [{"bits_per_parameter": 1, "up": 1}, {"first": 0}, {"down": -1}, {"first": 99}])
 def test_wrong_settings_are_explained(settings):
     with pytest.raises(InvalidArgument):

@@ -29,6 +29,8 @@ from klms.flower.request import RECORD, CompressionRequest
 from klms.flower.surroundings import check_around, check_within
 
 log = logging.getLogger("flwr")
+Rate = float | Callable[[int], float]
+"""Bits per parameter, always the same or by round."""
 _STEPS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 """What `start` calls of a strategy."""
 
@@ -37,12 +39,13 @@ class Compressed(Strategy):
     """Any strategy, with clients that send compressed updates. Clients without the mod take part uncompressed.
 
     `bits_per_parameter` counts whole payloads, in both directions; `up` and `down` set them apart, and with `down=32`
-    the model goes out unchanged. The first model that a client gets has `first` bits per parameter: 1 will do for one
-    that was not trained before. `scheme` is for the updates: one of `klms.compressors.schemes`, with its settings by
-    name, or `auto`, the one of least error. Arrays of at most one dimension and `small` entries are sent unchanged.
-    With fewer than `min_replies` sound replies the model stays unchanged, or training stops with an error, as
-    `on_failure` says; it always does if no reply ever counts. `step` multiplies what was decoded: schemes
-    that send signs alone need it. With `topk`, clients add what was not sent to their next update.
+    the model goes out unchanged. Each may be a function of the round: `lambda round: 1 if round < 10 else 0.1`. The
+    first model that a client gets has `first` bits per parameter: 1 will do for one that was not trained before.
+    `scheme` is for the updates: one of `klms.compressors.schemes`, with its settings by name, or `auto`, the one of
+    least error. Arrays of at most one dimension and `small` entries are sent unchanged. With fewer than `min_replies`
+    sound replies the model stays unchanged, or training stops with an error, as `on_failure` says; it always does if no
+    reply ever counts. `step` multiplies what was decoded: schemes that send signs alone need it. With `topk`, clients
+    add what was not sent to their next update.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
     server that resumes from a model must pass the number of `rounds_before`, since Flower always counts from 1.
@@ -53,9 +56,9 @@ class Compressed(Strategy):
         strategy: Strategy,
         *,
         scheme: str = AUTO,
-        bits_per_parameter: float | None = None,
-        up: float | None = None,
-        down: float | None = None,
+        bits_per_parameter: Rate | None = None,
+        up: Rate | None = None,
+        down: Rate | None = None,
         first: float = 4.0,
         min_replies: int = 1,
         on_failure: Literal["continue", "stop"] = "continue",
@@ -67,10 +70,10 @@ class Compressed(Strategy):
     ) -> None:
         if bits_per_parameter is not None and up is not None:
             raise InvalidArgument("bits_per_parameter is for both directions: use up= and down= to set them apart")
-        self.policy = CompressionPolicy.of(scheme, bits_per_parameter if up is None else up, settings)
-        if down is None:  # a scheme whose rate cannot be set says nothing of the downlink
-            down = UNCOMPRESSED if self.policy.bits is None else bits_per_parameter or self.policy.bits
-        self.down = None if down >= UNCOMPRESSED else CompressionPolicy.of(BEST, down, {})
+        self._rates = bits_per_parameter if up is None else up, bits_per_parameter if down is None else down
+        self._named = scheme, settings
+        self._policies: dict[object, CompressionPolicy] = {}
+        self.policy, self.down = self._policies_in(rounds_before + 1)
         if step is None and self.policy.directions_only:
             raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
         if min_replies < 1 or rounds_before < 0 or small < 0:
@@ -100,6 +103,19 @@ class Compressed(Strategy):
         """Bytes of all payloads that counted, since the start."""
         self.downlink_bytes = 0
         """Bytes of all models that went out, in whatever form, since the start."""
+
+    def _policies_in(self, number: int) -> tuple[CompressionPolicy, CompressionPolicy | None]:
+        """Return how updates are compressed in a round, and how the model is; None if that is not."""
+        scheme, settings = self._named
+        up, down = (rate(number) if callable(rate) else rate for rate in self._rates)
+        if ("up", up) not in self._policies:
+            self._policies["up", up] = CompressionPolicy.of(scheme, up, settings)
+        policy = self._policies["up", up]
+        if down is None:  # a scheme whose rate cannot be set says nothing of the downlink
+            down = UNCOMPRESSED if policy.bits is None else policy.bits
+        if down < UNCOMPRESSED and ("down", down) not in self._policies:
+            self._policies["down", down] = CompressionPolicy.of(BEST, down, {})
+        return policy, self._policies.get(("down", down))
 
     def summary(self) -> None:
         bits = "" if self.policy.bits is None else f" at {self.policy.bits:g} bits per parameter"
@@ -146,6 +162,7 @@ class Compressed(Strategy):
             self._drawn_seed = secrets.randbits(63) if self.seed is None else self.seed
             self._delivery = Delivery(timeout=self._delivery.timeout)
             self.uplink_bytes = self.downlink_bytes = 0
+        self.policy, self.down = self._policies_in(number)
         model = self._model_of_clients(arrays)
         self._round = Round(self.step)
         if self._coder is not None:  # a round that was not aggregated must leave no trace
@@ -237,6 +254,7 @@ class Compressed(Strategy):
             if not downlink.codes(numpy):
                 return arrays
             self._delivery.downlink = downlink
+        self._delivery.downlink.policy = self.down
         return self._delivery.downlink.advance(arrays)
 
     def _compressible(self, content: RecordDict) -> ArrayRecord | None:
