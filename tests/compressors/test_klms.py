@@ -373,3 +373,24 @@ def test_normal_vectors_have_no_outliers():
     bounds = np.array([0, 65536])
     for bits in (0.1, 1.0, 3.0):
         assert outliers.take(rest.copy(), bounds, np.diff(bounds), 65536 * bits, KEY, np.random.default_rng(0)) == b""
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.1, 0.5, 2.0])
+@pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "layers"])
+def test_with_the_least_error_every_message_contracts(rate, kind):
+    rng = np.random.default_rng(3)
+    update = {
+        "normal": rng.standard_normal(30_000),
+        "heavy": rng.standard_t(3, 30_000),
+        "sparse": rng.standard_normal(30_000) * (rng.random(30_000) < 0.05),
+        "layers": rng.standard_normal(30_000) * np.repeat([1.0, 0.01, 0.1], 10_000),
+    }[kind].astype(np.float32)
+    layout = Layout(("a", "b", "c"), ((10_000,),) * 3)
+    errors = []
+    for contracting in (False, True):
+        scheme = KLMS(layout, rate, contracting=contracting)
+        message = scheme.encode(update, {}, key=KEY, rng=np.random.default_rng(1))
+        assert 8 * len(message) <= rate * update.size * 1.1 + 8 * 64
+        decoded = scheme.decode(message, {}, key=KEY).vector
+        errors.append(float(np.sum((decoded - update) ** 2) / np.sum(update**2)))
+    assert errors[1] < min(1.0, errors[0] * 1.05)

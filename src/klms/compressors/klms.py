@@ -111,7 +111,7 @@ class KLMS(Compressor):
         parts = _parts(pieces, coarse, fine, factors)
         encoded = each(lambda span: encode_run(parts[span], rest, memories), spans, self.threads)
         coded = [run for run, _ in encoded]
-        products, energies = np.array([pair for _, own in encoded for pair in own]).T
+        products, energies = np.array([pair for _, own in encoded for pair in own]).reshape(-1, 2).T
         over, under = (products, energies) if self.contracting else (squares, products)
         scales = _scale_numbers(np.divide(over, under, out=np.zeros(sizes.size), where=products > 0), rng)
         table = np.rec.fromarrays([coarse, scales], dtype=_PIECE)
