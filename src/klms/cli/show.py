@@ -1,5 +1,7 @@
-"""How the commands print."""
+"""How the commands print, and how they end."""
 
+import signal
+import threading
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -9,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from klms.errors import MissingExtra
+
 
 def fail(problem: object) -> typer.Exit:
     """Print an error on standard error, and return the exception that the caller must raise to end the command."""
@@ -16,13 +20,35 @@ def fail(problem: object) -> typer.Exit:
     return typer.Exit(1)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: it ends a command as Ctrl-C does, with another exit code."""
+
+
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Explain Ctrl-C in a command that resumes when it is called again."""
+def stoppable(advice: str = "") -> Iterator[None]:
+    """End the command with one line and the customary exit code after Ctrl-C (130) or SIGTERM (143)."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise fail("stopped; the same command resumes from here") from None
+    except KeyboardInterrupt as stop:
+        fail("; ".join(filter(None, ("stopped", advice))))
+        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that processes, locks and semaphores are cleared away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def say(text: str) -> None:
@@ -33,7 +59,7 @@ def say(text: str) -> None:
 def need(package: str, extra: str) -> None:
     """End the command with the way to install a package if that is missing; the package is not imported."""
     if find_spec(package) is None:
-        raise fail(f"this command needs {package}: pip install 'klms[{extra}]'")
+        raise MissingExtra.told(f"this command needs {package}", extra)
 
 
 def show_table(

@@ -1,19 +1,15 @@
 """The local engine: rounds in this process, clients in parallel processes if wanted. The bytes are the same."""
 
-import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
 from typing import Any
 
 from klms.engine.downlink import Opened
 from klms.engine.federation import Federation
 from klms.engine.rounds import Memory, RoundResult, rounds
+from klms.engine.workers import pool_of
 from klms.errors import KLMSError
 from klms.methods.base import Upload
 from klms.methods.state import State
@@ -64,35 +60,22 @@ def clients_in(federation: Federation, workers: int) -> Iterator[LocalClients]:
             lambda state, wanted: (update(federation, State.from_bytes(state), *client) for client in wanted)
         )
         return
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker, initargs=(federation.recipe, workers))
-    try:
+    with pool_of(workers, _start_worker, federation.recipe, workers) as pool:
         yield LocalClients(lambda state, wanted: pool.map(_update, [state] * len(wanted), wanted))
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def update(federation: Federation, state: State, client: int, memory: Memory = None) -> Upload:
     """Do one client's part of a round, from the state that it holds and what it remembers."""
     if memory is not None:
         state = replace(state, memories={client: memory})
-    rng = federation.method.private_rng(state.round + 1, client)
+    rng = federation.private_rng(state.round + 1, client)
     return federation.method.client_update(state, client, federation.examples(client), rng)
 
 
 _worker: dict[str, Any] = {}  # a worker process serves one run: its federation
 
 
-def end_with_parent() -> None:
-    """Leave Ctrl-C to the parent, and end when that is killed; otherwise this worker would disturb the next start."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
-
-
 def _start_worker(recipe: Callable[..., Federation], workers: int) -> None:
-    end_with_parent()
     _worker["federation"] = recipe(threads=max(1, (os.cpu_count() or 1) // workers))
 
 

@@ -1,14 +1,13 @@
 """Run the grid of an experiment: several runs at a time; complete runs are skipped and interrupted ones are resumed."""
 
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from klms.engine import local
+from klms.engine.workers import pool_of
 from klms.errors import KLMSError, RunFolderError
 from klms.experiments.catalogue import Cell, Experiment
 from klms.methods.table import RunConfig
@@ -46,19 +45,12 @@ def run_cells(cells: Sequence[Cell], runs: Path, *, workers: int, report: Callab
             _run_cell(cell, runs, threads)
             report(cell)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=local.end_with_parent)
-    try:
+    # Runs can be resumed, so that those which are under way when another one fails may be stopped at any moment.
+    with pool_of(workers) as pool:
         futures = {pool.submit(_run_cell, cell, runs, threads): cell for cell in left}
         for future in as_completed(futures):
             future.result()
             report(futures[future])
-    except BaseException:
-        # Waiting for the other runs could take an hour. They can be resumed, so they may be stopped at any moment.
-        for process in list((getattr(pool, "_processes", None) or {}).values()):
-            process.terminate()
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
 
 
 def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path) -> dict[str, Any]:
