@@ -235,3 +235,39 @@ def test_damaged_messages_raise_typed_errors():
         except KLMSError:
             continue
         assert set(decoded) == {"a", "n"}
+
+
+# --- progress
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_progress_is_told_of_every_step_and_changes_no_byte(threads):
+    update, told = np.random.default_rng(0).standard_normal(600_000, dtype=np.float32), []
+
+    def compressed(**given) -> bytes:
+        return klms.compress(update, 0.1, key=KEY, threads=threads, rng=np.random.default_rng(1), **given)
+
+    message = compressed(progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert message == compressed()
+    decoded = klms.decompress(message, key=KEY, threads=threads, progress=lambda *step: told.append(step))
+    assert told[3:] == told[:3]
+    np.testing.assert_array_equal(decoded, klms.decompress(message, key=KEY))
+
+
+def test_work_can_be_given_up_from_its_progress():
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        klms.compress(np.ones(10_000, dtype=np.float32), 0.1, key=KEY, progress=stop)
+
+
+def test_a_bar_is_drawn_on_terminals_only(capsys, monkeypatch):
+    update = np.ones(10_000, dtype=np.float32)
+    message = klms.compress(update, 0.1, key=KEY, progress=True)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    klms.decompress(message, key=KEY, progress=True)
+    assert "decompressing" in capsys.readouterr().err

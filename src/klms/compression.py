@@ -21,6 +21,8 @@ from klms.compressors.klms import KLMS, Effort
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
+from klms.numerics.parallel import Progress
+from klms.progress import reporting
 
 Array = npt.NDArray[Any]
 MAGIC = b"KU"
@@ -46,6 +48,7 @@ def compress(
     effort: Effort = "balanced",
     threads: int | None = None,
     rng: np.random.Generator | None = None,
+    progress: Progress | bool = False,
 ) -> bytes:
     """Return an update as bytes: an array or a mapping of arrays (NumPy or torch), such as a difference of state dicts.
 
@@ -53,7 +56,8 @@ def compress(
     counts the whole message, up to half of it for names and shapes (many tiny arrays may take more). Arrays of integers
     and truth values are sent unchanged, on top; those of bfloat16 come back as float32, those of float16 within its
     range. No two messages may share a `key`. Rounding takes its randomness from `rng`, by default from the operating
-    system.
+    system. `progress` is a function that is called with the steps done and their number; True draws a bar on a
+    terminal.
 
     >>> update = {"weight": np.ones((40, 50), dtype=np.float32), "steps": np.array(7)}
     >>> message = compress(update, 2.0, key=SharedKey(seed=1, round=1, client=0))
@@ -79,17 +83,25 @@ def compress(
     if not MIN_RATE <= bits_per_parameter <= MAX_RATE:
         raise InvalidArgument(f"bits_per_parameter must be from {MIN_RATE:g} to {MAX_RATE:g}, got {bits_per_parameter}")
     overhead = min(8 * (_HEAD.size + len(description)) / layout.d, bits_per_parameter / 2)
-    scheme = KLMS(layout, max(bits_per_parameter - overhead, MIN_RATE), effort, threads)
+    rate = max(bits_per_parameter - overhead, MIN_RATE)
     vector = np.concatenate([array.astype(np.float32, copy=False).ravel() for array in dense.values()])
-    return head + scheme.encode(vector, {}, key=key, rng=rng or np.random.default_rng())
+    with reporting(progress, "compressing") as report:
+        scheme = KLMS(layout, rate, effort, threads, progress=report)
+        return head + scheme.encode(vector, {}, key=key, rng=rng or np.random.default_rng())
 
 
 def decompress(
-    message: bytes, *, key: SharedKey, max_parameters: int = MAX_PARAMETERS, threads: int | None = None
+    message: bytes,
+    *,
+    key: SharedKey,
+    max_parameters: int = MAX_PARAMETERS,
+    threads: int | None = None,
+    progress: Progress | bool = False,
 ) -> Array | dict[str, Array]:
     """Return what `compress` was given, up to its noise, as NumPy arrays; raise a `KLMSError` on any other bytes.
 
-    A message for more than `max_parameters` entries is refused before anything is allocated.
+    A message for more than `max_parameters` entries is refused before anything is allocated. `progress` is as in
+    `compress`.
     """
     described, place = _describe(message, key)
     total = sum(math.prod(one.shape) for one in described.arrays)
@@ -113,7 +125,9 @@ def decompress(
     layout = Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
     vector = np.zeros(0, dtype=np.float32)
     if layout.d:
-        vector = np.asarray(KLMS(layout, threads=threads).decode(message[place:], {}, key=key).vector, dtype=np.float32)
+        with reporting(progress, "decompressing") as report:
+            decoded = KLMS(layout, threads=threads, agreed=False, progress=report).decode(message[place:], {}, key=key)
+        vector = np.asarray(decoded.vector, dtype=np.float32)
     elif place != len(message):
         raise CorruptMessage("there is more in the message than its arrays")
     for one, (_, array) in zip(dense, layout.split(vector), strict=True):

@@ -1,7 +1,7 @@
 """The baselines against their own papers: errors, bias and bits."""
 
 import math
-import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,15 +14,19 @@ from klms.compressors.eden import Eden, normal_levels
 from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 from klms.compressors.qsgd import QSGD
+from klms.compressors.quic_fl import Codebooks, QuicFL
+from klms.compressors.quic_fl import _round as round_
 from klms.compressors.rotation import Rotation
 from klms.compressors.terngrad import TernGrad
 from klms.compressors.topk import TopK
 from klms.errors import InvalidArgument, TrainingDiverged
 from klms.numerics.walsh_hadamard import walsh_hadamard
+from tests.support.messages import resealed, sealed
 
 LAYOUT = Layout(("a", "b"), ((30, 30), (124,)))
 D = LAYOUT.d
-KEY = SharedKey(1, 2, 3)
+
+KEY = SharedKey(5, 1, 0)
 
 
 def normal(n: int, seed: int = 0) -> np.ndarray:
@@ -34,7 +38,7 @@ def flat(d: int) -> Layout:
 
 
 def through(scheme, x: np.ndarray, number: int = 0) -> tuple[bytes, np.ndarray]:
-    key = SharedKey(5, 1, number)
+    key = replace(KEY, client=number)
     message = scheme.encode(x, {}, key=key, rng=np.random.default_rng([9, number]))
     return message, scheme.decode(message, {}, key=key).vector
 
@@ -104,6 +108,10 @@ def test_levels_are_lloyd_max(bits):
         (Eden(1 << 20, 4), 0.0096, 0.05),
         (Eden(1 << 20, 0.1), math.pi / 2 / 0.1 - 1, 0.02),
         (Eden(1 << 20, 1.5), 2 / (1 / 1.571 + 1 / 1.133) - 1, 0.02),
+        (QuicFL(1 << 20, 1), 1.487, 0.02),
+        (QuicFL(1 << 20, 2), 0.216, 0.02),
+        (QuicFL(1 << 20, 3), 0.0434, 0.02),
+        (QuicFL(1 << 20, 4), 0.0101, 0.02),
     ],
     ids=str,
 )
@@ -111,7 +119,9 @@ def test_errors_are_those_of_the_papers(scheme, error, within):
     x = normal(1 << 20)
     message, y = through(scheme, x)
     assert float(np.sum((y - x) ** 2) / np.sum(x**2)) == pytest.approx(error, rel=within)
-    assert 8 * len(message) / x.size <= getattr(scheme, "rate", 1.0) * 1.001 + 8 * 20 / x.size
+    exact = 48 / 512 if isinstance(scheme, QuicFL) else 0.0  # 1 in 512: a float32 and some 13 bits of position
+    rate = getattr(scheme, "rate", getattr(scheme, "bits", 1.0)) + exact
+    assert 8 * len(message) / x.size <= rate * 1.001 + 8 * 20 / x.size
 
 
 def test_the_biased_scale_of_drive_has_the_least_error():
@@ -140,6 +150,8 @@ def test_one_bit_schemes_cost_one_bit_whatever_the_length(kind, d):
         Eden(D, 0.4),
         Eden(D, 1),
         Eden(D, 2.5),
+        QuicFL(D, 1),
+        QuicFL(D, 3),
         KLMS(LAYOUT, 0.4),
         KLMS(LAYOUT, 1.5),
         KLMS(LAYOUT, 4.0),
@@ -164,7 +176,7 @@ def test_unbiased_schemes_are_unbiased(scheme):
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 16, 1030, 1040])
-@pytest.mark.parametrize("kind", [Drive, Eden, lambda d: Eden(d, 0.4), lambda d: KLMS(flat(d), 0.8)])
+@pytest.mark.parametrize("kind", [Drive, Eden, QuicFL, lambda d: Eden(d, 0.4), lambda d: KLMS(flat(d), 0.8)])
 def test_short_vectors_and_tails_are_unbiased_too(kind, d):
     """The last entries of a model are often few, and share their piece with padding.
 
@@ -188,6 +200,24 @@ def test_the_error_of_a_tail_is_that_of_the_rest(scheme, usual):
     assert np.max(errors) < 20 * usual
 
 
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
+def test_quic_fl_is_unbiased_for_every_coordinate_whatever_the_rotation(bits):
+    """Not only over rotations: the mean over codebooks and private draws is the coordinate itself."""
+    books = Codebooks.of(bits)
+    z = np.linspace(-3.2, 3.2, 12_800, dtype=np.float32)
+    bounds, factors, drawn = np.array([0, z.size]), np.ones(1), np.random.default_rng(0)
+    draws, total = 64 * books.number, np.zeros(z.size)
+    for n in range(draws):
+        indices = np.empty(z.size, dtype=np.uint16)
+        chosen = np.full(z.size, n % books.number, dtype=np.uint16)
+        round_(0, 1, bounds, z, factors, books, chosen, drawn.random(z.size, dtype=np.float32), indices)
+        exact = indices == 0xFFFF
+        assert np.array_equal(exact, np.abs(z) > books.largest)
+        total += np.where(exact, z, books.levels[np.where(exact, 0, indices) * books.number + chosen])
+    # At any z, only one codebook rounds at random, by a gap of less than 28, so the mean moves by little.
+    assert np.abs((total / draws - z).reshape(-1, 128).mean(axis=1)).max() < 0.02
+
+
 def test_terngrad_sends_layers_of_one_entry_and_constant_ones():
     layout = Layout(("one", "constant"), ((1,), (50,)))
     x = np.full(51, 0.7, dtype=np.float32)
@@ -195,7 +225,7 @@ def test_terngrad_sends_layers_of_one_entry_and_constant_ones():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e20])
-@pytest.mark.parametrize("scheme", [Drive(D), Eden(D, 2), KLMS(LAYOUT), TernGrad(LAYOUT), TopK(LAYOUT, 0.1)])
+@pytest.mark.parametrize("scheme", [Drive(D), Eden(D, 2), QuicFL(D), KLMS(LAYOUT), TernGrad(LAYOUT), TopK(LAYOUT, 0.1)])
 def test_updates_that_cannot_be_sent_are_refused(scheme, bad):
     x = normal(D)
     x[7] = bad
@@ -209,7 +239,7 @@ def test_updates_that_cannot_be_sent_are_refused(scheme, bad):
 def test_surplus_bytes_are_refused(scheme):
     message = bytearray(through(scheme, normal(D))[0])[:-4] + bytes(400)
     with pytest.raises(CorruptMessage, match="more"):
-        scheme.decode(bytes(message) + zlib.crc32(message).to_bytes(4, "little"), {}, key=KEY)
+        scheme.decode(sealed(bytes(message), KEY), {}, key=KEY)
 
 
 def test_terngrad_is_unbiased_for_what_its_clipping_leaves():
@@ -258,6 +288,11 @@ def test_the_budget_is_part_of_the_agreement():
     message, _ = through(Eden(D, 2), normal(D))
     with pytest.raises(SideInformationMismatch, match="bits per parameter"):
         Eden(D, 3).decode(message, {}, key=KEY)
+    message, _ = through(QuicFL(D, 2), normal(D))
+    with pytest.raises(SideInformationMismatch, match="bits per coordinate"):
+        QuicFL(D, 3).decode(message, {}, key=KEY)
+    with pytest.raises(InvalidArgument, match="bits"):
+        QuicFL(D, 5)
     with pytest.raises(InvalidArgument, match="rate"):
         Eden(D, 9)
 
@@ -265,9 +300,8 @@ def test_the_budget_is_part_of_the_agreement():
 def test_a_scale_that_would_overflow_is_refused():
     message = bytearray(through(Drive(D), normal(D))[0])
     message[8:12] = np.float32(3e38).tobytes()
-    message[-4:] = zlib.crc32(message[:-4]).to_bytes(4, "little")
     with pytest.raises(CorruptMessage, match="scale"):
-        Drive(D).decode(bytes(message), {}, key=KEY)
+        Drive(D).decode(resealed(bytes(message), KEY), {}, key=KEY)
 
 
 @pytest.mark.soak

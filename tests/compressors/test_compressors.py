@@ -254,7 +254,9 @@ def test_hostile_messages_get_typed_errors(name, mutants):
         nonlocal refused
         for _ in range(mutants):
             try:
-                out = scheme.decode(mutate(good, others[int(rng.integers(len(others)))], rng), side, key=KEY).vector
+                out = scheme.decode(
+                    mutate(good, others[int(rng.integers(len(others)))], rng, KEY), side, key=KEY
+                ).vector
             except KLMSError:
                 refused += 1
             else:

@@ -1,6 +1,7 @@
 """The dense scheme: errors beside EDEN's and the limit, rates, outliers, trellises, and bytes from strangers."""
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from klms.compressors.eden import Eden
 from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import FINE, LEVELS, allocate, sign_rates
-from klms.compressors.pieces import Pieces
+from klms.compressors.pieces import Pieces, Ranges
 from klms.errors import InvalidArgument
 from klms.numerics.quantiles import normal_quantiles
+from tests.support.messages import resealed, sealed
 from tests.support.mutation import mutate
 
-KEY = SharedKey(1, 2, 3)
+KEY = SharedKey(5, 1, 0)
 
 
 def flat(d: int) -> Layout:
@@ -32,7 +34,7 @@ def normal(d: int, seed: int = 0) -> np.ndarray:
 
 
 def through(scheme, x, number=0):
-    key = SharedKey(5, 1, number)
+    key = replace(KEY, client=number)
     message = scheme.encode(x, {}, key=key, rng=np.random.default_rng([9, number]))
     return message, scheme.decode(message, {}, key=key).vector
 
@@ -164,14 +166,23 @@ def test_damaged_messages_raise_typed_errors(rate):
     (message, _), (other, _) = through(scheme, x), through(scheme, x, 1)
     rng = np.random.default_rng(1)
     for _ in range(400):
-        body = bytearray(mutate(message, other, rng))[:-4]
-        damaged = bytes(body) + zlib.crc32(body).to_bytes(4, "little")  # past the checksum
+        damaged = resealed(mutate(message, other, rng), KEY)  # past the checksum
         try:
-            decoded = scheme.decode(damaged, {}, key=SharedKey(5, 1, 0)).vector
+            decoded = scheme.decode(damaged, {}, key=KEY).vector
         except KLMSError:
             continue
         assert decoded.shape == x.shape
         assert np.isfinite(decoded).all()
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 1.0])
+def test_a_message_at_several_times_the_rate_is_refused(rate):
+    """So that it cannot hold many outliers, each of which takes time."""
+    scheme = KLMS(flat(400_000), rate)
+    message, _ = through(KLMS(flat(400_000), 6 * rate), normal(400_000))
+    with pytest.raises(CorruptMessage, match="too many"):
+        scheme.decode(message, {}, key=KEY)
+    assert replace(scheme, agreed=False).decode(message, {}, key=KEY).vector.size == 400_000
 
 
 @pytest.mark.parametrize("cut", [0, 3, 4, 10, 40, 200, -5])
@@ -180,14 +191,14 @@ def test_cut_messages_are_refused(cut):
     message, _ = through(scheme, normal(6000) ** 3)
     body = message[:8] + message[8:-4][:cut]
     with pytest.raises(CorruptMessage):
-        scheme.decode(body + zlib.crc32(body).to_bytes(4, "little"), {}, key=KEY)
+        scheme.decode(sealed(body, KEY), {}, key=KEY)
 
 
 def test_surplus_words_are_refused():
     scheme = KLMS(flat(6000), 2.0)
     body = through(scheme, normal(6000))[0][:-4] + bytes(2)
     with pytest.raises(CorruptMessage, match="more in the message"):
-        scheme.decode(body + zlib.crc32(body).to_bytes(4, "little"), {}, key=KEY)
+        scheme.decode(sealed(body, KEY), {}, key=KEY)
 
 
 # --- the parts
@@ -204,7 +215,7 @@ def test_pieces_cover_every_entry_once(sizes, smallest, more):
     np.testing.assert_array_equal(pieces.scatter(gathered), x)
     lengths = np.diff(pieces.bounds)
     assert all(length & (length - 1) == 0 and length >= 256 for length in lengths.tolist())
-    assert set(pieces.group_bounds.tolist()) <= set(pieces.bounds.tolist())
+    assert set(pieces.ranges.bounds.tolist()) <= set(pieces.bounds.tolist())
     assert gathered.size < 2 * layout.d + 256 * (len(sizes) + 1)
     pieces.rotate(gathered, KEY)
     pieces.rotate(gathered, KEY, backward=True)
@@ -356,11 +367,11 @@ def test_outliers_arrive_at_their_places_without_bias():
     x = rng.standard_normal(4096).astype(np.float32) * 0.01
     places = rng.choice(4096, 40, replace=False)
     x[places] += rng.choice([-1, 1], 40) * rng.uniform(1, 5, 40)
-    bounds, total = np.array([0, 1024, 4096]), np.zeros(4096)
+    ranges, total = Ranges(np.array([0, 1024, 4096]), np.array([1024, 3072])), np.zeros(4096)
     for n in range(300):
-        rest, key = x.copy(), SharedKey(1, 1, n)
-        section = outliers.take(rest, bounds, np.diff(bounds), 4096.0, key, np.random.default_rng(n))
-        found, values, end = outliers.read(section + b"more", bounds, key)
+        rest, key, own = x.copy(), SharedKey(1, 1, n), np.random.default_rng(n)
+        section = outliers.take(rest, ranges, outliers.plan(rest, ranges, 4096.0, own), key, own)
+        found, values, end = outliers.read(section + b"more", ranges.bounds, key)
         assert end == len(section)
         assert np.abs(rest).max() < 1
         total[found] += values
@@ -370,9 +381,10 @@ def test_outliers_arrive_at_their_places_without_bias():
 
 def test_normal_vectors_have_no_outliers():
     rest = normal_quantiles()[np.random.default_rng(0).permutation(65536)]
-    bounds = np.array([0, 65536])
+    ranges = Ranges(np.array([0, 65536]), np.array([65536]))
     for bits in (0.1, 1.0, 3.0):
-        assert outliers.take(rest.copy(), bounds, np.diff(bounds), 65536 * bits, KEY, np.random.default_rng(0)) == b""
+        plan = outliers.plan(rest, ranges, 65536 * bits, np.random.default_rng(0))
+        assert outliers.take(rest.copy(), ranges, plan, KEY, np.random.default_rng(0)) == b""
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.5, 2.0])

@@ -1,20 +1,27 @@
 """What every scheme says of itself, and that it is so."""
 
+import ast
 import json
 import os
 import struct
 import subprocess
 import sys
-import zlib
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 
-from klms import UnsupportedMessage, inspect
+import klms
+from klms import CorruptMessage, SideInformationMismatch, UnsupportedMessage, inspect
 from klms.compressors.envelope import MAGIC, RETIRED
+from klms.compressors.layout import Layout
+from klms.compressors.mask import Mask
+from klms.compressors.qsgd import QSGD
 from klms.compressors.schemes import SCHEMES, UPDATE_SCHEMES
+from klms.compressors.topk import TopK
 from klms.errors import InvalidArgument, KLMSError
 from klms.numerics.philox import (
     DITHER_STREAM,
@@ -26,7 +33,8 @@ from klms.numerics.philox import (
     buffer_size,
     words,
 )
-from tests.support.round_trips import KEY, LAYOUT, material, round_trip, small
+from tests.support.messages import sealed
+from tests.support.round_trips import KEY, LAYOUT, all_round_trips, hexadecimal, material, round_trip, small
 
 
 def test_names_are_unique_and_keys_of_the_list():
@@ -126,14 +134,62 @@ def test_threads_change_no_byte(name):
 @pytest.mark.parametrize("number", RETIRED)
 def test_messages_of_retired_schemes_are_refused(number):
     assert set(RETIRED) == {6, 7, 9}
-    body = struct.pack("<2sBBI", b"KB", 1, number, LAYOUT.d) + bytes(100)
-    message = body + zlib.crc32(body).to_bytes(4, "little")
+    message = sealed(struct.pack("<2sBBI", b"KB", 2, number, LAYOUT.d) + bytes(100), KEY)
     for name, scheme in SCHEMES.items():
         compressor = small(name)
         with pytest.raises(UnsupportedMessage if scheme.wire_number else KLMSError, match=r"."):
             compressor.decode(message, material(name, compressor)[1], key=KEY)
     with pytest.raises(UnsupportedMessage, match=f"scheme {number} is {RETIRED[number]}.*update klms"):
         small("eden").decode(message, {}, key=KEY)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("other", [{"round": 3}, {"client": 4}, {"seed": 2}])
+def test_a_message_is_bound_to_its_round_client_and_seed(name, other):
+    """Replayed in another round, or under another client's name, it is refused: no scheme decodes it into noise."""
+    compressor = small(name)
+    message, _ = round_trip(name)
+    with pytest.raises((CorruptMessage, SideInformationMismatch), match=r"round, client|\(seed, round, client\)"):
+        compressor.decode(message, material(name, compressor)[1], key=replace(KEY, **other))
+
+
+def test_files_have_no_key_and_are_no_messages():
+    mask = np.arange(LAYOUT.d).astype(np.uint8) % 2
+    stored = Mask(LAYOUT).pack(mask)
+    np.testing.assert_array_equal(Mask(LAYOUT).unpack(stored), mask)
+    with pytest.raises(UnsupportedMessage, match="version 1"):
+        Mask(LAYOUT).decode(stored, {}, key=KEY)
+    with pytest.raises(UnsupportedMessage, match="version 2"):
+        Mask(LAYOUT).unpack(Mask(LAYOUT).pack(mask, KEY))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_no_message_is_longer_than_its_model_warrants(name, monkeypatch):
+    """A stranger's megabytes are refused before even their checksum is computed."""
+    compressor = small(name)
+    message, side = round_trip(name)[0] + bytes(1 << 20), material(name, compressor)[1]
+    monkeypatch.setattr("zlib.crc32", None)
+    with pytest.raises(CorruptMessage, match="too many"):
+        compressor.decode(message, side, key=KEY)
+
+
+def test_entries_that_are_sent_are_as_many_as_can_be(monkeypatch):
+    """QSGD's mean number follows from the norm; top-k's was agreed. More cost more time than an honest message."""
+    rng = np.random.default_rng(0)
+    layout = Layout(("w",), ((8192,),))
+    for levels in (1, 4):
+        for update in (np.ones(8192), rng.normal(0, 1, 8192)):  # equal entries have the most
+            scheme = QSGD(layout, levels, 512)
+            for n in range(20):
+                message = scheme.encode(update.astype(np.float32), {}, key=KEY, rng=np.random.default_rng(n))
+                assert scheme.decode(message, {}, key=KEY).vector.size == 8192
+    dense = QSGD(layout, 20, 512).encode(np.ones(8192, dtype=np.float32), {}, key=KEY, rng=rng)
+    monkeypatch.setattr("klms.compressors.elias.read", None)
+    with pytest.raises(CorruptMessage, match="never"):
+        QSGD(layout, 1, 512).decode(dense, {}, key=KEY)
+    many = TopK(layout, 0.5).encode(np.ones(8192, dtype=np.float32), {}, key=KEY, rng=rng)
+    with pytest.raises(SideInformationMismatch, match="82 were agreed"):
+        TopK(layout, 0.01).decode(many, {}, key=KEY)
 
 
 def test_streams_of_shared_randomness_do_not_overlap():
@@ -150,15 +206,30 @@ def test_streams_of_shared_randomness_do_not_overlap():
             assert (one == other).mean() < 0.01  # one in 65,536 by chance
 
 
+def kernels() -> set[str]:
+    """Every function of klms that Numba compiles, by its full name."""
+    folder, found = Path(klms.__file__).parent, set()
+    for file in folder.rglob("*.py"):
+        module = ".".join(["klms", *file.relative_to(folder).with_suffix("").parts])
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and {ast.unparse(d) for d in node.decorator_list} & {
+                "kernel",
+                "inlined",
+            }:
+                found.add(f"{module}.{node.name}")
+    return found
+
+
 def test_plain_python_computes_what_compiled_kernels_do():
-    """Every kernel on the way of every scheme, without Numba: the same bytes and the same vectors."""
+    """Every kernel there is, without Numba and with warnings as errors: the same bytes and the same vectors."""
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     command = [sys.executable, "-W", "error", "-m", "tests.support.round_trips"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     plain = json.loads(done.stdout)
     assert not plain["compiled"]
-    assert set(plain["trips"]) == set(SCHEMES)
-    for name in SCHEMES:
-        message, vector = round_trip(name)
-        assert plain["trips"][name] == [message.hex(), vector.tobytes().hex()], name
+    assert kernels() - set(plain["called"]) == set()
+    compiled = {name: hexadecimal(trip) for name, trip in all_round_trips()}
+    assert plain["trips"].keys() == compiled.keys()
+    for name, trip in compiled.items():
+        assert plain["trips"][name] == trip, name

@@ -44,7 +44,7 @@ def run(*, d: int = 1_000_000, clients: int = 10, rate: float = 1.0) -> Iterator
                 message = method.compressor.encode(drawn.astype(np.float32), side, key=key, rng=rng)
                 relay.add(client, message)
                 received.add(method.decode(opened.state, client, message), len(message))
-            after = method.aggregate(opened.state, received).state
+            after = method.conclude(opened.state, received)
             start = time.perf_counter()
             state = downlink.close(state, opened, after, range(clients), relay)
             following = downlink.open(state)

@@ -1,12 +1,16 @@
 """Real updates to measure schemes on: what clients of FedAvg send, of three kinds of models; made once and kept."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from klms.compressors.base import Vector
 from klms.compressors.layout import Layout
 from klms.data.cache import location
+
+if TYPE_CHECKING:
+    from klms.engine.federation import Federation
+    from klms.methods.dense import Dense
 
 _CLIENTS = 10
 _ROUNDS = 3
@@ -45,14 +49,19 @@ def real_updates(kind: str, clients: int) -> tuple[Layout, list[Vector]]:
         return Layout(tuple(stored["names"].tolist()), shapes), list(stored["updates"][:clients])
 
 
-def _train(kind: str) -> tuple[Layout, list[Vector]]:
+def federation_of(kind: str, **given: object) -> "tuple[Federation, Dense]":
+    """Return the run of a kind of model, with further settings, and its method."""
     from klms.engine.federation import Federation
     from klms.methods.dense import Dense
     from klms.methods.table import RunConfig
 
-    federation = Federation.create(RunConfig.model_validate(_COMMON | KINDS[kind]))
-    method = federation.method
-    assert isinstance(method, Dense)
+    federation = Federation.create(RunConfig.model_validate(_COMMON | KINDS[kind] | given))
+    assert isinstance(federation.method, Dense)
+    return federation, federation.method
+
+
+def _train(kind: str) -> tuple[Layout, list[Vector]]:
+    federation, method = federation_of(kind)
     weights = method.init().vector("weights")
     updates: list[Vector] = []
     for number in range(1, _ROUNDS + 1):

@@ -13,6 +13,7 @@ from klms.codec.blocks import (
     adaptive_blocks,
     aggregate_blocks,
     fixed_blocks,
+    most_blocks,
 )
 from klms.codec.candidates import MAX_BITS
 from klms.codec.codec import Codec, Decoded, Sample
@@ -51,4 +52,5 @@ __all__ = [
     "fixed_blocks",
     "inspect",
     "matching_beta",
+    "most_blocks",
 ]

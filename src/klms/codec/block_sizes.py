@@ -13,7 +13,7 @@ import numpy as np
 
 from klms.codec.blocks import MAX_BLOCK_SIZE
 from klms.errors import CorruptMessage
-from klms.numerics.jit import Int64, kernel
+from klms.numerics.jit import Float64, Int64, kernel
 
 _WIDTHS = np.array([0, 1, 5, 25])
 _RECENT = 64
@@ -32,16 +32,17 @@ class _Model:
         self._counts = np.zeros(alphabet, dtype=np.int64)
         self._shares = np.full(_EXPERTS, _FIRST_SHARE, dtype=np.int64)
         self._shares[1] = 16 * _SIZE_SHARE
-        self._experts = np.empty((_EXPERTS, alphabet), dtype=np.int64)
+        self._experts = np.empty((_EXPERTS, alphabet))  # integers below 2^21
         prior = _UNIT // np.arange(1, alphabet + 1)
         self._experts[:] = prior * _UNIT // prior.sum()
+        self._weights = np.empty(alphabet)
 
     def batch(self) -> int:
         return max(1, min(self.seen // 4, max(16, self.seen // 32)))  # few at first, when the model still changes much
 
     def distribution(self) -> constriction.stream.model.Categorical:
-        weights = (1 + self._shares @ self._experts).astype(np.float64)
-        return constriction.stream.model.Categorical(weights, lazy=False, perfect=False)
+        _mix(self._shares, self._experts, self._weights)
+        return constriction.stream.model.Categorical(self._weights, lazy=False, perfect=False)
 
     def learn(self, symbols: Int64) -> None:
         _move_shares(self._experts, self._shares, symbols)
@@ -55,7 +56,18 @@ class _Model:
 
 
 @kernel
-def _move_shares(experts: Int64, shares: Int64, symbols: Int64) -> None:
+def _mix(shares: Int64, experts: Float64, out: Float64) -> None:
+    """Write the weights of all symbols to `out`; they are integers below 2^53."""
+    for v in range(out.size):
+        out[v] = 1.0
+    for e in range(shares.size):
+        share, expert = np.float64(shares[e]), experts[e]
+        for v in range(out.size):
+            out[v] += share * expert[v]
+
+
+@kernel
+def _move_shares(experts: Float64, shares: Int64, symbols: Int64) -> None:
     forgotten = min(symbols.size, 256)
     before = shares.copy()
     for e in range(shares.size):
@@ -63,22 +75,30 @@ def _move_shares(experts: Int64, shares: Int64, symbols: Int64) -> None:
     for v in symbols:
         total = 0
         for e in range(shares.size):
-            total += before[e] * experts[e, v]
+            total += before[e] * int(experts[e, v])
         total = max(total >> 14, 1)
         for e in range(shares.size):
-            shares[e] += before[e] * experts[e, v] // total
+            shares[e] += before[e] * int(experts[e, v]) // total
 
 
 @kernel
-def _smooth(counts: Int64, widths: Int64, out: Int64) -> None:
-    """Write the counts, summed twice over `2 widths[w] + 1` neighbours and scaled to total `_UNIT`, to each row `w`."""
-    once = np.empty(counts.size, dtype=np.int64)
+def _smooth(counts: Int64, widths: Int64, out: Float64) -> None:
+    """Write the counts, summed twice over `2 widths[w] + 1` neighbours and scaled to total `_UNIT`, to each row `w`.
+
+    Untrusted messages choose how often this runs, so it is fast: quotients are those of floating-point numbers, which
+    are exact as far as rounding down shows while the numbers are below 2^52.
+    """
+    once, twice = np.empty(counts.size, dtype=np.int64), counts.copy()
     for row in range(widths.size):
-        _box(counts, widths[row], once)
-        _box(once, widths[row], out[row])
-        mass = out[row].sum()
+        if widths[row] > 0:
+            _box(counts, widths[row], once)
+            _box(once, widths[row], twice)
+        mass = 0
         for v in range(counts.size):
-            out[row, v] = out[row, v] * _UNIT // mass
+            mass += twice[v]
+        scaled, whole = out[row], np.float64(mass)
+        for v in range(counts.size):
+            scaled[v] = int(np.float64(twice[v]) * _UNIT / whole)
 
 
 @kernel
@@ -111,8 +131,11 @@ def pack_sizes(sizes: Int64) -> bytes:
     return largest.to_bytes(2, "little") + coded
 
 
-def unpack_sizes(section: bytes, count: int, d: int) -> Int64:
-    """Decode the sizes of `count` blocks over `d` coordinates, which bound the work; `section` is not trusted."""
+def unpack_sizes(section: bytes, count: int, d: int, max_size: int = MAX_BLOCK_SIZE) -> Int64:
+    """Decode the sizes of `count` blocks over `d` coordinates, none above `max_size`; `section` is not trusted.
+
+    The work is bounded by these three numbers: a section that claims more is refused before any work is done.
+    """
     if count == 1:
         if section:
             raise CorruptMessage("the map of a single block has bytes where none are needed")
@@ -123,6 +146,8 @@ def unpack_sizes(section: bytes, count: int, d: int) -> Int64:
         largest = int.from_bytes(section[:2], "little")
         if largest > d - count:  # the other blocks have at least one coordinate; this bounds the model by d
             raise CorruptMessage(f"a block of {largest + 1} among {count} does not fit into {d} coordinates")
+        if largest >= max_size:
+            raise CorruptMessage(f"a block has {largest + 1} coordinates; the maximum is {max_size}")
         symbols = np.empty(count - 1, dtype=np.int64)
         total = 0
         model = _Model(max(largest + 1, 2))
@@ -143,6 +168,6 @@ def unpack_sizes(section: bytes, count: int, d: int) -> Int64:
         if not decoder.maybe_exhausted():
             raise CorruptMessage("there are bytes after the block sizes")
         sizes = np.append(symbols + 1, d - total)
-    if not 1 <= sizes[-1] <= MAX_BLOCK_SIZE:
-        raise CorruptMessage(f"the block sizes do not add up to {d}")
+    if not 1 <= sizes[-1] <= max_size:
+        raise CorruptMessage(f"the block sizes do not add up to {d}, or the last is above {max_size}")
     return sizes

@@ -1,20 +1,23 @@
 """Blocks: partitions of `[0, d)` into pieces with one index each (paper, section 4.2 and appendix B)."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from klms.errors import InvalidArgument
 from klms.numerics.checks import frozen, integer
-from klms.numerics.jit import Float64, Int64, kernel
+from klms.numerics.jit import Float64, Int64, UInt16, kernel
 
 MAX_BLOCK_SIZE = 1 << 16
 MAX_GROUP = 255
 MAX_COORDINATES = (1 << 32) - 1
+Merging = Literal["location", "count", "median"]
+"""How the block maps of several clients become one."""
 
 
 class Blocks:
@@ -118,11 +121,23 @@ def adaptive_blocks(kl: npt.ArrayLike, target: float, max_size: int = 4096, grou
     group = min(integer("group", group, 1, MAX_GROUP), values.size)
     if group == 1:
         return Blocks(_cut(values, float(target), max_size, 1))
-    largest = min(max_size * group, MAX_BLOCK_SIZE - group)
-    bounds = _cut(values, float(target) * group, largest, group)
+    bounds = _cut(values, float(target) * group, largest_piece(max_size, group), group)
     if bounds.size > 2 and bounds[-1] - bounds[-2] < group:  # too small to divide
         bounds = np.delete(bounds, -2)
     return Blocks.divided(Blocks(bounds), group)
+
+
+def largest_piece(max_size: int, group: int) -> int:
+    """Return how many coordinates a piece may have that is divided into `group` blocks."""
+    return max_size if group == 1 else min(max_size * group, MAX_BLOCK_SIZE - group)
+
+
+def most_blocks(d: int, kl: float, target: float, max_size: int, group: int = 1) -> float:
+    """Return how many blocks `adaptive_blocks` cuts at most from `d` coordinates with `kl` bits of KL in all.
+
+    Every piece but the last has its target of KL or its largest size.
+    """
+    return group * (math.ceil(d / largest_piece(max_size, group)) + 1) + kl / target
 
 
 def _divide(bounds: Int64, group: int) -> Int64:
@@ -157,11 +172,15 @@ class BlockMerger:
 
     By `count`, a boundary lies wherever the number of boundaries so far, averaged over the clients, passes a whole
     number, so each region keeps as many blocks as it has on average: every C-th boundary of all C clients in order.
+
+    By `median`, the m-th inner boundary is the median of the m-th boundaries, where clients with fewer blocks count as
+    having theirs at the end. Fewer than half of the clients cannot move a boundary beyond those of the others, nor
+    add blocks. This takes memory for all maps, two bytes per block and client.
     """
 
-    def __init__(self, d: int, by: Literal["location", "count"] = "location") -> None:
-        if by not in ("location", "count"):
-            raise InvalidArgument(f"by must be 'location' or 'count', got {by!r}")
+    def __init__(self, d: int, by: Merging = "location") -> None:
+        if by not in get_args(Merging):
+            raise InvalidArgument(f"by must be one of {', '.join(get_args(Merging))}; got {by!r}")
         self.d = integer("d", d, 1, MAX_COORDINATES)
         self.by = by
         self._clients = 0
@@ -169,6 +188,7 @@ class BlockMerger:
         self._totals = np.zeros(0, dtype=np.int64)
         self._counts = np.zeros(0, dtype=np.int64)
         self._histogram = np.zeros(self.d if by == "count" else 0, dtype=np.int32)
+        self._maps: list[UInt16] = []  # by median: the sizes of all clients' blocks, minus 1
 
     def add(self, blocks: Blocks) -> None:
         if blocks.d != self.d:
@@ -177,6 +197,9 @@ class BlockMerger:
         inner = blocks.bounds[1:-1]
         if self.by == "count":
             self._histogram[inner] += 1
+            return
+        if self.by == "median":
+            self._maps.append((blocks.sizes - 1).astype(np.uint16))
             return
         missing = max(0, inner.size - self._totals.size)
         self._totals, self._counts = np.pad(self._totals, (0, missing)), np.pad(self._counts, (0, missing))
@@ -189,16 +212,39 @@ class BlockMerger:
         if self.by == "location":
             means = -(-self._totals // self._counts)
             inner = np.unique(means[means < self.d])
+        elif self.by == "median":
+            inner = self._medians()
         else:
             places = np.flatnonzero(self._histogram)
             ends = np.cumsum(self._histogram[places], dtype=np.int64)
             ranks = np.arange(self._clients // 2, ends[-1] if ends.size else 0, self._clients)
             inner = np.unique(places[np.searchsorted(ends, ranks, side="right")])
-        return Blocks(np.concatenate([[0], inner, [self.d]]))
+        return Blocks(_limited(np.concatenate([[0], inner, [self.d]])))
+
+    def _medians(self) -> Int64:
+        middle = (self._clients - 1) // 2
+        count = sorted(sizes.size for sizes in self._maps)[middle] - 1
+        places = np.full((self._clients, count), self.d)
+        for row, sizes in zip(places, self._maps, strict=True):
+            kept = sizes[:-1][:count]
+            row[: kept.size] = np.cumsum(kept.astype(np.int64) + 1)
+        medians = np.partition(places, middle, axis=0)[middle]
+        return np.unique(medians[medians < self.d])
 
 
-def aggregate_blocks(clients: Sequence[Blocks], by: Literal["location", "count"] = "location") -> Blocks:
-    """Merge the block maps of the clients of an UPDATE round; `BlockMerger` explains the two ways.
+def _limited(bounds: Int64) -> Int64:
+    """Return the bounds with further ones inside of blocks that are larger than a block can be."""
+    parts = -(-np.diff(bounds) // MAX_BLOCK_SIZE)
+    return bounds if parts.max() == 1 else np.unique(np.concatenate([bounds, *_inside(bounds, parts)]))
+
+
+def _inside(bounds: Int64, parts: Int64) -> Iterator[Int64]:
+    for m in np.flatnonzero(parts > 1):
+        yield np.linspace(bounds[m], bounds[m + 1], parts[m] + 1)[1:-1].astype(np.int64)
+
+
+def aggregate_blocks(clients: Sequence[Blocks], by: Merging = "location") -> Blocks:
+    """Merge the block maps of the clients of an UPDATE round; `BlockMerger` explains the ways.
 
     >>> a, b = Blocks([0, 4, 10]), Blocks([0, 5, 7, 10])
     >>> aggregate_blocks([a, b]).bounds.tolist(), aggregate_blocks([a, b], by="count").bounds.tolist()

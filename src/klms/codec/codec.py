@@ -9,13 +9,13 @@ from numpy.random import Generator
 
 from klms.codec import discrete, gaussian
 from klms.codec import message as wire
-from klms.codec.blocks import Blocks
+from klms.codec.blocks import MAX_BLOCK_SIZE, Blocks
 from klms.codec.candidates import MAX_BITS, shared_words
 from klms.codec.distributions import Discrete, Distribution, Gaussian, Values
 from klms.codec.message import Chosen
 from klms.codec.selection import SELECTIONS, Batch, Selection, select
 from klms.codec.trellis import SEGMENT, addresses, new_paths, select_paths
-from klms.errors import InvalidArgument, SideInformationMismatch
+from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
 from klms.numerics.checks import integer
 from klms.numerics.elementary import LN_2
 from klms.numerics.jit import Int64, UInt16
@@ -25,6 +25,7 @@ from klms.numerics.quantiles import normal_quantiles
 
 Sample = Values
 
+_BYTES_PER_COORDINATE, _SPARE_BYTES = 8, 1 << 19  # indices and sizes, scalars: more than any message needs
 _BATCH_SCORES = 1 << 16  # half a megabyte of scores, or a single block: kernels are called per batch
 
 
@@ -162,13 +163,17 @@ class Codec:
         key: SharedKey,
         blocks: Blocks | None = None,
         check: Callable[[wire.MessageInfo], None] | None = None,
+        max_size: int = MAX_BLOCK_SIZE,
     ) -> Decoded:
         """Decode a message, with its header and block map.
 
         `blocks` is required if the message carries no block map, and ignored if it does. `check` may raise a
-        `KLMSError` for a header that was not agreed, before any work is done. Nothing in `message` is trusted: bytes
+        `KLMSError` for a header that was not agreed, before any work is done, and a carried map must have been cut with
+        `max_size`; both bound the time that a stranger's message can take. Nothing in `message` is trusted: bytes
         that do not decode raise a `KLMSError`. The number of bits is the message's, not this codec's.
         """
+        if len(message) > _BYTES_PER_COORDINATE * p.d + _SPARE_BYTES:  # before a checksum is computed of so many
+            raise CorruptMessage(f"{len(message)} bytes are too many for {p.d} coordinates")
         parsed = wire.parse(message)
         header = parsed.header
         if check is not None:
@@ -178,7 +183,7 @@ class Codec:
                 f"the message is for {header.d} {header.family} coordinates, but p has {p.d} {p.family} coordinates"
             )
         if header.carries_blocks:
-            blocks = parsed.blocks()
+            blocks = parsed.blocks(max_size)
         elif blocks is None:
             raise SideInformationMismatch("the message carries no block map and none was given: pass blocks=")
         elif blocks.d != header.d or len(blocks) != header.blocks:

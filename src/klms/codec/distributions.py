@@ -18,7 +18,7 @@ import numpy.typing as npt
 from klms.errors import InvalidArgument
 from klms.numerics.checks import frozen
 from klms.numerics.elementary import LN_2, take_logarithms
-from klms.numerics.jit import Float32, Float64, UInt8, UInt16, kernel
+from klms.numerics.jit import Float32, Float64, Int64, UInt8, UInt16, kernel
 
 Values = UInt8 | Float32
 
@@ -38,6 +38,15 @@ class Distribution(ABC):
     @abstractmethod
     def kl(self, p: Self) -> Float64:
         """Return `D(self || p)` in bits for each coordinate; finite and non-negative."""
+
+    @cached_property
+    def most_kl(self) -> float:
+        """KL in bits, summed over coordinates, that no distribution has to this one, or none that could be coded.
+
+        Here a coordinate has as many bits as the longest index: what is further away than that is far from every
+        candidate.
+        """
+        return 16.0 * self.d
 
     @cached_property
     @abstractmethod
@@ -80,7 +89,16 @@ class Discrete(Distribution):
             log_ratios(self.probabilities, p.thresholds, start, q, ratio, scratch)
             for own, logarithms in zip(q, ratio, strict=True):
                 nats += own * logarithms
-        return np.maximum(out, 0.0, out=out) / LN_2
+        np.maximum(out, 0.0, out=out)
+        return np.divide(out, LN_2, out=out)
+
+    @cached_property
+    def most_kl(self) -> float:
+        """KL of the distribution that is sure of the least likely symbol everywhere."""
+        counts = np.zeros(65537, dtype=np.int64)
+        _count_least(self.thresholds, counts)
+        widths = np.flatnonzero(counts)
+        return float(counts[widths] @ (16.0 - np.log2(widths)))
 
     @cached_property
     def digest(self) -> bytes:
@@ -137,6 +155,15 @@ class Categorical(Discrete):
         if fault:
             raise InvalidArgument("probabilities must " + ("be in [0, 1]" if fault == 1 else "sum to 1 in every row"))
         self.d, self.probabilities = len(table), frozen(rows)
+
+    @classmethod
+    def of_rows(cls, rows: Float32, values: npt.ArrayLike) -> "Categorical":
+        """Return the law whose probabilities are these rows, one per value, which become read-only: no copy is made."""
+        law = cls.__new__(cls)
+        law.d, law.values, law.probabilities = rows.shape[1], frozen(_vector("values", values)), frozen(rows)
+        if len(rows) != law.values.size:
+            raise InvalidArgument(f"there must be one row per value ({law.values.size}), got {len(rows)}")
+        return law
 
     @classmethod
     def quantised(cls, thresholds: UInt16, values: npt.ArrayLike) -> "Categorical":
@@ -251,6 +278,19 @@ def _cumulate(probabilities: Float32, out: UInt16) -> None:
             threshold = int(np.rint(total * 65536.0))
             below = min(max(threshold, below + 1), 65536 - (steps - a))
             out[a, i] = below
+
+
+@kernel
+def _count_least(thresholds: UInt16, counts: Int64) -> None:
+    """Count how often the least likely symbol has which number of words."""
+    steps, d = thresholds.shape
+    for i in range(d):
+        below = 0
+        least = 65536
+        for a in range(steps):
+            least = min(least, int(thresholds[a, i]) - below)
+            below = int(thresholds[a, i])
+        counts[min(least, 65536 - below)] += 1
 
 
 @kernel

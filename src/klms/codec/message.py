@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from klms.codec.block_sizes import pack_sizes, unpack_sizes
-from klms.codec.blocks import Blocks
+from klms.codec.blocks import MAX_BLOCK_SIZE, Blocks, largest_piece
 from klms.codec.candidates import MAX_BITS
 from klms.codec.distributions import Distribution
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
@@ -121,18 +121,22 @@ class Message:
     data: bytes
     header: MessageInfo
 
-    def blocks(self) -> Blocks:
-        """Read the carried block map. The work is bounded by the header's numbers of blocks and coordinates."""
+    def blocks(self, max_size: int = MAX_BLOCK_SIZE) -> Blocks:
+        """Read the carried block map, whose blocks must not be larger than `adaptive_blocks` cuts with `max_size`.
+
+        The work is bounded by `max_size` and by the header's numbers of blocks and coordinates.
+        """
         if not self.header.carries_blocks:
             raise SideInformationMismatch("the message carries no block map")
         start = _HEADER.size + self.header.scalar_bytes
         section = self.data[start : start + self.header.block_size_bytes]
         if self.header.version == 1:
-            return Blocks.of_sizes(unpack_sizes(section, self.header.blocks, self.header.d))
+            return Blocks.of_sizes(unpack_sizes(section, self.header.blocks, self.header.d, max_size))
         group = section[0] if section else 0
         if group == 0 or self.header.blocks % group:
             raise CorruptMessage(f"{self.header.blocks} blocks cannot be in groups of {group}")
-        pieces = unpack_sizes(section[1:], self.header.blocks // group, self.header.d)
+        most = largest_piece(max_size, group) + group - 1  # the last piece may have taken in a smaller one
+        pieces = unpack_sizes(section[1:], self.header.blocks // group, self.header.d, most)
         if pieces.min() < group:
             raise CorruptMessage(f"a piece of {pieces.min()} coordinates cannot hold {group} blocks")
         return Blocks.divided(Blocks.of_sizes(pieces), group)

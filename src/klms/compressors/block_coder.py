@@ -6,6 +6,7 @@ is an UPDATE round. With fixed blocks none of this happens. If every client keep
 UPDATE round: that suits clients that differ, and costs few bytes when blocks are cut in groups.
 """
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, Self, TypeVar
@@ -31,13 +32,15 @@ from klms.codec import (
     UpdateRule,
     adaptive_blocks,
     fixed_blocks,
+    most_blocks,
 )
 from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.scheme import Settings
-from klms.errors import SideInformationMismatch
+from klms.errors import CorruptMessage, SideInformationMismatch
 
 T = TypeVar("T")
 Source = npt.NDArray[np.generic]
+_ROUNDING = 1.01  # what float32 and another order of summation may add to a reported KL, generously
 
 
 class BlockSettings(Settings):
@@ -55,8 +58,11 @@ class BlockSettings(Settings):
     fixed: int = Field(0, ge=0, le=MAX_BLOCK_SIZE, description="KLMS: size of fixed blocks; 0 for adaptive blocks.")
     low: float = Field(0.7, ge=0, description="KLMS: cut new blocks when their mean KL is below low * target.")
     high: float = Field(1.4, gt=0, description="KLMS: cut new blocks when their mean KL is above high * target.")
-    aggregate: Literal["location", "count", "own"] = Field(
+    aggregate: Literal["location", "count", "median", "own"] = Field(
         "location", description="KLMS: how the server merges block maps; own: each client sends its own in every round."
+    )
+    spread: float = Field(
+        4.0, ge=1, description="KLMS: how many times the median client's KL or blocks the server takes for possible."
     )
     selection: Selection = Field("sample", description="KLMS: how a client chooses among the candidates of a block.")
 
@@ -98,8 +104,7 @@ class BlockCoder:
     ) -> bytes:
         """Return a client's message; its scalars may be a function of the sample that it conveys."""
         update, own = bool(side["block_update"]), self.settings
-        group = own.group if own.memory else 1
-        blocks = adaptive_blocks(q.kl(p), own.target, own.max_size, group) if update else _blocks(side)
+        blocks = adaptive_blocks(q.kl(p), own.target, own.max_size, self._group) if update else _blocks(side)
         chosen = self.codec.choose(q, p, blocks, key=key, rng=rng)
         if callable(scalars):
             scalars = scalars(self.codec.candidates(chosen.indices, p, blocks, key=key))
@@ -122,8 +127,25 @@ class BlockCoder:
                 raise SideInformationMismatch(
                     f"the message has {found} bits per block, bits of memory and scalars; {agreed} were agreed"
                 )
+            self._check_claims(header, p)
 
-        return self.codec.read(message, p, key=key, blocks=None if update else _blocks(side), check=check)
+        shared, most = (None, self.settings.max_size) if update else (_blocks(side), MAX_BLOCK_SIZE)
+        return self.codec.read(message, p, key=key, blocks=shared, check=check, max_size=most)
+
+    def _check_claims(self, header: MessageInfo, p: Distribution) -> None:
+        """Raise an error if `p` cannot be that far from anything, or if the KL does not explain that many blocks."""
+        kl, own = header.mean_kl * header.blocks, self.settings
+        if kl > _ROUNDING * p.most_kl:
+            raise CorruptMessage(f"the message claims {kl:.4g} bits of KL; p allows {p.most_kl:.4g} at most")
+        if not header.carries_blocks or not self.tells_kl:
+            return
+        most = most_blocks(self.d, _ROUNDING * kl, own.target, own.max_size, min(self._group, self.d))
+        if header.blocks > most:
+            raise CorruptMessage(f"{header.blocks} blocks for {kl:.4g} bits of KL; {most:.0f} at most were agreed")
+
+    @property
+    def _group(self) -> int:
+        return self.settings.group if self.settings.memory else 1
 
 
 class BlockCompressor(Compressor):
@@ -139,19 +161,27 @@ class BlockCompressor(Compressor):
 
 
 class BlockLearner(SideLearner):
-    """Merges the clients' block maps in an UPDATE round, and averages their reported KL in the others."""
+    """Merges the clients' block maps in an UPDATE round, and averages their reported KL in the others.
+
+    No client has more than a share in this. A merged map with more than `spread` times the median client's blocks is
+    not adopted, since it would make the following rounds dearer for all: they stay UPDATE rounds. Reported KL counts as
+    if it were within a factor of `spread` of the median client's.
+    """
 
     def __init__(self, coder: BlockCoder, side: Side) -> None:
         super().__init__(side)
         own = coder.settings
+        self._spread = own.spread
         self._rule = UpdateRule(own.low * own.target, own.high * own.target)
         self._merger = None if own.fixed or own.aggregate == "own" else BlockMerger(coder.d, own.aggregate)
         self._kls: list[float] = []
+        self._block_numbers: list[int] = []
 
     def add(self, decoded: Decoded) -> None:
         assert decoded.header is not None
         assert decoded.blocks is not None
         self._kls.append(decoded.header.mean_kl)
+        self._block_numbers.append(len(decoded.blocks))
         if self._merger is not None and self._side["block_update"]:
             self._merger.add(decoded.blocks)
 
@@ -160,8 +190,12 @@ class BlockLearner(SideLearner):
             return self._side
         if self._side["block_update"]:
             merged = self._merger.merged()
+            if len(merged) > self._spread * statistics.median_low(self._block_numbers):
+                return self._side
             return {**self._side, "block_bounds": merged.bounds, "block_update": np.array(False)}
-        return {**self._side, "block_update": np.array(self._rule.triggered(self._kls))}
+        median = statistics.median_low(self._kls)
+        kls = np.clip(self._kls, median / self._spread, median * self._spread)
+        return {**self._side, "block_update": np.array(self._rule.triggered(kls.tolist()))}
 
 
 def _blocks(side: Side) -> Blocks:

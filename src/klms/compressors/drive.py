@@ -39,10 +39,10 @@ class Drive(Compressor):
             scales = np.divide(squares, sums, out=np.zeros_like(sums), where=sums > 0)
         else:
             scales = sums / self.rotation.sizes
-        return wrap(_NUMBER, self.d, write_scales(scales) + write_signs(rotated >= 0))
+        return wrap(_NUMBER, self.d, write_scales(scales) + write_signs(rotated >= 0), key)
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        scales, rest = read_scales(unwrap(message, _NUMBER, self.d), self.rotation.sizes.size)
+        scales, rest = read_scales(unwrap(message, _NUMBER, self.d, key), self.rotation.sizes.size)
         signs = read_signs(rest, self.rotation.padded)
         return Decoded(self.rotation.undo(signs * np.repeat(scales, self.rotation.sizes), key))
 

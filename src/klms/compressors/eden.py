@@ -98,10 +98,10 @@ class Eden(Compressor):
             packed += pack_bits(indices, bits).tobytes()
         scales = np.divide(norms * norms, products, out=np.zeros_like(norms), where=products > 0)
         head = write_scales(np.array([self.rate])) + write_scales(scales)
-        return wrap(_NUMBER, self.d, head + packed)
+        return wrap(_NUMBER, self.d, head + packed, key)
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.d)
+        payload = unwrap(message, _NUMBER, self.d, key)
         numbers, rest = read_scales(payload, 1 + self.rotation.sizes.size)
         if numbers[0] != np.float32(self.rate):
             raise SideInformationMismatch(

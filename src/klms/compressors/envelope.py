@@ -1,8 +1,12 @@
 """Messages that are not the codec's: their envelope (a header of 8 bytes and a checksum) and their common sections.
 
 0  magic "KB"   2  version   3  scheme   4  d (u32)   8  payload   end-4  CRC32 (u32)
+
+The checksum covers the key and then the message, so that a message of another round, client or seed is refused as a
+damaged one is, at no byte. That is version 2; in version 1, which files use, the checksum covers the message alone.
 """
 
+import math
 import struct
 import zlib
 from typing import Any
@@ -10,37 +14,51 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from klms.codec import SharedKey
 from klms.errors import CorruptMessage, SideInformationMismatch, UnsupportedMessage
 from klms.numerics.jit import Float32
 
 MAGIC = b"KB"
-VERSION = 1
+UNBOUND, BOUND = 1, 2
+"""Versions: the checksum covers the message alone, or the key, too."""
 RETIRED = {6: "DRIVE", 7: "EDEN", 9: "klms-rotated"}
-"""Numbers of schemes before their rotation had a stream of shared randomness of its own. The next free number is 12."""
+"""Numbers of schemes before their rotation had a stream of shared randomness of its own. The next free number is 16."""
 LARGEST = 2.0**96  # so that what is made of scales, levels and rotations stays finite
+_BYTES_PER_PARAMETER, _SPARE_BYTES = 8, 1 << 14
 
 _HEADER = struct.Struct("<2sBBI")
 _CRC = struct.Struct("<I")
 OVERHEAD = _HEADER.size + _CRC.size
 
 
-def wrap(scheme: int, d: int, payload: bytes) -> bytes:
-    """Return the message of the scheme with this number."""
-    body = _HEADER.pack(MAGIC, VERSION, scheme, d) + payload
-    return body + _CRC.pack(zlib.crc32(body))
+def wrap(scheme: int, d: int, payload: bytes, key: SharedKey | None) -> bytes:
+    """Return the message of the scheme with this number, for holders of the key; None for a file, which has no key."""
+    body = _HEADER.pack(MAGIC, UNBOUND if key is None else BOUND, scheme, d) + payload
+    return body + _CRC.pack(zlib.crc32(body, _start(key)))
 
 
-def unwrap(message: bytes, scheme: int, d: int) -> bytes:
-    """Return the payload of a message of this scheme for `d` parameters; its content is still untrusted."""
+def unwrap(message: bytes, scheme: int, d: int, key: SharedKey | None, most: int | None = None) -> bytes:
+    """Return the payload of a message of this scheme for `d` parameters; its content is still untrusted.
+
+    A message of more than `most` bytes, by default more than any scheme needs, is refused before it is read.
+    """
     if len(message) < OVERHEAD:
         raise CorruptMessage(f"{len(message)} bytes are too few for a message")
+    most = _BYTES_PER_PARAMETER * d + _SPARE_BYTES if most is None else most
+    if len(message) > most:
+        raise CorruptMessage(f"{len(message)} bytes are too many for a message; there can be {most}")
     magic, version, number, claimed = _HEADER.unpack_from(message)
     if magic != MAGIC:
         raise CorruptMessage("this is not a message of a baseline scheme: it does not begin with 'KB'")
-    if version != VERSION:
-        raise UnsupportedMessage(f"envelope version {version}; this release reads version {VERSION}")
-    if zlib.crc32(memoryview(message)[: -_CRC.size]) != _CRC.unpack_from(message, len(message) - _CRC.size)[0]:
-        raise CorruptMessage("the checksum does not match: the bytes were changed or cut in transit")
+    if version != (UNBOUND if key is None else BOUND):
+        known = "messages have version 2, files version 1"
+        raise UnsupportedMessage(f"envelope version {version}; {known}: update klms on the sending side")
+    body = memoryview(message)[: -_CRC.size]
+    if zlib.crc32(body, _start(key)) != _CRC.unpack_from(message, len(message) - _CRC.size)[0]:
+        raise CorruptMessage(
+            "the checksum does not match: the bytes were changed or cut in transit, or the message is of another "
+            "round, client or seed"
+        )
     if number in RETIRED:
         raise UnsupportedMessage(
             f"scheme {number} is {RETIRED[number]} of an older release, which rotated differently: "
@@ -51,6 +69,10 @@ def unwrap(message: bytes, scheme: int, d: int) -> bytes:
     if claimed != d:
         raise SideInformationMismatch(f"the message is for {claimed} parameters, but the model has {d}")
     return bytes(message[_HEADER.size : -_CRC.size])
+
+
+def _start(key: SharedKey | None) -> int:
+    return 0 if key is None else zlib.crc32(key.to_bytes())
 
 
 def write_scales(scales: npt.NDArray[np.floating]) -> bytes:
@@ -72,6 +94,16 @@ def read_numbers(payload: bytes, kind: np.dtype[Any], count: int, name: str) -> 
     if len(payload) < size:
         raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} {name}")
     return np.frombuffer(payload, kind, count), payload[size:]
+
+
+def log_number(scale: float) -> int:
+    """Return the 16-bit number nearest to a positive scale, on a logarithmic scale with 512 numbers per octave."""
+    return min(max(round(512 * math.log2(scale)) + (1 << 15), 1), (1 << 16) - 1)
+
+
+def log_scale(number: int) -> float:
+    """Undo `log_number`."""
+    return float(2.0 ** ((number - (1 << 15)) / 512))
 
 
 def write_signs(plus: npt.NDArray[np.bool_]) -> bytes:

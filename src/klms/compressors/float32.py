@@ -21,10 +21,10 @@ class Float32(Compressor):
 
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         update = check_update(update, self.d)
-        return wrap(_NUMBER, self.d, update.astype("<f4", copy=False).tobytes())
+        return wrap(_NUMBER, self.d, update.astype("<f4", copy=False).tobytes(), key)
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.d)
+        payload = unwrap(message, _NUMBER, self.d, key)
         if len(payload) != 4 * self.d:
             raise CorruptMessage(f"{len(payload)} bytes cannot hold {self.d} float32 numbers")
         vector = np.frombuffer(payload, dtype="<f4").astype(np.float32)

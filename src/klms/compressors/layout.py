@@ -1,6 +1,6 @@
 """Layout of a model's parameters in one vector: which part belongs to which tensor."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,6 +41,11 @@ class Layout:
             bounds += [*range(part.start + size, part.stop, size)] if size else []
             bounds.append(part.stop)
         return np.array(bounds, dtype=np.int64)
+
+    def only(self, names: Collection[str]) -> "Layout":
+        """Return the layout of the tensors with these names alone, in their order here."""
+        kept = [(name, shape) for name, shape in zip(self.names, self.shapes, strict=True) if name in names]
+        return Layout(tuple(name for name, _ in kept), tuple(shape for _, shape in kept))
 
     def split(self, vector: Float32) -> Iterator[tuple[str, Float32]]:
         for name, shape, part in zip(self.names, self.shapes, self.parts, strict=True):

@@ -28,16 +28,17 @@ class Mask(Compressor):
     sampled: bool = True
 
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        return self.pack(draw_mask(update, rng if self.sampled else None))
+        return self.pack(draw_mask(update, rng if self.sampled else None), key)
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        return Decoded(self.unpack(message))
+        return Decoded(self.unpack(message, key))
 
-    def pack(self, mask: UInt8) -> bytes:
-        return wrap(_NUMBER, self.layout.d, write_symbols(self.layout, mask, 2))
+    def pack(self, mask: UInt8, key: SharedKey | None = None) -> bytes:
+        """Return a mask as bytes: a message for holders of the key, or a part of a file."""
+        return wrap(_NUMBER, self.layout.d, write_symbols(self.layout, mask, 2), key)
 
-    def unpack(self, message: bytes) -> UInt8:
-        return read_symbols(self.layout, unwrap(message, _NUMBER, self.layout.d), 2)
+    def unpack(self, message: bytes, key: SharedKey | None = None) -> UInt8:
+        return read_symbols(self.layout, unwrap(message, _NUMBER, self.layout.d, key), 2)
 
 
 def draw_mask(probabilities: Vector, rng: np.random.Generator | None) -> UInt8:

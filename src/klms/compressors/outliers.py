@@ -1,8 +1,8 @@
 """The few largest entries of an update, sent by themselves, so that the rotation does not smear them over all others.
 
-An outlier is an entry whose magnitude is at least its group's threshold. Positions are gaps;
-magnitudes above the threshold are quantised with a step that all groups share, with a subtractive dither from the
-shared key, which makes them unbiased. An adaptive coder writes both (`adaptive_bits.py`).
+An outlier is an entry whose magnitude is at least its group's threshold; the groups are the ranges of `Pieces`.
+Positions are gaps; magnitudes above the threshold are quantised with a step that all groups share, with a subtractive
+dither from the shared key, which makes them unbiased. An adaptive coder writes both (`adaptive_bits.py`).
 
 Which pay is a search over a histogram of magnitudes. Let a group of `n` entries have a rest of mean square `s^2` that
 is coded at `r` bits each, with error `n s^2 / (4^r - 1)`. At the price of `theta 2 ln 2` per bit, that rate is best
@@ -27,6 +27,9 @@ import numpy.typing as npt
 
 from klms.codec import SharedKey
 from klms.compressors.adaptive_bits import Coder, code_bit, code_number, finish, new_coder, start
+from klms.compressors.envelope import log_number, log_scale
+from klms.compressors.piece_rates import LOSS
+from klms.compressors.pieces import Ranges
 from klms.errors import CorruptMessage
 from klms.numerics.jit import Float32, Float64, Int64, kernel
 from klms.numerics.philox import DITHER_STREAM, drawn_words
@@ -36,7 +39,6 @@ _NOTHING = _BINS - 1  # the bin of NaN, which no entry is in
 _TRIED = 72  # thresholds, from the largest entry downwards: 18 octaves
 _MANTISSA = 21
 _SMALLEST = 4 * (127 - 60)  # bin of 2^-60: smaller thresholds and steps could not be sent
-_LOSS = 1.25  # error of the rest over the least possible one, about
 _SEARCH_STEPS = 20
 _ATTEMPTS = 4
 _CLUSTERED = 0.4  # of the estimate
@@ -92,41 +94,34 @@ def _edge(number: int) -> np.float32:
     return np.float32(np.array([number << _MANTISSA], dtype=np.int32).view(np.float32)[0])
 
 
-def take(
-    gathered: Float32,
-    bounds: Int64,
-    sizes: Int64,
-    bits: float,
-    key: SharedKey,
-    rng: np.random.Generator,
-    contracting: bool = False,
-) -> bytes:
-    """Remove from the vector what is better sent apart, and return the section that holds it; empty if nothing is.
+def nothing(ranges: Ranges) -> Plan:
+    """Return the plan to send nothing apart."""
+    count = ranges.sizes.size
+    return Plan(np.full(count, _NOTHING), np.zeros(count, dtype=np.bool_), 1.0, np.zeros(count))
 
-    `bits` is what there is for the whole vector. What outliers cost is estimated at first, then learned from trials.
-    Trials have a randomness of their own: a choice that depended on the dither or on the rounding that is sent would
-    bias the estimate.
+
+def price(gathered: Float32, ranges: Ranges, bits: float, contracting: bool) -> float:
+    """Return `theta`: with so many bits for the vector, one more bit reduces the error by `theta 2 ln 2`."""
+    if bits <= 0:
+        return math.inf
+    plan = _search(_histograms(gathered, ranges.bounds), ranges, bits, np.ones(ranges.sizes.size), contracting)
+    return plan.step**2 / 12
+
+
+def plan(gathered: Float32, ranges: Ranges, bits: float, rng: np.random.Generator, contracting: bool = False) -> Plan:
+    """Return what is better sent apart, with `bits` bits for the whole vector.
+
+    What outliers cost is estimated at first, then learned from trials. Clusters of zeros may halve the cost, so sparse
+    groups get a second chance. Trials have a randomness of their own: a choice that depended on the dither or on the
+    rounding that is sent would bias the estimate.
     """
-    plan = _plan(gathered, bounds, sizes, bits, rng, contracting)
-    if not plan.bits.any():
-        return b""
-    found = _find(gathered, bounds, plan, rng)
-    for part, group in zip(_groups(gathered, bounds), found, strict=True):
-        part[... if group.rounded else group.places] = 0
-    return _write(found, plan.step, _dither(0, sum(group.places.size for group in found), key))[0]
-
-
-def _plan(
-    gathered: Float32, bounds: Int64, sizes: Int64, bits: float, rng: np.random.Generator, contracting: bool
-) -> Plan:
-    """Return what pays. Clusters of zeros may halve the cost, so sparse groups get a second chance."""
-    histograms, costs = _histograms(gathered, bounds), np.ones(sizes.size)
-    accepted = _search(histograms, sizes, 0.0, costs, contracting)  # nothing
+    bounds, sizes = ranges
+    histograms, costs, accepted = _histograms(gathered, bounds), np.ones(sizes.size), nothing(ranges)
     for attempt in range(_ATTEMPTS):
-        plan = _search(histograms, sizes, bits, costs, contracting)
+        plan = _search(histograms, ranges, bits, costs, contracting)
         if attempt == 0 and not plan.bits.any():
             costs = np.where(histograms[0].sum(axis=1) < _SPARSE * sizes, _CLUSTERED, 1.0)
-            plan = _search(histograms, sizes, bits, costs, contracting)
+            plan = _search(histograms, ranges, bits, costs, contracting)
         if not plan.bits.any():
             return plan
         found = _find(gathered, bounds, plan, rng)
@@ -139,6 +134,37 @@ def _plan(
             break
         costs = np.where(plan.bits > 0, costs * used / np.maximum(plan.bits, 1), costs)
     return accepted
+
+
+def take(gathered: Float32, ranges: Ranges, plan: Plan, key: SharedKey, rng: np.random.Generator) -> bytes:
+    """Remove from the vector what is sent apart, and return the section that holds it; empty if nothing is."""
+    if not plan.bits.any():
+        return b""
+    found = _find(gathered, ranges.bounds, plan, rng)
+    for part, group in zip(_groups(gathered, ranges.bounds), found, strict=True):
+        part[... if group.rounded else group.places] = 0
+    return _write(found, plan.step, _dither(0, sum(group.places.size for group in found), key))[0]
+
+
+@kernel
+def foresee(gathered: Float32, ranges: Ranges, plan: Plan, pieces: Int64) -> tuple[Float64, float]:
+    """Return which squared norms the pieces will have once all is taken, and the expected error of what is taken."""
+    squares, error = np.zeros(pieces.size - 1), 0.0
+    group, price = 0, plan.step * plan.step / 12
+    for n in range(pieces.size - 1):
+        while ranges.bounds[group + 1] <= pieces[n]:
+            group += 1
+        threshold, rounded = plan.thresholds[group], plan.rounded[group]
+        edge = 2.0 ** (threshold // 4 - 127) * (1 + threshold % 4 / 4)
+        for i in range(pieces[n], pieces[n + 1]):
+            magnitude = np.float64(abs(gathered[i]))
+            if _bin(abs(gathered[i])) >= threshold:
+                error += price
+            elif rounded:
+                error += magnitude * (edge - magnitude) + price * magnitude / edge
+            else:
+                squares[n] += magnitude * magnitude
+    return squares, error
 
 
 def _find(gathered: Float32, bounds: Int64, plan: Plan, rng: np.random.Generator) -> list[Found]:
@@ -156,10 +182,11 @@ def _groups(gathered: Float32, bounds: Int64) -> list[Float32]:
     return [gathered[a:b] for a, b in pairwise(bounds.tolist())]
 
 
-def _search(table: Float64, sizes: Int64, bits: float, costs: Float64, contracting: bool) -> Plan:
+def _search(table: Float64, ranges: Ranges, bits: float, costs: Float64, contracting: bool) -> Plan:
     """Return what pays with `bits` bits if the outliers of a group take `costs` times the estimate."""
+    sizes = ranges.sizes
     if bits <= 0 or not table[0, :, _SMALLEST:].any():
-        return Plan(np.full(sizes.size, _NOTHING), np.zeros(sizes.size, dtype=np.bool_), 1.0, np.zeros(sizes.size))
+        return nothing(ranges)
     top = int(np.flatnonzero(table[0].any(axis=0))[-1])
     tried = np.arange(top + 1, max(top + 1 - _TRIED, _SMALLEST), -1)
     above = np.cumsum(table[:, :, ::-1], axis=2)[:, :, ::-1]
@@ -203,14 +230,8 @@ def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_ap
             edge, rest = choices.edges[e], choices.below[2, g, e]
             more = max(choices.above[1, g, e] - choices.above[0, g, e] * edge, 0.0) / step
             # The rest is coded.
-            ratio = _LOSS * rest / (size * theta)
-            if choices.contracting:
-                power = max(ratio, 1.0)  # 4^r
-                error = min(_LOSS * rest / power, rest)
-            else:
-                power = 1 + (ratio + math.sqrt(ratio * (ratio + 4))) / 2
-                error = _LOSS * rest / (power - 1) if power > 1 else 0.0
-            coded = size * math.log2(power) / 2
+            coded = size * math.log2(1 + _excess(rest / (size * theta), choices.contracting)) / 2
+            error = rest * error_of_rest(rest / (size * theta), choices.contracting) if rest > 0 else 0.0
             count = choices.above[0, g, e]
             apart = costs[g] * _bits_apart(size, count, more)
             error += count * theta
@@ -229,16 +250,30 @@ def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_ap
 
 
 @kernel
+def _excess(ratio: float, contracting: bool) -> float:
+    """Return `4^r - 1` of the rate `r` that is best for a rest of mean square `ratio theta`."""
+    ratio *= LOSS
+    return max(ratio - 1, 0.0) if contracting else (ratio + math.sqrt(ratio * (ratio + 4))) / 2
+
+
+@kernel
+def error_of_rest(ratio: float, contracting: bool) -> float:
+    """Return the error of a rest of mean square `ratio theta`, above 0, relative to its squared norm."""
+    excess = _excess(max(ratio, 1e-60), contracting)
+    return min(LOSS / (1 + excess), 1.0) if contracting else LOSS / excess
+
+
+@kernel
 def _bits_apart(size: float, count: float, magnitudes: float) -> float:
     """Return the bits of `count` outliers with this sum of magnitudes, in steps: gaps, signs and magnitudes."""
     if count == 0:
         return 0.0
     some = max(count, 1.0)
-    return count * (_geometric_bits(size / some - 1) + 1 + _geometric_bits(magnitudes / some)) + 48
+    return count * (geometric_bits(size / some - 1) + 1 + geometric_bits(magnitudes / some)) + 48
 
 
 @kernel
-def _geometric_bits(mean: float) -> float:
+def geometric_bits(mean: float) -> float:
     """Return the entropy of a geometric variable with this mean."""
     mean = max(mean, 1e-3)
     return (mean + 1) * math.log2(mean + 1) - mean * math.log2(mean)
@@ -246,7 +281,7 @@ def _geometric_bits(mean: float) -> float:
 
 def _write(groups: list[Found], step: float, dither: Float32, room: int = 8) -> tuple[bytes, Float64]:
     """Return the section, and the bits of each group in it; `room` is for the bytes of an outlier, on average."""
-    number = min(max(round(512 * math.log2(step)) + (1 << 15), 0), (1 << 16) - 1)
+    number = log_number(step)
     head, done, used = b"", 0, []
     coder = new_coder(np.zeros(16 + room * dither.size, dtype=np.uint8), 2)
     for group in groups:
@@ -255,7 +290,7 @@ def _write(groups: list[Found], step: float, dither: Float32, room: int = 8) -> 
         head += _COUNT.pack(count)
         if count:
             head += _THRESHOLD.pack(group.threshold)
-            excess = (np.abs(group.values) - _edge(group.threshold)) / np.float32(_step(number))
+            excess = (np.abs(group.values) - _edge(group.threshold)) / np.float32(log_scale(number))
             magnitudes = np.floor(excess + dither[done : done + count]).astype(np.int64)
             _put(coder, group.places, group.values < 0, np.minimum(magnitudes, _MAX_MAGNITUDE))
             done += count
@@ -294,13 +329,9 @@ def read(section: bytes, bounds: Int64, key: SharedKey) -> tuple[Int64, Float32,
             raise CorruptMessage("the outliers do not decode")
         steps = magnitudes - _dither(done, count, key) + np.float32(0.5)
         places.append(first + found)
-        values.append(signs * (_edge(threshold) + np.float32(_step(number)) * steps))
+        values.append(signs * (_edge(threshold) + np.float32(log_scale(number)) * steps))
         done += count
     return np.concatenate(places), np.concatenate(values), end
-
-
-def _step(number: int) -> float:
-    return float(2.0 ** ((number - (1 << 15)) / 512))
 
 
 def _dither(first: int, count: int, key: SharedKey) -> Float32:

@@ -24,7 +24,10 @@ _COARSEST = 255
 _SIGNS_PER_OCTAVE = 128
 SIGNS_UP_TO = 0.65  # bits; from there on levels have less error
 _LEAST = 1e-5  # bits
+_WORTHWHILE = 16  # bits: a piece that gets less takes more all the same, and is better left out if it may be
 _SEARCH_STEPS = 24
+LOSS = 1.25
+"""Error of a coded piece over the least possible one, about."""
 
 
 @cache
@@ -47,12 +50,22 @@ def allocate(squares: Float64, sizes: Int64, bits: float, memory: int, contracti
         theta = math.sqrt(low * high)
         used = float(np.sum(sizes * _best_rates(powers / theta, contracting)))
         low, high = (theta, high) if used > bits else (low, theta)
-    wanted = _numbers(_best_rates(powers / high, contracting), memory)
+    rates = _best_rates(powers / high, contracting)
+    if contracting:
+        some &= sizes * rates >= min(_WORTHWHILE, float((sizes * rates).max()))
+    wanted = _numbers(rates, memory)
     tried = np.arange(FINE)
     coarse = np.clip(np.round((wanted - tried[:, None]) / FINE), 1, _COARSEST)
     excess = (np.where(some, sizes * _bits(FINE * coarse + tried[:, None], memory), 0)).sum(axis=1) - bits
     fine = int(np.argmin(np.where(excess > 0, 3 * excess, -excess)))  # too much is worse than too little
     return np.where(some, coarse[fine], 0).astype(np.int64), fine
+
+
+def expected_error(squares: Float64, coarse: Int64, fine: int, memory: int, contracting: bool = False) -> float:
+    """Return about which error pieces with these squared norms have at these rates."""
+    some = squares > 0
+    powers = 4 ** _bits((FINE * coarse[some] + fine).astype(np.float64), memory)
+    return LOSS * float(np.sum(squares[some] / (powers if contracting else powers - 1)))
 
 
 def _best_rates(ratios: Float64, contracting: bool) -> Float64:

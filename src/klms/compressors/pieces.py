@@ -2,24 +2,41 @@
 
 Arrays that are too small for a piece of their own are put together, at the end. A group (an array, or all the small
 ones) is cut into pieces whose sizes are powers of two; what is left at its end becomes one padded piece.
+
+With classes of the last global update (`history.py`), the entries of a group are ordered by them before it is cut:
+pieces are smaller then, since entries of about the same size stand together.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from klms.codec import SharedKey
+from klms.compressors.history import move
 from klms.compressors.layout import Layout
 from klms.compressors.rotation import SMALLEST, piece_holding, powers_of_two, rotate
-from klms.numerics.jit import Float32, Float64, Int64, kernel
+from klms.numerics.jit import Float32, Float64, Int64, UInt8, kernel
 from klms.numerics.parallel import over
 
 _BITS_OF_A_PIECE = 256  # at least, on average: a scale that rests on few is unreliable, and it costs 24 bits itself
 _BITS_OF_A_LARGE_PIECE = 4096
+_BITS_OF_AN_ORDERED_PIECE = 1024
+_RANGE, _RANGES = 1 << 13, 32  # entries of a range, at least, and ranges of a vector, about
 LEAST_LARGEST = 1 << 16
 """The largest pieces have at least this size, which still fits a cache; smaller ones would only take time."""
+LEAST_ORDERED = 1 << 12
+"""The same for pieces of ordered entries."""
+
+
+class Ranges(NamedTuple):
+    """Ranges of a gathered vector: where they begin and end, padding included, and the entries of each without it."""
+
+    bounds: Int64
+    sizes: Int64
 
 
 @dataclass(frozen=True)
@@ -37,11 +54,17 @@ class Pieces:
     smallest: int
     largest: int
     threads: int | None = None
+    classes: UInt8 | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def for_rate(cls, layout: Layout, rate: float, threads: int | None = None) -> "Pieces":
-        smallest = piece_holding(_BITS_OF_A_PIECE / rate)
-        return cls(layout, smallest, max(LEAST_LARGEST, piece_holding(_BITS_OF_A_LARGE_PIECE / rate)), threads)
+    def for_rate(
+        cls, layout: Layout, rate: float, threads: int | None = None, classes: UInt8 | None = None
+    ) -> "Pieces":
+        least, bits = LEAST_LARGEST, _BITS_OF_A_LARGE_PIECE
+        if classes is not None:
+            least, bits = LEAST_ORDERED, _BITS_OF_AN_ORDERED_PIECE
+        largest = max(least, piece_holding(bits / rate))
+        return cls(layout, piece_holding(_BITS_OF_A_PIECE / rate), largest, threads, classes)
 
     @cached_property
     def groups(self) -> list[list[slice]]:
@@ -54,13 +77,13 @@ class Pieces:
         return [*large, small] if small else large
 
     @cached_property
-    def sizes(self) -> Int64:
+    def _sizes(self) -> list[int]:
         """Entries of each group."""
-        return np.array([sum(part.stop - part.start for part in group) for group in self.groups], dtype=np.int64)
+        return [sum(part.stop - part.start for part in group) for group in self.groups]
 
     @cached_property
     def _cuts(self) -> list[list[int]]:
-        return [powers_of_two(int(size), self.smallest, self.largest, rest=SMALLEST) for size in self.sizes]
+        return [powers_of_two(size, self.smallest, self.largest, rest=SMALLEST) for size in self._sizes]
 
     @cached_property
     def bounds(self) -> Int64:
@@ -68,13 +91,28 @@ class Pieces:
         return np.cumsum([0, *(size for cut in self._cuts for size in cut)], dtype=np.int64)
 
     @cached_property
-    def group_bounds(self) -> Int64:
+    def _group_bounds(self) -> Int64:
         """Boundaries of the groups in a gathered vector, padding included."""
         return np.cumsum([0, *map(sum, self._cuts)], dtype=np.int64)
 
+    @cached_property
+    def ranges(self) -> Ranges:
+        """What shares a threshold for outliers: the groups, or parts of ordered ones."""
+        least = max(_RANGE, self.layout.d // _RANGES)
+        bounds, sizes = [0], []
+        for (start, end), size in zip(pairwise(self._group_bounds.tolist()), self._sizes, strict=True):
+            inside = self.bounds[(self.bounds > start) & (self.bounds < end)].tolist()
+            for cut in inside if self.classes is not None else []:
+                if min(cut - bounds[-1], end - cut) >= least:
+                    sizes.append(cut - bounds[-1])
+                    bounds.append(cut)
+            sizes.append(start + size - bounds[-1])
+            bounds.append(end)
+        return Ranges(np.array(bounds, dtype=np.int64), np.array(sizes, dtype=np.int64))
+
     def moves(self) -> Iterator[tuple[slice, slice]]:
         """Yield where each array is in a vector, and where it is in a gathered one."""
-        for start, group in zip(self.group_bounds.tolist(), self.groups, strict=False):
+        for start, group in zip(self._group_bounds.tolist(), self.groups, strict=False):
             for part in group:
                 yield part, slice(start, start + part.stop - part.start)
                 start += part.stop - part.start
@@ -82,18 +120,29 @@ class Pieces:
     def gather(self, vector: Float32) -> Float32:
         """Return a copy of `vector` in the order of the pieces, padded with zeros."""
         out = np.zeros(int(self.bounds[-1]), dtype=np.float32)
+        if self.classes is not None:
+            self._order(vector, out, self.classes, backward=False)
+            return out
         for part, place in self.moves():
             out[place] = vector[part]
         return out
 
     def scatter(self, gathered: Float32) -> Float32:
         """Invert `gather`; no copy is made if nothing was moved."""
+        out = np.empty(self.layout.d, dtype=np.float32)
+        if self.classes is not None:
+            self._order(out, gathered, self.classes, backward=True)
+            return out
         if all(part == place for part, place in self.moves()):
             return gathered[: self.layout.d]
-        out = np.empty(self.layout.d, dtype=np.float32)
         for part, place in self.moves():
             out[part] = gathered[place]
         return out
+
+    def _order(self, vector: Float32, gathered: Float32, classes: UInt8, *, backward: bool) -> None:
+        for start, group in zip(self._group_bounds.tolist(), self.groups, strict=False):
+            parts = np.array([(part.start, part.stop) for part in group], dtype=np.int64)
+            move(vector, parts, classes, gathered[start:], backward)
 
     def rotate(self, gathered: Float32, key: SharedKey, *, backward: bool = False) -> None:
         """Rotate every piece in place."""

@@ -8,6 +8,8 @@ towards its expected frequency in the bucket, so that no symbol has probability 
 Gaussian update the expected share of non-zero entries in a bucket of `n` is `sqrt(2 / (pi n))`.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,6 +27,7 @@ from klms.errors import CorruptMessage
 from klms.numerics.jit import Float32, Float64, Int64, kernel
 
 _NUMBER = 3
+_BUCKETS = 1024  # at a time
 
 
 class BucketSettings(Settings):
@@ -40,8 +43,13 @@ class QSGDSettings(BucketSettings):
 
 
 def bucket_norms(update: Vector, bounds: Int64) -> Float32:
-    """Return the 2-norm of every bucket."""
-    return np.sqrt(np.add.reduceat(update.astype(np.float64) ** 2, bounds[:-1])).astype(np.float32)
+    """Return the 2-norm of every bucket, computed in pieces: squares in float64 take twice the memory of the update."""
+    squares = np.empty(bounds.size - 1)
+    for first in range(0, squares.size, _BUCKETS):
+        part = bounds[first : first + _BUCKETS + 1]
+        values = update[part[0] : part[-1]].astype(np.float64)
+        squares[first : first + _BUCKETS] = np.add.reduceat(np.square(values, out=values), part[:-1] - part[0])
+    return np.sqrt(squares).astype(np.float32)
 
 
 def normalised(update: Vector, norms: Float32, bounds: Int64) -> Float64:
@@ -62,6 +70,17 @@ class QSGD(Compressor):
     def bounds(self) -> Int64:
         return self.layout.buckets(self.bucket)
 
+    @cached_property
+    def most_entries(self) -> int:
+        """Number of non-zero entries that a message has at most, but for a chance below 1e-14.
+
+        The absolute values of `n` entries add up to at most `sqrt(n)` norms, so that on average at most `s sqrt(n)` of
+        them are rounded to other levels than 0; their number has a smaller variance than that.
+        """
+        sizes = np.diff(self.bounds)
+        mean = float(np.minimum(sizes, self.levels * np.sqrt(sizes)).sum())
+        return min(self.layout.d, int(mean + 8 * math.sqrt(mean) + 40))
+
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         update = check_update(update, self.layout.d)
         norms = bucket_norms(update, self.bounds)
@@ -71,12 +90,14 @@ class QSGD(Compressor):
         runs = np.diff(places, prepend=-1) - 1
         codes = elias.write(runs, ratio[places] < 0, np.minimum(levels[places], self.levels), self.levels > 1)
         payload = np.uint32(places.size).tobytes() + write_scales(norms) + codes.tobytes()
-        return wrap(_NUMBER, self.layout.d, payload)
+        return wrap(_NUMBER, self.layout.d, payload, key)
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.layout.d)
+        payload = unwrap(message, _NUMBER, self.layout.d, key)
         norms, codes = read_scales(payload[4:], self.bounds.size - 1)
         count = int.from_bytes(payload[:4], "little")
+        if count > self.most_entries:
+            raise CorruptMessage(f"{count} entries are not zero; that many never are, {self.most_entries} may be")
         places, values = elias.read(np.frombuffer(codes, dtype=np.uint8), count, self.layout.d, self.levels)
         vector = np.zeros(self.layout.d, dtype=np.float32)
         vector[places] = values / self.levels * norms[np.searchsorted(self.bounds, places, side="right") - 1]
@@ -146,17 +167,31 @@ class KLMSQSGD(BlockCompressor):
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         update = check_update(update, self.layout.d)
         norms = round_up(bucket_norms(update, self.bounds))
-        ratio = normalised(update, norms, self.bounds)
-        minus, plus = np.clip(-ratio, 0, 1), np.clip(ratio, 0, 1)
-        q = Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES)
         scalars = (lambda symbols: self._rescaled(norms, update, symbols)) if self.rescale else norms.tolist()
-        return self.coder.encode(q, self._frequencies(side), side, key, rng, scalars)
+        return self.coder.encode(self._law(update, norms), self._frequencies(side), side, key, rng, scalars)
+
+    def _law(self, update: Vector, norms: Float32) -> Categorical:
+        """Return `q`, computed in pieces: all of it in float64 would be ten times as large as the update."""
+        rows = np.empty((len(VALUES), update.size), dtype=np.float32)
+        for piece, buckets in self._pieces():
+            widths = norms[buckets].astype(np.float64)
+            ratio = np.divide(update[piece], widths, out=np.zeros(widths.size), where=widths > 0)
+            minus, plus = np.clip(-ratio, 0, 1), np.clip(ratio, 0, 1)
+            rows[:, piece] = Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES).probabilities
+        return Categorical.of_rows(rows, VALUES)
+
+    def _pieces(self) -> Iterator[tuple[slice, Int64]]:
+        """Yield pieces of the vector, and the bucket of each of their entries."""
+        for start in range(0, self.layout.d, _PIECE):
+            piece = slice(start, min(start + _PIECE, self.layout.d))
+            yield piece, np.searchsorted(self.bounds, np.arange(piece.start, piece.stop), side="right") - 1
 
     def _rescaled(self, norms: Float32, update: Vector, symbols: Sample) -> list[float]:
         """Scale the norms such that the decoded update, which blocks shrink, has the length of the update along it."""
         along = float(update @ (symbols * np.repeat(norms, np.diff(self.bounds))))
         factor = min(max(float(update @ update) / along, 1.0), _MOST_RESCALED) if along > 0 else 1.0
-        scaled = (norms * np.float32(factor)).astype(np.float16)
+        with np.errstate(over="ignore"):
+            scaled = (norms * np.float32(factor)).astype(np.float16)
         return [float(norm) for norm in (scaled if np.isfinite(scaled).all() else norms)]
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
@@ -178,9 +213,8 @@ class KLMSQSGD(BlockCompressor):
         """Return `p`, computed in pieces: all of it in float64 would be larger than everything else in the server."""
         expected = np.minimum(np.sqrt(2 / (np.pi * np.diff(self.bounds))), 0.9) / 2
         thresholds = np.empty((2, self.layout.d), dtype=np.uint16)
-        for start in range(0, self.layout.d, _PIECE):
-            piece = slice(start, min(start + _PIECE, self.layout.d))
-            each = expected[np.searchsorted(self.bounds, np.arange(piece.start, piece.stop), side="right") - 1]
+        for piece, buckets in self._pieces():
+            each = expected[buckets]
             counts = side["counts"][:, piece].astype(np.float64)
             minus, plus = (counts + self.prior * each) / (int(side["count_of"]) + self.prior)
             thresholds[:, piece] = Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES).thresholds

@@ -48,10 +48,10 @@ class Sign(Compressor):
             plus = update >= 0
         else:
             plus = rng.random(update.size) < plus_probability(update, self.layout, self.scale)
-        return wrap(_NUMBER, self.layout.d, write_signs(plus))
+        return wrap(_NUMBER, self.layout.d, write_signs(plus), key)
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        return Decoded(read_signs(unwrap(message, _NUMBER, self.layout.d), self.layout.d))
+        return Decoded(read_signs(unwrap(message, _NUMBER, self.layout.d, key), self.layout.d))
 
 
 SCHEME = Scheme(

@@ -17,7 +17,7 @@ from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, w
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.symbols import read_symbols, write_symbols
-from klms.errors import CorruptMessage
+from klms.errors import CorruptMessage, SideInformationMismatch
 
 _NUMBER = 8
 
@@ -35,9 +35,13 @@ class TopK(Compressor):
     layout: Layout
     keep: float = 0.01
 
+    @property
+    def most_entries(self) -> int:
+        return max(1, math.ceil(self.keep * self.layout.d))
+
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         update = check_update(update, self.layout.d)
-        count = max(1, math.ceil(self.keep * update.size))
+        count = self.most_entries
         places = np.sort(np.argpartition(np.abs(update), update.size - count)[update.size - count :])
         places = places[update[places] != 0]
         symbols = np.zeros(update.size, dtype=np.uint8)
@@ -46,11 +50,13 @@ class TopK(Compressor):
         largest = magnitudes.max(initial=0.0)
         fractions = (magnitudes / (largest or 1.0)).astype("<f2")
         head = np.uint32(places.size).tobytes() + write_scales(np.array([largest])) + fractions.tobytes()
-        return wrap(_NUMBER, self.layout.d, head + write_symbols(self.layout, symbols, 3))
+        return wrap(_NUMBER, self.layout.d, head + write_symbols(self.layout, symbols, 3), key)
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.layout.d)
+        payload = unwrap(message, _NUMBER, self.layout.d, key)
         count = int.from_bytes(payload[:4], "little")
+        if count > self.most_entries:
+            raise SideInformationMismatch(f"the message has {count} entries; {self.most_entries} were agreed")
         (largest,), rest = read_scales(payload[4:], 1)
         fractions, rest = read_numbers(rest, np.dtype("<f2"), count, "magnitudes")
         if not ((fractions >= 0) & (fractions <= 1)).all():

@@ -1,7 +1,7 @@
 """Multithreaded work on items and on ranges of a vector. Kernels release the GIL, so Python threads suffice."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Concatenate, ParamSpec, TypeVar
@@ -14,15 +14,28 @@ P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
+Progress = Callable[[int, int], None]
+"""Is told how many steps of how many are done, in the thread that waits for them; what it raises ends the work."""
+
 _MIN_COORDINATES_PER_THREAD = 20_000  # with fewer, starting a thread costs more than it saves
 
 
-def each(work: Callable[[T], R], items: list[T], threads: int | None) -> list[R]:
+def each(work: Callable[[T], R], items: list[T], threads: int | None, progress: Progress | None = None) -> list[R]:
     """Do the work for all items, on at most `threads` threads; by default, one per core."""
     if len(items) == 1 or threads == 1:
-        return list(map(work, items))
+        return _gathered(map(work, items), len(items), progress)
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-        return list(pool.map(work, items))
+        return _gathered(pool.map(work, items), len(items), progress)
+
+
+def _gathered(results: Iterator[R], total: int, progress: Progress | None) -> list[R]:
+    if progress is None:
+        return list(results)
+    gathered = []
+    for result in results:
+        gathered.append(result)
+        progress(len(gathered), total)
+    return gathered
 
 
 def over(

@@ -11,7 +11,7 @@ call with index `stream + n div 8`. These are all the streams, with the most cal
 
 | stream | starts at | calls | words |
 | --- | --- | --- | --- |
-| `U_STREAM` | 0 | 2^29 | codec: one per coordinate |
+| `U_STREAM` | 0 | 2^29 | codec, QUIC-FL: one per coordinate |
 | `WINDOW_STREAM` | 2^30 | 2^29 | codec: one per block |
 | `G_STREAM` | 2^31 | < 2^18 | codec: 16 per row of the table of generators |
 | `ROTATION_STREAMS` | 3 * 2^30 and 2^28 further | < 2^26 each | compressors: one sign bit per padded coordinate |

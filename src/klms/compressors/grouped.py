@@ -1,0 +1,57 @@
+"""Arrays in groups, each with a compressor of its own: one message for each group that has arrays, in their order.
+
+Each message has its length (u32) before it. The key of group `n` is that of the update with `n 2^32` added to the
+number of the client, so that no two groups share randomness.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+
+from klms.codec import Decoded, SharedKey
+from klms.compressors.base import Compressor, Side, Vector, check_update
+from klms.compressors.layout import Layout
+from klms.errors import CorruptMessage
+
+_LENGTH = struct.Struct("<I")
+OVERHEAD = _LENGTH.size
+"""Bytes of a group besides its message."""
+
+
+@dataclass(frozen=True)
+class Grouped(Compressor):
+    """Groups of arrays of a layout, each with its compressor, which has no side information. They cover all arrays."""
+
+    layout: Layout
+    groups: tuple[tuple[tuple[str, ...], Compressor], ...]
+
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        update, parts = check_update(update, self.layout.d), []
+        for places, compressor, own in self._groups(key):
+            message = compressor.encode(np.concatenate([update[place] for place in places]), {}, key=own, rng=rng)
+            parts += [_LENGTH.pack(len(message)), message]
+        return b"".join(parts)
+
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        vector, at = np.zeros(self.layout.d, dtype=np.float32), 0
+        for places, compressor, own in self._groups(key):
+            start = at + _LENGTH.size
+            at = start + (_LENGTH.unpack_from(message, at)[0] if start <= len(message) else 0)
+            if not start <= at <= len(message):
+                raise CorruptMessage("the message ends in the middle of a group")
+            decoded, done = compressor.decode(message[start:at], {}, key=own).vector, 0
+            for place in places:
+                done += place.stop - place.start
+                vector[place] = decoded[done - (place.stop - place.start) : done]
+        if at != len(message):
+            raise CorruptMessage(f"the message has {len(message) - at} bytes after its groups")
+        return Decoded(vector)
+
+    def _groups(self, key: SharedKey) -> Iterator[tuple[list[slice], Compressor, SharedKey]]:
+        """Yield where the arrays of each group are, its compressor, and its key."""
+        by_name = dict(zip(self.layout.names, self.layout.parts, strict=True))
+        for n, (names, compressor) in zip(count(), self.groups, strict=False):
+            yield [by_name[name] for name in names], compressor, replace(key, client=key.client + (n << 32))

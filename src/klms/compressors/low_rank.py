@@ -1,0 +1,313 @@
+"""The low-rank part of an update's matrices, sent by its factors: gradients of a layer span few directions.
+
+An array of two or more dimensions is a matrix with one row per entry of its first dimension. What the encoder sends of
+it is a sum of products `a b^T / |a|` of a column `a` and a row `b`, both in whole steps; the rest of the update is
+coded as ever, so that an unbiased code of the rest makes the whole unbiased.
+
+Which products pay is a question of price, as for outliers: with `2 ln 2 theta` per bit, a product that takes `B` bits
+and removes `E` of the squared norm is sent if `gain E > 2 ln 2 theta B`. `gain` is the error of the rest per squared
+norm of it, at the rate that is best at that price. Steps `D` have `gain D^2 / 12 = theta`.
+
+The section: its length without this number (u32); for each matrix the number of products (u8) and, if there are any,
+the step (u16, on the scale of `klms.py`); then, coded, the columns and rows of all products: magnitudes in steps, with
+a sign unless they are zero.
+"""
+
+import math
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from klms.compressors.adaptive_bits import Coder, code_bit, code_number, finish, new_coder, start
+from klms.compressors.envelope import log_number, log_scale
+from klms.compressors.layout import Layout
+from klms.compressors.outliers import geometric_bits
+from klms.errors import CorruptMessage
+from klms.numerics.jit import Float32, Int64, kernel
+from klms.numerics.parallel import each
+
+_NARROWEST = 4  # rows or columns: a product may not cost more than a part of the matrix itself
+_MOST_PRODUCTS = 32
+_ITERATIONS = 2  # of the power method, from the largest row
+_TRIALS = 6
+_AGREEMENT = 0.25  # of the logarithms of two prices
+_LARGEST = 1 << 20  # steps
+_LANES = 16  # partial sums of an inner product, which a processor adds up at once
+_HEAD = struct.Struct("<I")
+_STEP = struct.Struct("<H")
+
+
+class Matrix(NamedTuple):
+    """Where an array is in the vector, and its shape as a matrix."""
+
+    place: slice
+    rows: int
+    columns: int
+
+    @property
+    def most_products(self) -> int:
+        return min(_MOST_PRODUCTS, min(self.rows, self.columns) // _NARROWEST)
+
+    def of(self, vector: Float32) -> Float32:
+        return vector[self.place].reshape(self.rows, self.columns)
+
+
+class Products(NamedTuple):
+    """What is sent of a matrix: one column and one row per product, in steps."""
+
+    step: int
+    """Number of the step, on the scale of `klms.py`; 0 if there are no products."""
+    columns: Int64
+    rows: Int64
+
+
+class Price(NamedTuple):
+    """What a bit costs, in units of squared error, and what a unit of the squared norm of each matrix does."""
+
+    theta: float
+    gains: list[float]
+
+
+def matrices(layout: Layout) -> list[Matrix]:
+    """Return the arrays that may have a low-rank part."""
+    found = []
+    for part, shape in zip(layout.parts, layout.shapes, strict=True):
+        if len(shape) > 1 and part.stop > part.start:
+            matrix = Matrix(part, shape[0], (part.stop - part.start) // shape[0])
+            found += [matrix] if matrix.most_products else []
+    return found
+
+
+def take(
+    update: Float32, layout: Layout, bits: float, price_of: Callable[[Float32, float], Price], threads: int | None
+) -> tuple[bytes, Float32]:
+    """Return the section that holds the low-rank part, empty if none pays, and the update without it.
+
+    `price_of` tells what a bit costs when a vector is coded with so many bits. The low-rank part and the rest share the
+    bits at equal prices, which is found by trials.
+    """
+    which = matrices(layout)
+    price = price_of(update, bits) if which else Price(0.0, [])
+    if not 0 < price.theta < math.inf:
+        return b"", update
+    work = list(zip(which, price.gains, strict=True))
+    factors = each(lambda one: _factors(one[0].of(update), one[0].most_products, price.theta / one[1]), work, threads)
+    best, low, high, theta = (math.inf, b"", update), 0.0, math.inf, price.theta
+    for _ in range(_TRIALS):
+        chosen = [_quantise(*pair, theta / gain) for pair, gain in zip(factors, price.gains, strict=True)]
+        section = _write(chosen) if any(products.step for products in chosen) else b""
+        after = math.inf
+        if 8 * len(section) < bits:
+            rest = update.copy() if section else update
+            for matrix, products in zip(which, chosen, strict=True):
+                _add(products, matrix.of(rest), -1.0)
+            after = price_of(rest, bits - 8 * len(section)).theta
+            best = min(best, (abs(math.log(after / theta)), section, rest), key=lambda trial: trial[0])
+            if best[0] < _AGREEMENT:
+                break
+        low, high = (theta, high) if after > theta else (low, theta)
+        theta = math.sqrt(low * high) if 0 < low < high < math.inf else theta * (2 if after > theta else 0.5)
+    return best[1:]
+
+
+def end_of(section: bytes) -> int:
+    """Return where an untrusted section ends that more may follow."""
+    end = _HEAD.size + int.from_bytes(section[: _HEAD.size], "little")
+    if len(section) < end:
+        raise CorruptMessage("the low-rank part is cut off")
+    return end
+
+
+def add(section: bytes, layout: Layout, vector: Float32) -> None:
+    """Add the low-rank part in an untrusted section to the vector."""
+    which, place, end, heads = matrices(layout), _HEAD.size, end_of(section), []
+    try:
+        for matrix in which:
+            count = section[place]
+            heads.append((count, _STEP.unpack_from(section, place + 1)[0] if count else 0))
+            place += 1 + (_STEP.size if count else 0)
+            if count > matrix.most_products:
+                raise CorruptMessage(f"a matrix of {matrix.rows} rows cannot have {count} products")
+    except (struct.error, IndexError) as error:
+        raise CorruptMessage("the low-rank part is cut off") from error
+    if place > end:
+        raise CorruptMessage("the low-rank part is cut off")
+    coder = new_coder(np.frombuffer(section, dtype=np.uint8)[place:end].copy(), 2)
+    start(coder)
+    for matrix, (count, step) in zip(which, heads, strict=True):
+        products = Products(step, np.empty((count, matrix.rows), np.int64), np.empty((count, matrix.columns), np.int64))
+        if not _read(coder, products.columns, products.rows):
+            raise CorruptMessage("the low-rank part does not decode")
+        _add(products, matrix.of(vector), 1.0)
+
+
+def _quantise(columns: Float32, rows: Float32, theta: float) -> Products:
+    """Return the products that pay, in steps that suit the price."""
+    number = log_number(math.sqrt(12 * theta))
+    step = np.float32(log_scale(number))
+    pays = [_pays(column, row, step, theta) for column, row in zip(columns, rows, strict=True)]
+    chosen = [np.rint(factor[pays] / step).astype(np.int64) for factor in (columns, rows)]
+    return Products(number if any(pays) else 0, *chosen)
+
+
+def _write(chosen: list[Products], room: int = 2) -> bytes:
+    """Return the section; `room` is for the bytes of a number."""
+    head = b"".join(bytes([p.rows.shape[0]]) + (_STEP.pack(p.step) if p.step else b"") for p in chosen)
+    coder = new_coder(np.zeros(16 + room * sum(p.rows.size + p.columns.size for p in chosen), dtype=np.uint8), 2)
+    for products in chosen:
+        _put(coder, products.columns, products.rows)
+    length = finish(coder)
+    if length > coder.data.size:
+        return _write(chosen, 4 * room)
+    return _HEAD.pack(len(head) + length) + head + coder.data[:length].tobytes()
+
+
+def _add(products: Products, matrix: Float32, sign: float) -> None:
+    for column, row in zip(products.columns, products.rows, strict=True):
+        length = math.sqrt(float(np.sum(column.astype(np.float64) ** 2)))
+        if length > 0:
+            factor = np.float32(sign * log_scale(products.step) / length)
+            _add_product(factor * column.astype(np.float32), row.astype(np.float32), matrix)
+
+
+@kernel
+def _factors(matrix: Float32, most: int, theta: float) -> tuple[Float32, Float32]:
+    """Return columns `a` and rows `b`, whose products `a b^T / |a|` are the largest ones, as far as they may pay."""
+    rest = matrix.copy()
+    rows, columns = rest.shape
+    left, right = np.zeros((most, rows), dtype=np.float32), np.zeros((most, columns), dtype=np.float32)
+    step = np.float32(math.sqrt(12 * theta))
+    for count in range(most):
+        direction = rest[_largest_row(rest)].copy()
+        column = left[count]
+        for _ in range(_ITERATIONS):
+            _times(rest, direction, column)
+            _normalise(column)
+            _times_transposed(rest, column, direction)
+            _normalise(direction)
+        _times(rest, direction, column)
+        right[count] = 0
+        norm = np.float32(math.sqrt(_square(column)))
+        if not norm > 0:
+            return left[:count], right[:count]
+        _times_transposed(rest, column / norm, right[count])
+        if not _pays(column, right[count], step, theta / 2):  # the price may fall once the rest has become smaller
+            return left[:count], right[:count]
+        _add_product(-column / norm, right[count], rest)
+    return left, right
+
+
+@kernel
+def _pays(column: Float32, row: Float32, step: np.float32, theta: float) -> bool:
+    """Return whether a product removes more than its bits cost, in steps of this size."""
+    aa = aq = qq = bb = bq = 0.0
+    counts = np.zeros((2, 2))
+    for i in range(column.size):
+        q = np.float64(np.rint(column[i] / step)) * np.float64(step)
+        aa += np.float64(column[i]) * np.float64(column[i])
+        aq += np.float64(column[i]) * q
+        qq += q * q
+        counts[0, 0] += q != 0
+        counts[0, 1] += abs(q)
+    for i in range(row.size):
+        q = np.float64(np.rint(row[i] / step)) * np.float64(step)
+        bq += np.float64(row[i]) * q
+        bb += q * q
+        counts[1, 0] += q != 0
+        counts[1, 1] += abs(q)
+    if qq == 0 or bb == 0:
+        return False
+    removed = 2 * aq * bq / math.sqrt(aa * qq) - bb
+    bits = 24.0
+    for which, size in ((0, column.size), (1, row.size)):
+        some = counts[which, 0]
+        share = some / size
+        if share < 1:
+            bits -= size * (share * math.log2(share) + (1 - share) * math.log2(1 - share))
+        bits += some * (1 + geometric_bits(counts[which, 1] / np.float64(step) / some - 1))
+    return removed > 2 * math.log(2) * theta * bits
+
+
+@kernel
+def _largest_row(matrix: Float32) -> int:
+    best, largest = 0, -1.0
+    for i in range(matrix.shape[0]):
+        square = _square(matrix[i])
+        if square > largest:
+            best, largest = i, square
+    return best
+
+
+@kernel
+def _square(vector: Float32) -> float:
+    total = 0.0
+    for i in range(vector.size):
+        total += np.float64(vector[i]) * np.float64(vector[i])
+    return total
+
+
+@kernel
+def _normalise(vector: Float32) -> None:
+    norm = np.float32(math.sqrt(_square(vector)))
+    if norm > 0:
+        for i in range(vector.size):
+            vector[i] /= norm
+
+
+@kernel
+def _times(matrix: Float32, direction: Float32, out: Float32) -> None:
+    lanes = np.empty(_LANES, dtype=np.float32)
+    whole = direction.size // _LANES * _LANES
+    for i in range(matrix.shape[0]):
+        row = matrix[i]
+        lanes[:] = 0
+        for j in range(0, whole, _LANES):
+            for k in range(_LANES):
+                lanes[k] += row[j + k] * direction[j + k]
+        for j in range(whole, direction.size):
+            lanes[j - whole] += row[j] * direction[j]
+        out[i] = lanes.sum()
+
+
+@kernel
+def _times_transposed(matrix: Float32, column: Float32, out: Float32) -> None:
+    out[:] = 0
+    for i in range(matrix.shape[0]):
+        row, factor = matrix[i], column[i]
+        for j in range(out.size):
+            out[j] += factor * row[j]
+
+
+@kernel
+def _add_product(column: Float32, row: Float32, matrix: Float32) -> None:
+    for i in range(matrix.shape[0]):
+        out, factor = matrix[i], column[i]
+        if factor != 0:
+            for j in range(row.size):
+                out[j] += factor * row[j]
+
+
+@kernel
+def _put(coder: Coder, columns: Int64, rows: Int64) -> None:
+    for n in range(rows.shape[0]):
+        for context, factor in ((0, columns[n]), (1, rows[n])):
+            for i in range(factor.size):
+                code_number(coder, True, abs(factor[i]), context)
+                if factor[i] != 0:
+                    code_bit(coder, True, int(factor[i] < 0))
+
+
+@kernel
+def _read(coder: Coder, columns: Int64, rows: Int64) -> bool:
+    """Read the products of a matrix; return False if they make no sense."""
+    for n in range(rows.shape[0]):
+        for context, factor in ((0, columns[n]), (1, rows[n])):
+            for i in range(factor.size):
+                factor[i] = code_number(coder, False, 0, context)
+                if factor[i] > _LARGEST or coder.interval[2] > coder.data.size + 4:
+                    return False
+                if factor[i] != 0 and code_bit(coder, False, 0):
+                    factor[i] = -factor[i]
+    return True

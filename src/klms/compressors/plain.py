@@ -1,0 +1,112 @@
+"""16 or 8 bits for every entry, rounded at random so that the mean is right: hardly any loss, and nothing to choose.
+
+`float16` multiplies every array by a power of two, so that its largest entry is near the largest of float16, and small
+updates keep their precision. The message: that factor's inverse for every array (f32), the entries (f16).
+
+`int8` gives every `CHUNK` entries of an array a step, a 127th of the largest among them. The message: the steps (f32),
+the numbers of steps (i8, from -127 to 127).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from klms.codec import Decoded, SharedKey
+from klms.compressors.base import Compressor, Side, Vector, check_decoded, check_update, largest_entry
+from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
+from klms.compressors.layout import Layout
+from klms.compressors.scheme import Scheme, Settings
+from klms.errors import CorruptMessage
+from klms.numerics.jit import Float32, Int64
+
+_FLOAT16, _INT8 = 14, 15
+CHUNK = 1024
+_MOST_STEPS = 127
+_LARGEST_EXPONENT, _SMALLEST_EXPONENT = 15, -24  # of float16: of its largest power of two, and of its smallest step
+_MANTISSA = 10  # bits of float16
+_NEGLIGIBLE = 1e-30  # where nothing is larger, all counts as zero: the scale would vanish, too
+
+
+@dataclass(frozen=True)
+class Float16(Compressor):
+    """Half precision."""
+
+    layout: Layout
+
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        update = check_update(update, self.layout.d)
+        scales = np.zeros(len(self.layout.parts), dtype=np.float32)
+        halves = np.zeros(update.size, dtype="<f2")
+        for n, part in enumerate(self.layout.parts):
+            largest = largest_entry(update[part])
+            if largest >= _NEGLIGIBLE:
+                scales[n] = np.ldexp(1.0, int(np.frexp(largest)[1]) - _LARGEST_EXPONENT)
+                halves[part] = _rounded_to_half(update[part] / scales[n], rng)
+        return wrap(_FLOAT16, update.size, write_scales(scales) + halves.tobytes(), key)
+
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        scales, rest = read_scales(unwrap(message, _FLOAT16, self.layout.d, key), len(self.layout.parts))
+        if len(rest) != 2 * self.layout.d:
+            raise CorruptMessage(f"{len(rest)} bytes cannot hold {self.layout.d} float16 numbers")
+        vector = np.frombuffer(rest, dtype="<f2").astype(np.float32)
+        for scale, part in zip(scales, self.layout.parts, strict=True):
+            vector[part] *= scale
+        return check_decoded(Decoded(vector))
+
+
+def _rounded_to_half(values: Float32, rng: np.random.Generator) -> Float32:
+    """Round to one of the two nearest numbers of float16, at random, so that the mean is right."""
+    exponents = np.maximum(np.frexp(values)[1] - 1 - _MANTISSA, _SMALLEST_EXPONENT)
+    steps = np.floor(np.ldexp(values, -exponents) + rng.random(values.size, dtype=np.float32))
+    rounded: Float32 = np.ldexp(steps, exponents)
+    return rounded
+
+
+@dataclass(frozen=True)
+class Int8(Compressor):
+    """Bytes, with a step for each chunk of an array."""
+
+    layout: Layout
+
+    @cached_property
+    def bounds(self) -> Int64:
+        return np.unique(self.layout.buckets(CHUNK))  # empty arrays have no chunk
+
+    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+        update = check_update(update, self.layout.d)
+        largest = np.maximum.reduceat(np.abs(update), self.bounds[:-1]) if update.size else np.zeros(0, np.float32)
+        scales = np.where(largest >= _NEGLIGIBLE, largest / np.float32(_MOST_STEPS), 0).astype(np.float32)
+        widths = np.repeat(scales, np.diff(self.bounds))
+        exact = np.divide(update, widths, out=np.zeros_like(update), where=widths > 0)
+        steps = np.floor(exact + rng.random(update.size, dtype=np.float32))
+        steps = np.clip(steps, -_MOST_STEPS, _MOST_STEPS, out=steps).astype(np.int8)
+        return wrap(_INT8, update.size, write_scales(scales) + steps.tobytes(), key)
+
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        scales, rest = read_scales(unwrap(message, _INT8, self.layout.d, key), self.bounds.size - 1)
+        steps = np.frombuffer(rest, dtype=np.int8)
+        if steps.size != self.layout.d or steps.min(initial=0) < -_MOST_STEPS:
+            raise CorruptMessage(f"{steps.size} bytes are not {self.layout.d} numbers from -127 to 127")
+        return check_decoded(Decoded(steps.astype(np.float32) * np.repeat(scales, np.diff(self.bounds))))
+
+
+FLOAT16 = Scheme(
+    name="float16",
+    title="Half precision, rounded at random",
+    reference="IEEE 754 binary16",
+    family="float32",
+    settings=Settings,
+    make=lambda layout, settings, threads: Float16(layout),
+    wire_number=_FLOAT16,
+)
+
+INT8 = Scheme(
+    name="int8",
+    title="Bytes with a step for every 1024 entries, rounded at random",
+    reference="as in Dettmers, ICLR 2016",
+    family="float32",
+    settings=Settings,
+    make=lambda layout, settings, threads: Int8(layout),
+    wire_number=_INT8,
+)

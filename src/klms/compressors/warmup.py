@@ -1,0 +1,54 @@
+"""`klms warmup`: compile every kernel of the codec and of the schemes, so that no later call has to."""
+
+from collections.abc import Container, Iterator, Mapping
+
+import numpy as np
+
+from klms.codec import SELECTIONS, SharedKey
+from klms.compressors.base import Compressor, Vector
+from klms.compressors.block_coder import BlockSettings
+from klms.compressors.history import history
+from klms.compressors.klms_gaussian import KLMSGaussian
+from klms.compressors.layout import Layout
+from klms.compressors.schemes import SCHEMES
+
+_LAYOUT = Layout(("weight", "bias"), ((64, 64), (64,)))
+
+
+def compile_kernels() -> Iterator[str]:
+    """Use every scheme once, on a small update, and yield its name."""
+    rng = np.random.default_rng(0)
+    normal = rng.standard_normal(_LAYOUT.d).astype(np.float32)
+    normal[::500] *= 50  # outliers, which have a coder of their own
+    probabilities = rng.uniform(0.1, 0.9, _LAYOUT.d).astype(np.float32)
+    for name, scheme in SCHEMES.items():
+        for values in _settings(scheme.settings.model_fields):
+            compressor = scheme.create(_LAYOUT, values)
+            _use(compressor, probabilities if scheme.codes == "masks" else normal)
+        yield name
+    for settings in _settings(BlockSettings.model_fields):
+        _use(KLMSGaussian(1.0, BlockSettings.checked(settings).coder(_LAYOUT.d, None)), normal)
+    yield "gaussian"
+
+
+def _settings(names: Container[str]) -> Iterator[Mapping[str, object]]:
+    """Yield settings that make use of different kernels."""
+    if "selection" in names:
+        for selection in SELECTIONS:
+            yield {"selection": selection}
+            yield {"selection": selection, "bits": 4, "memory": 4, "group": 8, "target": 4.0}
+    elif "rate" in names:
+        for rate in (0.05, 0.5, 4.0):
+            yield {"rate": rate}
+    else:
+        yield {}
+
+
+def _use(compressor: Compressor, update: Vector) -> None:
+    side, key = {**compressor.start(), "theta": np.full(_LAYOUT.d, 0.5, dtype=np.float32)}, SharedKey(0, 1, 0)
+    for known in ({}, history(update)):  # the first of two rounds may carry block maps, and has no history
+        side = {**side, **known}
+        message = compressor.encode(update, side, key=key, rng=np.random.default_rng(0))
+        learner = compressor.learner(side)
+        learner.add(compressor.decode(message, side, key=key))
+        side = {**side, **learner.finish()}

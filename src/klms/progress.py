@@ -1,0 +1,21 @@
+"""Progress of long work, for a program that wants to know it or for a person who waits."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from klms.numerics.parallel import Progress
+
+
+@contextmanager
+def reporting(progress: Progress | bool, title: str) -> Iterator[Progress | None]:
+    """Yield what the work reports to: a bar with this title for True, on a terminal; nothing for False."""
+    if progress is True and sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        with Bar(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+    else:
+        yield None if isinstance(progress, bool) else progress

@@ -1,0 +1,102 @@
+"""The low-rank part of the dense scheme: what it saves, that it biases nothing, and bytes from strangers."""
+
+import numpy as np
+import pytest
+
+from klms import CorruptMessage, KLMSError, SharedKey
+from klms.compressors import low_rank
+from klms.compressors.klms import KLMS
+from klms.compressors.layout import Layout
+from tests.support.messages import resealed
+from tests.support.mutation import mutate
+
+KEY = SharedKey(1, 2, 3)
+LAYOUT = Layout(("conv", "dense", "bias"), ((16, 8, 3, 3), (120, 200), (120,)))
+
+
+def update(rank: int = 3, noise: float = 0.5, seed: int = 0) -> np.ndarray:
+    """Return matrices of this rank with noise, as gradients have."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for matrix in low_rank.matrices(LAYOUT):
+        part = rng.standard_normal((matrix.rows, rank)) @ rng.standard_normal((rank, matrix.columns))
+        parts.append(part / max(part.std(), 1e-9) + noise * rng.standard_normal(part.shape))
+    return np.concatenate([*map(np.ravel, parts), rng.standard_normal(120)]).astype(np.float32)
+
+
+def through(scheme: KLMS, x: np.ndarray, number: int = 0) -> tuple[bytes, np.ndarray]:
+    key = SharedKey(5, 1, number)
+    message = scheme.encode(x, {}, key=key, rng=np.random.default_rng([9, number]))
+    return message, scheme.decode(message, {}, key=key).vector
+
+
+def relative_error(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.sum((y.astype(float) - x) ** 2) / np.sum(x.astype(float) ** 2))
+
+
+def without_matrices(layout: Layout) -> Layout:
+    return Layout(layout.names, tuple((size,) for size in layout.sizes))
+
+
+@pytest.mark.parametrize(("rate", "contracting", "bound"), [(0.3, False, 0.8), (1, False, 0.5), (0.1, True, 0.85)])
+def test_matrices_of_low_rank_cost_less(rate, contracting, bound):
+    x = update()
+    message, y = through(KLMS(LAYOUT, rate, contracting=contracting), x)
+    plain, z = through(KLMS(without_matrices(LAYOUT), rate, contracting=contracting), x)
+    assert relative_error(x, y) < bound * relative_error(x, z)
+    assert len(message) < 1.03 * rate * x.size / 8
+    assert len(plain) < 1.03 * rate * x.size / 8
+
+
+@pytest.mark.parametrize("rate", [0.1, 1])
+def test_noise_has_no_low_rank_part(rate):
+    x = update(rank=0, noise=1.0)
+    assert through(KLMS(LAYOUT, rate), x)[0] == through(KLMS(without_matrices(LAYOUT), rate), x)[0]
+
+
+def test_the_estimate_is_unbiased():
+    """The mean of 400 decoded updates has the error that 400 independent ones should have, within six deviations."""
+    x, scheme, draws = update(), KLMS(LAYOUT, 0.5), 400
+    decoded = [through(scheme, x, n)[1].astype(float) for n in range(draws)]
+    single = np.mean([np.sum((y - x) ** 2) for y in decoded])
+    ratio = np.sum((np.mean(decoded, axis=0) - x) ** 2) / (single / draws)
+    assert abs(ratio - 1) < 6 * np.sqrt(2 / x.size) + 0.05
+
+
+def test_any_number_of_threads_gives_the_same_bytes():
+    x = update()
+    assert through(KLMS(LAYOUT, 1.0, threads=1), x)[0] == through(KLMS(LAYOUT, 1.0, threads=3), x)[0]
+
+
+def test_few_products_are_allowed_of_narrow_matrices():
+    """Otherwise a hostile message could make the decoder do many times the work of an honest one."""
+    layout = Layout(("narrow", "thin", "vector"), ((3, 400), (9, 9), (50,)))
+    (thin,) = low_rank.matrices(layout)
+    assert (thin.rows, thin.columns, thin.most_products) == (9, 9, 2)
+
+
+def test_damaged_sections_raise_typed_errors():
+    x = update()
+    section, rest = low_rank.take(x, LAYOUT, 1.0 * x.size, KLMS(LAYOUT, 1.0)._price, 1)
+    back = rest.copy()
+    low_rank.add(section, LAYOUT, back)
+    np.testing.assert_allclose(back, x, atol=1e-5)
+    for end in range(0, len(section), 7):
+        with pytest.raises(CorruptMessage):
+            low_rank.add(section[:end], LAYOUT, rest.copy())
+    many = section[:4] + bytes([200]) + section[5:]
+    with pytest.raises(CorruptMessage, match="200 products"):
+        low_rank.add(many, LAYOUT, rest.copy())
+
+
+def test_damaged_messages_raise_typed_errors():
+    x, scheme, rng = update(), KLMS(LAYOUT, 0.5), np.random.default_rng(1)
+    (message, _), (other, _) = through(scheme, x), through(scheme, update(seed=1))
+    for _ in range(300):
+        damaged = resealed(mutate(message, other, rng), KEY)  # past the checksum
+        try:
+            decoded = scheme.decode(damaged, {}, key=KEY).vector
+        except KLMSError:
+            continue
+        assert decoded.shape == x.shape
+        assert np.isfinite(decoded).all()
