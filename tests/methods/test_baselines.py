@@ -89,7 +89,7 @@ def test_fedmask_sends_thresholds_and_averages_them():
     uploads = train_clients(method, state, examples(20))
     again = method.client_update(state, 0, examples(20), method.private_rng(1, 0))
     assert again.message == uploads[0].message
-    masks = [Mask(method.layout).unpack(upload.message) for upload in uploads]
+    masks = [Mask(method.layout).unpack(upload.message, method.key(1, upload.client)) for upload in uploads]
     after = play_round(method, state, uploads).state
     np.testing.assert_allclose(after.vector("theta"), np.clip(np.mean(masks, axis=0), 0.01, 0.99), atol=1e-6)
     phi = np.array([0.2, 0.49, 0.5, 0.9], dtype=np.float32)
@@ -106,12 +106,14 @@ def test_epsilon_is_that_of_the_gaussian_mechanism():
 
 
 def test_dp_rec_clips_reports_and_centres_on_the_last_mean():
-    method = method_of("dp-rec", clip=0.5, sigma=0.05, fixed=50)
+    method = method_of("dp-rec", clip=0.5, sigma=0.05, fixed=50, private_randomness="system")
     state = method.init()
     uploads = train_clients(method, state, examples())
     outcome = play_round(method, state, uploads)
     assert outcome.metrics["epsilon"] == pytest.approx(epsilon(0.05, 1, 1e-5), rel=1e-6)
     assert outcome.metrics["delta"] == 1e-5
+    seeded = play_round(method_of("dp-rec", clip=0.5, sigma=0.05, fixed=50), state, uploads)
+    assert not {"epsilon", "delta"} & set(seeded.metrics)  # its noise can be reproduced
     vectors = [method.decode(state, upload.client, upload.message).vector for upload in uploads]
     np.testing.assert_allclose(outcome.state.vector("mean"), np.mean(vectors, axis=0), atol=1e-6)
     assert "kl_bits_per_parameter" not in outcome.metrics  # no message says it

@@ -77,7 +77,7 @@ def test_bayes_agg():
     means = []
     for number in range(1, 4):
         uploads = train_clients(method, state, examples(20))
-        masks = [Mask(method.layout).unpack(upload.message) for upload in uploads]
+        masks = [Mask(method.layout).unpack(upload.message, method.key(number, upload.client)) for upload in uploads]
         means.append(np.mean(masks, axis=0))
         state = play_round(method, state, uploads).state
         expected = means[0] if number == 1 else (means[0] + means[1]) / 2 if number == 2 else means[2]

@@ -18,6 +18,15 @@ def build(name: str, shape: Sequence[int], classes: int, width: float = 1.0) -> 
     return MODELS[name](shape, classes, width)
 
 
+def count_parameters(name: str, shape: Sequence[int], classes: int, width: float = 1.0) -> int:
+    """Return how many parameters `build` would allocate, without allocating any."""
+    try:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in build(name, shape, classes, width).parameters())
+    except (RuntimeError, IndexError, TypeError, OverflowError) as error:
+        raise InvalidArgument(f"there is no {name} for inputs of shape {tuple(shape)} at width {width:g}") from error
+
+
 class LeNet(nn.Module):
     """Two 5x5 convolutions of 20 and 50 filters, each pooled, and 500 hidden units."""
 

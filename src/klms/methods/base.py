@@ -4,22 +4,26 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from klms.codec import Decoded, MessageInfo, SharedKey
-from klms.compressors.base import Compressor, Side, SideLearner, Vector
+from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, Vector, largest_entry
 from klms.compressors.layout import Layout
 from klms.learning.examples import Examples
+from klms.methods.limits import Limits, NormBound, TrimmedSum
 from klms.methods.state import State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from klms.learning.learner import Learner
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,21 @@ class Outcome:
 
     state: State
     metrics: Mapping[str, float]
+    undone: bool = False
+    """Whether the result of the round was thrown away, so that the model is that of the round before."""
 
 
 class Received:
-    """What the messages of a round add up to: running sums, whose memory does not grow with the number of clients."""
+    """What the messages of a round add up to: running sums, whose memory does not grow with the number of clients.
 
-    def __init__(self, d: int, learner: SideLearner) -> None:
+    `limits` bound what one client can add; `norm` is the median norm of the round before, 0 if there is none.
+    """
+
+    def __init__(self, d: int, learner: SideLearner, limits: Limits = NO_LIMITS, norm: float = 0.0) -> None:
         self.total = np.zeros(d)
         self.count = 0
+        self.norms = NormBound(limits, norm)
+        self._trimmed = TrimmedSum(d, limits.trimmed) if limits.trimmed else None
         self._learner = learner
         self._bits = 0.0
         self._first: MessageInfo | None = None
@@ -56,7 +67,11 @@ class Received:
         self._header_sums = np.zeros(5)
 
     def add(self, decoded: Decoded, message_bytes: int) -> None:
-        np.add(self.total, decoded.vector, out=self.total)
+        decoded = self.norms.apply(decoded)
+        if self._trimmed is None:
+            np.add(self.total, decoded.vector, out=self.total)
+        else:
+            self._trimmed.add(np.asarray(decoded.vector, dtype=np.float32))
         self.count += 1
         self._learner.add(decoded)
         self._bits += 8 * message_bytes / self.total.size
@@ -67,8 +82,8 @@ class Received:
             self._header_sums += [*bits / self.total.size, header.mean_kl, header.blocks]
 
     def take_mean(self) -> npt.NDArray[np.float64]:
-        """Turn the sum into the mean of the decoded vectors, in place, and return it."""
-        return np.divide(self.total, self.count, out=self.total)
+        """Return the mean of the decoded vectors, which takes the place of their sum, or their trimmed mean."""
+        return np.divide(self.total, self.count, out=self.total) if self._trimmed is None else self._trimmed.mean()
 
     def side(self) -> Side:
         return self._learner.finish()
@@ -76,6 +91,8 @@ class Received:
     def statistics(self) -> dict[str, float]:
         """Return what the messages say of themselves, averaged over clients, by the names of the ledger's fields."""
         found = {"bits_per_parameter": self._bits / self.count}
+        if self.norms.clipped:
+            found["clipped"] = float(self.norms.clipped)
         if self._first is None:  # only messages of the codec have KL and blocks
             return found
         kl, index_bits, block_size_bits, block_kl, blocks = (self._header_sums / self._headers).tolist()
@@ -97,6 +114,8 @@ class Method(ABC):
     seed: int
     clients: int
     compressor: Compressor
+    limits: Limits = field(default=NO_LIMITS, kw_only=True)
+    """Limits of what one client can add to the average."""
 
     vector_name: ClassVar[str | None] = "weights"
     """Name of the shared array that a coded downlink codes; None for a method that cannot do with such a one."""
@@ -112,7 +131,7 @@ class Method(ABC):
         return SharedKey(self.seed, round_, client)
 
     def private_rng(self, round_: int, client: int) -> np.random.Generator:
-        """Return a client's private randomness, seeded so that a simulated run is reproducible."""
+        """Return the private randomness of a client in a seeded run, which whoever knows the seed can reproduce."""
         return np.random.default_rng([self.seed, 0xC11E47, round_, client])
 
     def penalty(self, parameters: "Tensor", start: "Tensor") -> "Tensor | float":
@@ -133,7 +152,13 @@ class Method(ABC):
 
     def receive(self, state: State) -> Received:
         """Return the sums of the round after `state`; a method that needs all updates at once overrides it."""
-        return Received(self.layout.d, self.compressor_in(state.round + 1).learner(state.shared))
+        number = state.round + 1
+        norm = float(state.private.get(self.norm_name(number), np.array(0.0)))
+        return Received(self.layout.d, self.compressor_in(number).learner(state.shared), self.limits, norm)
+
+    def norm_name(self, round_: int) -> str:
+        """Return the name of the private number that holds the median norm of earlier rounds of the same kind."""
+        return "norm"
 
     def init(self) -> State:
         """Return the state before round 1; by default it holds the model's initial weights."""
@@ -143,9 +168,31 @@ class Method(ABC):
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
         """Train on `data` and encode. `state` is as the client holds it: shared arrays and its own memory."""
 
+    def conclude(self, state: State, received: Received) -> Outcome:
+        """Return the outcome of a round: what `aggregate` makes of it, or the state before it if that is of no use.
+
+        That is so if the result is not finite, or if a round without a bound on norms was ruled by a few clients. All
+        who read the same messages come to the same conclusion.
+        """
+        norm = received.norms.median()
+        learned = {self.norm_name(state.round + 1): np.array(norm)} if norm else {}
+        if not received.norms.outweighed():
+            with np.errstate(over="ignore", invalid="ignore"):
+                outcome = self.aggregate(state, received)
+            floats = [array for array in outcome.state.shared.values() if array.dtype.kind == "f"]
+            if all(largest_entry(array) <= LARGEST_ENTRY for array in floats):
+                private = {**outcome.state.private, **learned}
+                return replace(outcome, state=replace(outcome.state, private=private))
+        after = state.after(state.shared, {**state.private, **learned})
+        return Outcome(after, {**received.statistics(), "undone": 1.0}, undone=True)
+
     @abstractmethod
     def aggregate(self, state: State, received: Received) -> Outcome:
         """Return the next state, from what the messages of a round add up to."""
+
+    def history(self, step: npt.NDArray[np.floating]) -> Side:
+        """Return what the next round's messages may use of the last global step, which all hold; nothing by default."""
+        return {}
 
     def carried(self, vector: Vector, lost: Vector) -> Vector:
         """Return the outcome of a round that started from a coded state, given what coding had lost of the true one."""

@@ -2,21 +2,30 @@
 
 `v = w_client - w_global` is what a client sends, through any scheme; the server does `w += server_lr * mean(v_hat)`
 (the minus that the paper prints is a slip). With error feedback a client adds to `v` what the compressor lost the last
-time, and remembers what it loses this time.
+time, and remembers what it loses this time. Where all clients hold the last step of the server without being sent it,
+schemes that use history get it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
-from klms.compressors.base import Vector
+from klms.compressors.base import Compressor, Side, Vector
+from klms.compressors.history import history
 from klms.compressors.scheme import Scheme, Settings
 from klms.learning.examples import Examples, Schedule
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
 from klms.methods.entry import MethodEntry, Setup
+from klms.methods.limits import LimitSettings
 from klms.methods.state import State
+
+_SNAPSHOT_BITS = 32  # per parameter
+STEPS = {"signsgd": 0.002, "signsgd-stochastic": 0.01, "signsgd-klms": 0.01}
+"""Server learning rates of schemes whose messages carry no lengths. The mean of stochastic signs is shorter."""
 
 
 class DenseSettings(Settings):
@@ -35,16 +44,24 @@ class Dense(Method):
     schedule: Schedule
     server_lr: float
     error_feedback: bool = False
+    by_round: Callable[[int], Compressor] | None = None
+    """The compressor of each round, if its rate changes."""
+    keeps_history: bool = False
+    """Whether the last step of the server is part of the state, for the scheme's sake."""
+
+    def compressor_in(self, round_: int) -> Compressor:
+        return self.compressor if self.by_round is None else self.by_round(round_)
 
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
         clock, key = Stopwatch(), self.key(state.round + 1, client)
+        compressor = self.compressor_in(state.round + 1)
         with clock("train"):
             update = self.local_update(state.vector("weights"), data, rng)
         with clock("encode"):
             if self.error_feedback and client in state.memories:
                 update = update + np.asarray(state.memories[client], dtype=np.float32)
-            message = self.compressor.encode(update, state.shared, key=key, rng=rng)
-            decode = self.compressor.decode
+            message = compressor.encode(update, state.shared, key=key, rng=rng)
+            decode = compressor.decode
             memory = update - decode(message, state.shared, key=key).vector if self.error_feedback else None
         return Upload(client, message, clock.seconds, memory)
 
@@ -54,8 +71,12 @@ class Dense(Method):
     def aggregate(self, state: State, received: Received) -> Outcome:
         step = received.take_mean()
         step *= self.server_lr
+        side = {**received.side(), **self.history(step)}
         weights = np.add(state.vector("weights"), step, out=step).astype(np.float32)
-        return Outcome(state.after({**received.side(), "weights": weights}), received.statistics())
+        return Outcome(state.after({**side, "weights": weights}), received.statistics())
+
+    def history(self, step: npt.NDArray[np.floating]) -> Side:
+        return history(step) if self.keeps_history else {}
 
 
 def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
@@ -64,7 +85,23 @@ def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
     def make(setup: Setup) -> Method:
         own = setup.settings(DenseSettings)
         error_feedback = own.error_feedback or scheme.needs_error_feedback
-        return Dense(*setup.parts(scheme.name), setup.schedule, own.server_lr, error_feedback)
+        keeps_history = scheme.uses_history(setup.settings(scheme.settings)) and _is_held_by_all(setup)
+        rest = (error_feedback, setup.by_round(scheme.name), keeps_history)
+        return Dense(*setup.parts(scheme.name), setup.schedule, own.server_lr, *rest, limits=setup.limits)
 
-    settings = (DenseSettings, scheme.settings)
-    return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make)
+    settings = (DenseSettings, LimitSettings, scheme.settings)
+    own = {"server_lr": STEPS[scheme.name]} if scheme.directions_only else {}
+    return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make, own)
+
+
+def _is_held_by_all(setup: Setup) -> bool:
+    """Return whether every client follows every step, so that none is sent what history needs in a snapshot.
+
+    That holds for coded steps, and where all clients take part in all rounds and the messages that are relayed stay
+    smaller than the state.
+    """
+    config = setup.config
+    if config.downlink == "auto":
+        rate = config.rate_in(1, setup.layout.d) if config.sets_rate else getattr(config, "rate", _SNAPSHOT_BITS)
+        return config.participants == config.clients and config.participants * rate < _SNAPSHOT_BITS
+    return config.downlink == "coded"

@@ -3,8 +3,9 @@
 A message is nearly a sample of `N(clip(v), sigma^2)`: the Gaussian mechanism with sensitivity `2 clip`, since replacing
 all of a client's data can move its clipped update that far. `(epsilon, delta)` is what that mechanism gives a client
 against everybody, the server included, after the largest number of rounds it can have taken part in, by Renyi
-accounting. It does not cover that an index chosen among `2^b` candidates is only nearly such a sample, nor that a
-simulation's private randomness can be reproduced. Messages do not report their KL, which would reveal the norm of the
+accounting. Whoever can reproduce the noise can subtract it, so there is no epsilon unless private randomness comes from
+the operating system. It does not cover that an index chosen among `2^b` candidates is only nearly such a sample, nor
+rounds that were repeated after a server was killed. Messages do not report their KL, which would reveal the norm of the
 update.
 
 Mind the size of epsilon: noise that lets a model of 400,000 parameters learn from ten clients gives an epsilon in the
@@ -25,6 +26,7 @@ from klms.errors import InvalidArgument, MissingExtra
 from klms.methods.base import Method, Outcome, Received
 from klms.methods.dense import Dense, DenseSettings
 from klms.methods.entry import MethodEntry, Setup
+from klms.methods.limits import LimitSettings
 from klms.methods.state import State
 
 
@@ -33,7 +35,9 @@ class DPRECSettings(Settings):
 
     clip: float = Field(1.0, gt=0, description="DP-REC: largest norm of an update.")
     sigma: float = Field(0.004, gt=0, description="DP-REC: standard deviation of the noise on each coordinate.")
-    delta: float = Field(1e-5, gt=0, lt=1, description="DP-REC: delta of the privacy report.")
+    delta: float = Field(
+        1e-5, gt=0, lt=1, description="DP-REC: delta of the privacy report, which needs private_randomness system."
+    )
 
 
 @cache
@@ -43,7 +47,7 @@ def epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
         from dp_accounting import GaussianDpEvent
         from dp_accounting.rdp import RdpAccountant
     except ImportError as error:
-        raise MissingExtra("the privacy report needs dp-accounting: pip install 'klms[privacy]'") from error
+        raise MissingExtra.told("the privacy report needs dp-accounting", "privacy") from error
     return float(RdpAccountant().compose(GaussianDpEvent(noise_multiplier), rounds).get_epsilon(delta))
 
 
@@ -52,9 +56,13 @@ class DPRECTraining(Dense):
     """FedAvg with clipped, noisy updates."""
 
     privacy: DPRECSettings = field(default_factory=DPRECSettings)
+    seeded: bool = True
+    """Whether the noise can be reproduced; then there is no privacy to report."""
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         outcome = super().aggregate(state, received)
+        if self.seeded:
+            return outcome
         own = self.privacy
         spent = epsilon(own.sigma / (2 * own.clip), state.round + 1, own.delta)
         return replace(outcome, metrics={**outcome.metrics, "epsilon": round(spent, 6), "delta": own.delta})
@@ -64,16 +72,18 @@ def _make(setup: Setup) -> Method:
     dense, own, blocks = setup.settings(DenseSettings), setup.settings(DPRECSettings), setup.settings(BlockSettings)
     if dense.error_feedback:
         raise InvalidArgument("dp-rec does not take error_feedback: it would send later what noise holds back")
-    epsilon(1.0, 1, own.delta)  # so that a missing accountant is reported before anything is trained
+    if not setup.config.seeded:
+        epsilon(1.0, 1, own.delta)  # so that a missing accountant is reported before anything is trained
     size = blocks.fixed or max(1, round(blocks.target * 2 * math.log(2) * setup.layout.d * (own.sigma / own.clip) ** 2))
     # The other selections are no samples of the mechanism's law.
     blocks = blocks.model_copy(update={"fixed": min(size, MAX_BLOCK_SIZE), "selection": "sample"})
     coder = replace(blocks.coder(setup.layout.d, setup.threads), tells_kl=False)
     compressor = DPREC(own.clip, own.sigma, coder)
-    return DPRECTraining(*setup.parts(compressor), setup.schedule, dense.server_lr, privacy=own)
+    parts = *setup.parts(compressor), setup.schedule, dense.server_lr
+    return DPRECTraining(*parts, privacy=own, seeded=setup.config.seeded, limits=setup.limits)
 
 
-_SETTINGS = (DenseSettings, BlockSettings, DPRECSettings)
+_SETTINGS = (DenseSettings, LimitSettings, BlockSettings, DPRECSettings)
 DP_REC = MethodEntry(
     "dp-rec", "Noisy updates in fixed blocks at their KL", "Triastcyn et al., 2021", "dp-rec", _SETTINGS, _make
 )

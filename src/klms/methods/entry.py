@@ -1,28 +1,33 @@
 """What a method says of itself, and what it is made from."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from klms.compressors.base import Compressor
+from klms.compressors.budget import bits_within
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
 from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
+from klms.errors import InvalidArgument
 from klms.learning.examples import Optimizer, Schedule
 from klms.methods.base import Method
+from klms.methods.limits import Limits, LimitSettings
+from klms.methods.rate_schedule import RateSchedule
 
 if TYPE_CHECKING:
     from klms.learning.learner import Learner
 
 
-class RunSettings(Settings):
-    """Settings of every run, whatever its method."""
+class DataSettings(Settings):
+    """Settings of the data."""
 
-    method: str
     data: str = Field("mnist", description="Data set, one of `klms data list`.")
     data_dir: Path | None = Field(None, description="Folder with the data in its official format.")
     images: int = Field(0, ge=0, description="Number of training examples to use, drawn by the seed; 0 for all.")
@@ -30,22 +35,44 @@ class RunSettings(Settings):
     vocabulary: int = Field(2000, ge=10, description="Size of a text's vocabulary.")
     length: int = Field(20, ge=2, description="Words per text.")
 
+
+class ClientSettings(Settings):
+    """Settings of clients and rounds."""
+
     split: Literal["iid", "noniid", "dirichlet", "natural"] = Field("iid", description="How clients get their data.")
     c_max: int = Field(4, ge=1, description="Split noniid: most classes per client.")
     alpha: float = Field(0.5, gt=0, description="Split dirichlet: concentration.")
     clients: int = Field(10, ge=1, description="Number of clients.")
     per_round: int = Field(0, ge=0, description="Clients per round; 0 for all.")
     rounds: int = Field(20, ge=1, description="Number of rounds.")
-    seed: int = Field(0, ge=0, lt=2**63, description="Seed of all randomness.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of all randomness; on Flower, see private_randomness.")
+    private_randomness: Literal["auto", "seeded", "system"] = Field(
+        "auto",
+        description="Randomness that clients keep to themselves: seeded, so that a simulation can be repeated; of the "
+        "operating system, so that nobody can; or seeded in `klms run` and of the system on Flower, where the server "
+        "then draws the seed as well.",
+    )
+
+
+class TrainingSettings(Settings):
+    """Settings of the model, its local training and its evaluation."""
 
     model: str = Field("lenet", description="Model: lenet, conv4, conv6, resnet18 or lstm.")
     width: float = Field(1.0, gt=0, description="Factor on the model's layer widths.")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("cpu", description="Device that trains.")
     epochs: int = Field(3, ge=1, description="Local epochs.")
     batch: int = Field(128, ge=1, description="Local batch size.")
-    lr: float = Field(0.1, gt=0, description="Local learning rate.")
-    optimizer: Optimizer = Field("sgd", description="Local optimizer.")
+    lr: float = Field(0.001, gt=0, description="Local learning rate.")
+    optimizer: Optimizer = Field("adam", description="Local optimizer.")
     evaluate_every: int = Field(5, ge=1, description="Rounds between evaluations; the last is always evaluated.")
+
+    loss_factor: float = Field(
+        10.0, ge=0, description="Return to the last evaluated model if its loss has grown by this factor; 0 for never."
+    )
+
+
+class DownlinkSettings(Settings):
+    """Settings of the downlink."""
 
     downlink: Literal["auto", "snapshot", "coded"] = Field(
         "auto",
@@ -55,17 +82,79 @@ class RunSettings(Settings):
     down_rate: float = Field(
         1.0, ge=MIN_RATE, le=MAX_RATE, description="Downlink coded: bits per parameter; may be a fraction."
     )
+    rate_schedule: str = Field(
+        "", description="Rates that change over the rounds instead of rate: 1:5,0.1 for 5 rounds at 1 bit, then 0.1."
+    )
+    down_rate_schedule: str = Field("", description="Rates that change over the rounds instead of down_rate.")
+    round_budget: int = Field(
+        0, ge=0, description="Bytes per round in both directions, from which the rates follow; 0 to set them yourself."
+    )
+
+    @field_validator("rate_schedule", "down_rate_schedule")
+    @classmethod
+    def _readable(cls, text: str) -> str:
+        if text:
+            RateSchedule.parse(text)
+        return text
+
+
+class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettings):
+    """Settings of every run, whatever its method."""
+
+    method: str
 
     @model_validator(mode="after")
-    def _enough_clients(self) -> Self:
+    def _consistent(self) -> Self:
         if self.per_round > self.clients:
             raise ValueError(f"per_round is {self.per_round}, but there are {self.clients} clients")
+        if self.down_rate_schedule and self.downlink != "coded":
+            raise ValueError(f"down_rate_schedule needs downlink coded, not {self.downlink}")
+        if self.round_budget and (self.rate_schedule or self.down_rate_schedule):
+            raise ValueError("round_budget and a schedule both set the rates: omit one of them")
+        if self.round_budget and self.downlink == "snapshot":
+            raise ValueError("round_budget needs downlink coded or auto: the size of a snapshot cannot be chosen")
         return self
+
+    @property
+    def seeded(self) -> bool:
+        """Whether whoever knows the seed can reproduce the private randomness of every client."""
+        return self.private_randomness != "system"
 
     @property
     def participants(self) -> int:
         return self.per_round or self.clients
 
+    @property
+    def sets_rate(self) -> bool:
+        """Whether a schedule or a budget takes the place of the method's `rate`."""
+        return bool(self.rate_schedule or self.round_budget)
+
+    def rate_in(self, round_: int, parameters: int) -> float:
+        """Return the bits per parameter of a round's uplink, if a schedule or a budget sets them."""
+        if self.round_budget:
+            return self._rate_within_budget(parameters)
+        return RateSchedule.parse(self.rate_schedule).in_round(round_)
+
+    def down_rate_in(self, round_: int, parameters: int) -> float:
+        """Return the bits per parameter of the coded difference at the start of a round."""
+        if self.round_budget:
+            return self._rate_within_budget(parameters)
+        return RateSchedule.parse(self.down_rate_schedule or str(self.down_rate)).in_round(round_)
+
+    def _rate_within_budget(self, parameters: int) -> float:
+        """Return one rate for all messages of a round: a client sends one, and gets one or those that are relayed."""
+        down = 1 if self.downlink == "coded" else self.participants
+        bits = bits_within(self.round_budget, parameters, self.participants * (1 + down))
+        if bits < MIN_RATE:
+            raise InvalidArgument(
+                f"round_budget {self.round_budget:,} leaves {bits:.2g} bits per parameter; it must be at least "
+                f"{MIN_RATE:g}, which takes {math.ceil(self.round_budget * MIN_RATE / bits):,} bytes"
+            )
+        return min(bits, MAX_RATE)
+
+
+RUN_GROUPS: tuple[type[Settings], ...] = (DataSettings, ClientSettings, TrainingSettings, DownlinkSettings)
+"""The groups of `RunSettings`, in the order in which help texts list them."""
 
 S = TypeVar("S", bound=Settings)
 
@@ -78,6 +167,8 @@ class Setup:
     learner: "Learner"
     threads: int
     """Threads of the codec; they change no byte."""
+    examples: int | None = None
+    """Training examples of all clients together; None if they are not known in this process."""
 
     @property
     def layout(self) -> Layout:
@@ -91,12 +182,28 @@ class Setup:
         """Return these settings with the values that the run has for them."""
         return kind.checked({name: getattr(self.config, name) for name in kind.model_fields})
 
+    @property
+    def limits(self) -> Limits:
+        return Limits.of(self.settings(LimitSettings), self.config.participants)
+
     def parts(self, compressor: str | Compressor) -> tuple["Learner", int, int, Compressor]:
         """Return what every `Method` begins with; a scheme's name stands for its compressor at the run's settings."""
         if isinstance(compressor, str):
             scheme = SCHEMES[compressor]
             compressor = scheme.make(self.layout, self.settings(scheme.settings), self.threads)
         return self.learner, self.config.seed, self.config.clients, compressor
+
+    def by_round(self, name: str) -> Callable[[int], Compressor] | None:
+        """Return what makes a scheme's compressor of each round; None if its rate is always the same."""
+        if not self.config.sets_rate:
+            return None
+        scheme, settings = SCHEMES[name], self.settings(SCHEMES[name].settings)
+
+        @cache
+        def at(rate: float) -> Compressor:
+            return scheme.make(self.layout, settings.model_copy(update={"rate": rate}), self.threads)
+
+        return lambda round_: at(self.config.rate_in(round_, self.layout.d))
 
 
 @dataclass(frozen=True)
@@ -113,6 +220,10 @@ class MethodEntry:
     make: Callable[[Setup], Method]
     overrides: Mapping[str, object] = field(default_factory=dict)
     """Its own defaults, where those of the settings do not suit it."""
+
+    @property
+    def takes_rate(self) -> bool:
+        return any("rate" in kind.model_fields for kind in self.settings)
 
     def defaults(self) -> dict[str, object]:
         fields = {name: info for kind in self.settings for name, info in kind.model_fields.items()}

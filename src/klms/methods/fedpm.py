@@ -134,11 +134,11 @@ def _entry(scheme: str, name: str, title: str, reference: str, **overrides: obje
         return kind(*setup.parts(scheme), setup.schedule, setup.settings(FedPMSettings))
 
     settings = (FedPMSettings, SCHEMES[scheme].settings)
-    return MethodEntry(name, title, reference, family, settings, make, {"optimizer": "adam", **overrides})
+    return MethodEntry(name, title, reference, family, settings, make, {"lr": 0.1, **overrides})
 
 
 FEDPM = _entry("mask", "fedpm", "Probabilistic masks, arithmetic-coded", "Isik et al., ICLR 2023")
 FEDPM_KLMS = _entry("mask-klms", "fedpm-klms", "Probabilistic masks at their KL", "Isik et al., AISTATS 2024")
 FEDMASK = _entry(
-    "mask-threshold", "fedmask", "Masks by threshold, arithmetic-coded", "Li et al., SenSys 2021", lr=0.02, margin=0.48
+    "mask-threshold", "fedmask", "Masks by threshold, arithmetic-coded", "Li et al., SenSys 2021", lr=0.05, margin=0.48
 )

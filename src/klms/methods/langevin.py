@@ -21,18 +21,29 @@ from klms.compressors.block_coder import BlockSettings
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
+from klms.errors import InvalidArgument
 from klms.learning.examples import Examples
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
 from klms.methods.entry import MethodEntry, Setup
+from klms.methods.limits import LimitSettings
 from klms.methods.state import State
 
 
 class LangevinSettings(Settings):
     """Settings of Langevin dynamics."""
 
-    gamma: float = Field(1e-5, gt=0, description="Langevin: step size.")
+    gamma: float = Field(
+        1e-5, ge=0, description="Langevin: step size; 0 for 0.1 / number of training examples, but at most 1e-5."
+    )
     precision: float = Field(5.0, ge=0, description="Langevin: precision of the Gaussian prior.")
     burn_in: int = Field(0, ge=0, description="Langevin: rounds before samples count.")
+
+
+def default_gamma(examples: int | None) -> float:
+    """Return a step size that suits the potential, which grows with the data, and whose noise leaves room to learn."""
+    if examples is None:
+        raise InvalidArgument("give a gamma: about 0.1 / number of training examples of all clients, at most 1e-5")
+    return min(1e-5, 0.1 / examples)
 
 
 def noise_std(gamma: float, clients: int, per_round: int) -> float:
@@ -73,11 +84,11 @@ class Langevin(Method):
         """Evaluate the posterior average so far; before the end of burn-in, the current sample."""
         table = self.learner.predict(self.parameters(state), data)
         current = self.learner.metrics(table, data)
-        private = {}
+        private = dict(state.private)
         if state.round > self.settings.burn_in:
             count = int(state.private.get("samples", np.array(0))) + 1
             total = table if count == 1 else state.kept("posterior") + table
-            private = {"posterior": total, "samples": np.array(count)}
+            private |= {"posterior": total, "samples": np.array(count)}
             table = total / count
         metrics = self.learner.metrics(table, data)
         if "accuracy" in current:
@@ -90,14 +101,17 @@ def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> 
 
     def make(setup: Setup) -> Method:
         config, own = setup.config, setup.settings(LangevinSettings)
+        own = own.model_copy(update={"gamma": own.gamma or default_gamma(setup.examples)})
+        if setup.limits.trimmed:
+            raise InvalidArgument(f"{name} does not take trim: a trimmed sum of gradients is no step of its dynamics")
         if scheme is not None:
-            return Langevin(*setup.parts(scheme), False, config.batch, own)
+            return Langevin(*setup.parts(scheme), False, config.batch, own, limits=setup.limits)
         std = noise_std(own.gamma, config.clients, config.participants)
         compressor = KLMSGaussian(std, setup.settings(BlockSettings).coder(setup.layout.d, setup.threads))
-        return Langevin(*setup.parts(compressor), True, config.batch, own)
+        return Langevin(*setup.parts(compressor), True, config.batch, own, limits=setup.limits)
 
-    settings = (LangevinSettings, SCHEMES[scheme].settings if scheme else BlockSettings)
-    return MethodEntry(name, title, reference, "sgld", settings, make)
+    settings = (LangevinSettings, LimitSettings, SCHEMES[scheme].settings if scheme else BlockSettings)
+    return MethodEntry(name, title, reference, "sgld", settings, make, {"gamma": 0.0})
 
 
 SGLD = _entry("sgld", "Federated Langevin dynamics, float32 gradients", "El Mekkaoui et al., UAI 2021", "float32")

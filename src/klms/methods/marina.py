@@ -24,6 +24,7 @@ from klms.learning.examples import Examples
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
 from klms.methods.dense import Dense, DenseSettings
 from klms.methods.entry import MethodEntry, Setup
+from klms.methods.limits import LimitSettings
 from klms.methods.state import State
 
 
@@ -47,6 +48,9 @@ class Marina(Dense):
     def compressor_in(self, round_: int) -> Compressor:
         return Float32(self.layout.d) if self.is_full(round_) else self.compressor
 
+    def norm_name(self, round_: int) -> str:
+        return "norm_full" if self.is_full(round_) else "norm"
+
     def init(self) -> State:
         weights = self.learner.network.initial(self.seed)
         return State(0, {"weights": weights, "weights_before": weights}, {"direction": np.zeros_like(weights)})
@@ -65,7 +69,7 @@ class Marina(Dense):
         full, before = self.is_full(state.round + 1), state.vector("weights")
         direction = received.take_mean() if full else state.kept("direction") + received.take_mean()
         weights = (before + self.server_lr * direction).astype(np.float32)
-        kept = {"direction": direction.astype(np.float32)}
+        kept = {**state.private, "direction": direction.astype(np.float32)}
         after = state.after({"weights": weights, "weights_before": before}, kept)
         return Outcome(after, received.statistics() | {"full_round": float(full)})
 
@@ -74,9 +78,10 @@ def _make(setup: Setup) -> Method:
     dense, own = setup.settings(DenseSettings), setup.settings(MarinaSettings)
     if dense.error_feedback:
         raise InvalidArgument("marina does not take error_feedback: its differences carry the error on")
-    return Marina(*setup.parts("qsgd"), setup.schedule, dense.server_lr, full=own.full)
+    return Marina(*setup.parts("qsgd"), setup.schedule, dense.server_lr, full=own.full, limits=setup.limits)
 
 
 _TITLE = "QSGD of differences, now and then the full update"
-_SETTINGS = (DenseSettings, SCHEMES["qsgd"].settings, MarinaSettings)
-MARINA = MethodEntry("marina", _TITLE, "Gorbunov et al., ICML 2021", "marina", _SETTINGS, _make)
+_SETTINGS = (DenseSettings, LimitSettings, SCHEMES["qsgd"].settings, MarinaSettings)
+_OWN = {"levels": 16, "bucket": 256}  # differences of updates need finer rounding than updates
+MARINA = MethodEntry("marina", _TITLE, "Gorbunov et al., ICML 2021", "marina", _SETTINGS, _make, _OWN)

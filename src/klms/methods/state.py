@@ -1,6 +1,7 @@
 """The state of a run between two rounds, and its bytes."""
 
 import io
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.errors import CorruptMessage
+from klms.numerics.archive import read_arrays
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
@@ -20,6 +22,7 @@ class State:
     `shared` goes to the clients, `private` stays with the server. `memories` is what each client keeps to itself, for
     methods that need it; it is here because the local engine plays all clients and its checkpoint must hold them.
     `downlink` is what the next broadcast needs: who holds which state, and how to lead everybody to this one.
+    `sound` is what the server returns to if the loss explodes.
     """
 
     round: int
@@ -28,6 +31,7 @@ class State:
     private: Arrays = field(default_factory=dict)
     memories: Mapping[int, npt.NDArray[np.generic]] = field(default_factory=dict)
     downlink: Arrays = field(default_factory=dict)
+    sound: Arrays = field(default_factory=dict)
 
     def after(self, shared: Arrays, private: Arrays | None = None) -> Self:
         return replace(self, round=self.round + 1, shared=shared, private=self.private if private is None else private)
@@ -50,6 +54,7 @@ class State:
             arrays |= {f"private.{name}": array for name, array in self.private.items()}
             arrays |= {f"memories.{client}": array for client, array in self.memories.items()}
             arrays |= {f"downlink.{name}": array for name, array in self.downlink.items()}
+            arrays |= {f"sound.{name}": array for name, array in self.sound.items()}
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **{"round": np.array(self.round), **arrays})
         return buffer.getvalue()
@@ -57,15 +62,18 @@ class State:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Undo `to_bytes`; raise `CorruptMessage` if the bytes are not a state."""
-        names = ("shared", "private", "memories", "downlink")
+        names = ("shared", "private", "memories", "downlink", "sound")
         groups: dict[str, dict[str, npt.NDArray[np.generic]]] = {name: {} for name in names}
+        stored = read_arrays(io.BytesIO(data), len(data))  # `to_bytes` does not compress
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-                for name in stored.files:
-                    group, _, rest = name.partition(".")
-                    if rest:
-                        groups[group][rest] = stored[name]
-                memories = {int(client): array for client, array in groups["memories"].items()}
-                return cls(int(stored["round"]), groups["shared"], groups["private"], memories, groups["downlink"])
-        except Exception as error:  # NumPy's reader raises almost any kind, depending on where the bytes are damaged
-            raise CorruptMessage(f"the bytes are not a state: {error}") from error
+            for name, array in stored.items():
+                group, _, rest = name.partition(".")
+                if rest:
+                    groups[group][rest] = array
+            memories = {int(client): array for client, array in groups["memories"].items()}
+            number = operator.index(stored["round"].item())
+        except (KeyError, ValueError, TypeError) as error:
+            raise CorruptMessage(f"the bytes are not a state: {error!r}") from error
+        if number < 0:
+            raise CorruptMessage(f"the bytes are not a state: round {number}")
+        return cls(number, groups["shared"], groups["private"], memories, groups["downlink"], groups["sound"])
