@@ -4,13 +4,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from klms.engine.federation import participants
+from klms.cli import app
+from klms.engine.federation import Federation, participants
 from klms.engine.ledger import LedgerRecord
+from klms.engine.local import LocalClients, update
+from klms.engine.rounds import one_round
 from klms.errors import InvalidArgument, RunFolderError
 from klms.runs import execution
 from klms.runs.run_folder import CHECKPOINT, METRICS, RunFolder
@@ -98,6 +103,25 @@ def test_a_killed_run_resumes_as_if_it_had_not_stopped(folder, tmp_path):
     assert state_of(path) == state_of(tmp_path / "whole")
 
 
+def test_a_finished_run_is_extended(folder, tmp_path):
+    """It sends what a run sends that had as many rounds from the beginning."""
+    execution.start_or_resume(config(folder, rounds=2), tmp_path / "longer")
+    execution.start_or_resume(config(folder, rounds=4), tmp_path / "whole")
+    path = tmp_path / "longer"
+    command = ["run", "--resume", str(path)]
+    finished = CliRunner().invoke(app, command)
+    assert finished.exit_code == 0
+    assert "all 2 rounds are complete" in finished.output
+    extended = CliRunner().invoke(app, [*command, "--rounds", "4"])
+    assert extended.exit_code == 0, extended.output
+    assert "resuming after round 2" in extended.output
+    assert ledger(path) == ledger(tmp_path / "whole")
+    assert RunFolder(path).config() == config(folder, rounds=4)
+    shorter = CliRunner().invoke(app, [*command, "--rounds", "3"])
+    assert shorter.exit_code == 1
+    assert "has 4 rounds already" in shorter.output
+
+
 def test_bytes_are_those_of_the_messages(folder, tmp_path):
     settings = config(folder, rounds=2)
     summary = execution.start_or_resume(settings, tmp_path / "run")
@@ -108,6 +132,8 @@ def test_bytes_are_those_of_the_messages(folder, tmp_path):
         assert record.bits_per_parameter == pytest.approx(8 * record.uplink_bytes / 3 / d)
         assert 0 < record.downlink_bytes < 3 * 4 * d  # messages are relayed, the state is not sent
         assert list(record.clients) == participants(settings, record.round)
+        assert len(record.message_bytes) == len(record.clients)
+        assert sum(record.message_bytes) == record.uplink_bytes
     assert 0 < summary.coding_share < 1
     assert "accuracy" in summary.metrics
 
@@ -156,3 +182,32 @@ def test_splits_are_used(folder, tmp_path):
 def test_a_split_that_the_data_does_not_have(folder, tmp_path):
     with pytest.raises(InvalidArgument, match="no authors"):
         execution.start_or_resume(config(folder, rounds=1, split="natural"), tmp_path / "run")
+
+
+def test_a_second_message_of_a_client_and_one_of_another_round_are_refused(folder):
+    """Whatever a scheme's bytes say: the engine takes one message per client and round."""
+    settings = config(folder, "fedavg", rounds=2, per_round=0)
+    federation = Federation.create(settings)
+    first = federation.method.init()
+
+    def uploads(state):
+        return [update(federation, state, client) for client in range(settings.clients)]
+
+    refused: list[int] = []
+
+    class Replaying(LocalClients):
+        def run(self, broadcast, wanted):
+            own = uploads(broadcast.state)
+            old = uploads(first) if broadcast.state.round else []
+            swapped = [replace(own[3], client=4)] if broadcast.state.round else []
+            yield from [*own[:3], own[0], *old[3:4], *swapped]
+
+        def refuse(self, client, error):
+            refused.append(client)
+
+    clients, state = Replaying(lambda *a: iter(())), first
+    for _ in range(2):
+        result = one_round(federation, settings, state, clients)
+        state = result.state
+        assert result.record.clients == (0, 1, 2)
+    assert refused == [0, 0, 3, 4]

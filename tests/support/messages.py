@@ -31,6 +31,12 @@ GOLDEN_WITH_EVERYTHING = (
 )
 
 
-def resealed(body: bytes) -> bytes:
-    """The message with a checksum that fits: what a malicious sender would send."""
-    return body[:-4] + zlib.crc32(body[:-4]).to_bytes(4, "little")
+def sealed(body: bytes, key: SharedKey) -> bytes:
+    """The body with a checksum that fits: what a malicious sender would send. Envelopes cover their key, too."""
+    start = zlib.crc32(key.to_bytes()) if body[:2] == b"KB" else 0
+    return bytes(body) + zlib.crc32(body, start).to_bytes(4, "little")
+
+
+def resealed(message: bytes, key: SharedKey = KEY) -> bytes:
+    """The message with another checksum, which fits."""
+    return sealed(message[:-4], key)

@@ -1,11 +1,12 @@
 """Hostile changes to messages."""
 
-import zlib
-
 import numpy as np
 
+from klms import SharedKey
+from tests.support.messages import KEY, resealed
 
-def mutate(message: bytes, other: bytes, rng: np.random.Generator) -> bytes:
+
+def mutate(message: bytes, other: bytes, rng: np.random.Generator, key: SharedKey = KEY) -> bytes:
     """A flip, a cut, an extension, a swap of fields, a splice or random bytes; half of them with a good checksum."""
     data = bytearray(message)
     kind = rng.integers(7)
@@ -30,6 +31,4 @@ def mutate(message: bytes, other: bytes, rng: np.random.Generator) -> bytes:
     else:
         data = bytearray(rng.bytes(int(rng.integers(0, 120))))
         data[:3] = message[:3]
-    if rng.random() < 0.5 and len(data) >= 4:
-        data[-4:] = zlib.crc32(data[:-4]).to_bytes(4, "little")
-    return bytes(data)
+    return resealed(bytes(data), key) if rng.random() < 0.5 and len(data) >= 4 else bytes(data)

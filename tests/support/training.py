@@ -65,4 +65,4 @@ def play_round(method: Method, state: State, uploads: Sequence[Upload]) -> Outco
     received = method.receive(state)
     for upload in uploads:
         received.add(method.decode(state, upload.client, upload.message), len(upload.message))
-    return method.aggregate(state, received)
+    return method.conclude(state, received)

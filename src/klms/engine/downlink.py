@@ -4,33 +4,28 @@
 and every client decodes them and computes the same next state. Round 1 sends nothing, since the first state follows
 from the seed. A client that was away gets all the messages that it missed, or a snapshot if that is smaller.
 `snapshot` always sends the state itself, which shows no client what another one sent. `coded` sends the difference to
-what clients hold, at `down_rate` bits per parameter: the server carries what was lost over to the next round. Clients
-then train at `w_hat`; the server's own `w` is what is evaluated and exported.
+what clients hold (`coded_steps.py`): the server carries what was lost over to the next round. Clients then train at
+`w_hat`; the server's own `w` is what is evaluated and exported.
 """
 
-import io
 import struct
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from klms.codec import SharedKey
 from klms.compressors.base import check_decoded
-from klms.compressors.klms import KLMS
 from klms.engine.broadcast import Broadcast, History, Sender, carried_share, digest_of
-from klms.engine.snapshot import most_bytes, read_arrays, read_snapshot, write_snapshot
+from klms.engine.coded_steps import CodedSteps
+from klms.engine.federation import participants
+from klms.engine.snapshot import read_snapshot, write_snapshot
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
-from klms.methods.base import Method
+from klms.methods.base import Method, Outcome
 from klms.methods.entry import RunSettings
 from klms.methods.state import Arrays, State
 from klms.numerics.jit import Int64
 
-_SERVER = (1 << 64) - 1  # client number in the keys of the server's own messages; no client has it
-_RARE = 64  # no snapshot is made while steps take less than this fraction of the state: half a bit per parameter
 _RELAYED = struct.Struct("<II")
-_SIDE = struct.Struct("<I")
 
 
 class Relay:
@@ -43,7 +38,10 @@ class Relay:
 
     def add(self, client: int, message: bytes) -> None:
         self.size += _RELAYED.size + len(message)
-        self.parts = [*self.parts, _RELAYED.pack(client, len(message)), message] if self.size <= self.limit else []
+        if self.size <= self.limit:
+            self.parts += [_RELAYED.pack(client, len(message)), message]
+        else:
+            self.parts = []
 
 
 @dataclass(frozen=True)
@@ -77,16 +75,21 @@ class Downlink:
         if self.settings.downlink == "coded" and self.method.vector_name is None:
             raise InvalidArgument(f"{self.settings.method} has no coded downlink: use downlink auto or snapshot")
 
+    @property
+    def coded(self) -> CodedSteps:
+        return CodedSteps(self.method, self.settings)
+
     def open(self, state: State) -> Opened:
         """Return the broadcast of the round after `state`. The same state always gives the same bytes."""
         history, shared = _history(state), state.shared
-        if history.number < state.round:
-            step, shared = self._coded_step(state)
-            history = history.then(step, _size(shared))
-        seen = replace(state, shared=shared)
         held = np.zeros(self.settings.clients, dtype=np.int64)
         if "held" in state.downlink:
             held[:] = state.downlink["held"]
+        if history.number < state.round:
+            view = {key.removeprefix("view."): array for key, array in state.downlink.items() if key[:5] == "view."}
+            coming = held[participants(self.settings, state.round + 1)].tolist()
+            history, shared = self.coded.lead(state, view, history, coming)
+        seen = replace(state, shared=shared)
 
         # Only clients that take the server's step themselves need what it keeps.
         left_out = self.method.server_only if self.settings.downlink == "auto" else frozenset(state.private)
@@ -94,17 +97,19 @@ class Downlink:
         def snapshot() -> bytes:
             return write_snapshot(seen, left_out)
 
-        return Opened(self, seen, history, Sender(history, self.digest(seen), snapshot, _size(shared) // _RARE), held)
+        return Opened(self, seen, history, Sender(history, self.digest(seen), snapshot, _size(shared)), held)
 
-    def close(self, before: State, opened: Opened, after: State, reached: Sequence[int], relay: "Relay") -> State:
-        """Return `after` with what the next broadcast needs, given the clients that answered and what led to it."""
+    def close(self, before: State, opened: Opened, outcome: Outcome, reached: Sequence[int], relay: "Relay") -> State:
+        """Return the outcome with what the next broadcast needs, given the clients that answered and what led to it."""
+        after = outcome.state
         mode, history, kept = self.settings.downlink, opened.history, {}
         if mode == "coded":
             name = str(self.method.vector_name)
-            share = np.float32(carried_share(self.settings.down_rate))
+            share = np.float32(carried_share(self.coded.rate(before.round)))
             lost = share * (before.vector(name) - opened.state.vector(name))
-            # A round that was passed over leaves the server's own vector, not what clients hold of it.
-            carried = self.method.carried(after.vector(name), lost) if relay.size else before.vector(name)
+            # A round that came to nothing leaves the server's own vector, not what clients hold of it.
+            nothing = outcome.undone or not relay.size
+            carried = before.vector(name) if nothing else self.method.carried(after.vector(name), lost)
             after = replace(after, shared={**after.shared, name: carried})
             kept = {f"view.{key}": array for key, array in opened.state.shared.items()}
         elif mode == "auto":
@@ -116,8 +121,8 @@ class Downlink:
         held[list(reached)] = opened.history.number
         lengths = np.array([len(step) for step in history.steps], dtype=np.int64)
         steps = np.frombuffer(b"".join(history.steps), dtype=np.uint8)
-        number = np.array(history.number)
-        return replace(after, downlink={"held": held, "number": number, "lengths": lengths, "steps": steps, **kept})
+        kept |= {"number": np.array(history.number), "anchored": np.array(history.anchored)}
+        return replace(after, downlink={"held": held, "lengths": lengths, "steps": steps, **kept})
 
     def follow(self, data: bytes, held: State | None) -> State:
         """Return the state that a broadcast leads a client to, from what it holds; None means the first state.
@@ -133,8 +138,10 @@ class Downlink:
             state = self.method.init() if held is None else held
             if not broadcast.base <= state.round <= broadcast.number:
                 raise OutOfSync(f"the broadcast builds on state {broadcast.base}; this client holds {state.round}")
+            if broadcast.jumps and state.round <= broadcast.start:
+                state = replace(self.method.init(), round=broadcast.start)
             try:
-                for step in broadcast.steps[state.round - broadcast.base :]:
+                for step in broadcast.steps[state.round - broadcast.start :]:
                     state = self._taken(state, step)
             except Exception as error:  # what the client held may be damaged in any way; a snapshot mends it
                 raise OutOfSync(f"a step does not fit this client's state {state.round}: {error}") from error
@@ -147,41 +154,11 @@ class Downlink:
 
     def _taken(self, state: State, step: bytes) -> State:
         if self.settings.downlink == "coded":
-            return state.after(self._decoded(state, step))
+            return state.after(self.coded.taken(state.shared, state.round + 1, step))
         received = self.method.receive(state)
         for client, message in _relayed(step):
             received.add(check_decoded(self.method.decode(state, client, message)), len(message))
-        return self.method.aggregate(state, received).state if received.count else state.after(state.shared)
-
-    def _coder(self, number: int) -> tuple[KLMS, SharedKey]:
-        coder = KLMS(self.method.layout, self.settings.down_rate, contracting=True)
-        return coder, SharedKey(self.settings.seed, number, _SERVER)
-
-    def _coded_step(self, state: State) -> tuple[bytes, Arrays]:
-        """Return the step from what clients hold towards `state`, and what they hold after it."""
-        name = str(self.method.vector_name)
-        view = {key.removeprefix("view."): array for key, array in state.downlink.items() if key.startswith("view.")}
-        coder, key = self._coder(state.round)
-        rng = np.random.default_rng([self.settings.seed, 0xD011, state.round])
-        side = {key: array for key, array in state.shared.items() if key != name}
-        changed = {key: array for key, array in side.items() if not np.array_equal(array, view[key])}
-        difference = state.vector(name) - np.asarray(view[name], dtype=np.float32)
-        packed = _pack(changed)
-        step = _SIDE.pack(len(packed)) + packed + coder.encode(difference, {}, key=key, rng=rng)
-        return step, self._decoded(State(state.round - 1, view), step)
-
-    def _decoded(self, state: State, step: bytes) -> Arrays:
-        name = str(self.method.vector_name)
-        if len(step) < _SIDE.size:
-            raise CorruptMessage("the step is cut off")
-        end = _SIDE.size + _SIDE.unpack_from(step)[0]
-        coder, key = self._coder(state.round + 1)
-        difference = coder.decode(step[end:], {}, key=key).vector.astype(np.float32, copy=False)
-        vector = self.method.feasible(state.vector(name) + difference)
-        side = _unpack(step[_SIDE.size : end], most_bytes([vector]))
-        if not side.keys() <= state.shared.keys():
-            raise CorruptMessage("the step has side information that the method does not know")
-        return {**state.shared, **side, name: vector}
+        return self.method.conclude(state, received).state if received.count else state.after(state.shared)
 
 
 def _history(state: State) -> History:
@@ -190,7 +167,8 @@ def _history(state: State) -> History:
     kept = state.downlink
     ends = np.cumsum(kept["lengths"]).tolist()
     steps = np.asarray(kept["steps"]).tobytes()
-    return History(int(kept["number"]), tuple(steps[a:b] for a, b in zip([0, *ends], ends, strict=False)))
+    anchored = bool(kept.get("anchored", False))
+    return History(int(kept["number"]), tuple(steps[a:b] for a, b in zip([0, *ends], ends, strict=False)), anchored)
 
 
 def _relayed(step: bytes) -> Iterable[tuple[int, bytes]]:
@@ -206,24 +184,3 @@ def _relayed(step: bytes) -> Iterable[tuple[int, bytes]]:
 
 def _size(shared: Arrays) -> int:
     return sum(array.nbytes for array in shared.values())
-
-
-def _pack(arrays: Arrays) -> bytes:
-    if not arrays:
-        return b""
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **dict(arrays))
-    return zlib.compress(buffer.getvalue())
-
-
-def _unpack(data: bytes, limit: int) -> Arrays:
-    if not data:
-        return {}
-    unpacker = zlib.decompressobj()
-    try:
-        unpacked = unpacker.decompress(data, limit)
-    except zlib.error as error:
-        raise CorruptMessage(f"the side information of the step cannot be read: {error}") from error
-    if not unpacker.eof:
-        raise CorruptMessage("the side information of the step is cut off, or larger than the model's can be")
-    return read_arrays(unpacked, limit)

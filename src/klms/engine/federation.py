@@ -43,6 +43,8 @@ class Federation:
     """Layers and their sizes, and the examples per class of every client, as far as they are known."""
     recipe: "Callable[..., Federation]"
     """Makes the same federation in another process, given `threads`."""
+    seeded: bool = True
+    """Whether the clients' private randomness is a function of the run's seed."""
 
     @classmethod
     def create(cls, config: RunConfig, threads: int = 1) -> "Federation":
@@ -95,15 +97,21 @@ class Federation:
         from klms.learning.learner import Learner, use_one_thread
 
         use_one_thread()
-        method = METHODS[config.method].make(Setup(config, Learner(network), threads))
+        labels = [clients[n].y for n in range(len(clients))] if isinstance(clients, list | Parts) else []
+        examples = sum(map(len, labels)) or None
+        method = METHODS[config.method].make(Setup(config, Learner(network), threads, examples))
         layout = method.layout
         layers = [{"name": name, "size": size} for name, size in zip(layout.names, layout.sizes, strict=True)]
-        labels = [clients[n].y for n in range(len(clients))] if isinstance(clients, list | Parts) else []
         counts = [np.bincount(y, minlength=classes).tolist() if classes > 1 else [len(y)] for y in labels]
-        return cls(method, clients, test, {"layers": layers, "split": counts, "classes": classes}, recipe)
+        description = {"layers": layers, "split": counts, "classes": classes}
+        return cls(method, clients, test, description, recipe, config.seeded)
 
     def examples(self, client: int) -> Examples:
         return examples_from(self.clients[client])
+
+    def private_rng(self, round_: int, client: int) -> np.random.Generator:
+        """Return the randomness that a client keeps to itself."""
+        return self.method.private_rng(round_, client) if self.seeded else np.random.default_rng()
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ def _network_type() -> "type[Network]":
     try:
         from klms.learning.network import Network
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"training needs {error.name}: pip install 'klms[learn]'") from error
+        raise MissingExtra.told(f"training needs {error.name}", "learn") from error
     return Network
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,12 +30,18 @@ class LedgerRecord(BaseModel):
     """Digest of all messages in order: two engines, or a run and its repetition, show here that they agree."""
     uplink_bytes: int = Field(ge=0, lt=2**63)
     """Bytes of all messages that were aggregated."""
+    message_bytes: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] | None = None
+    """Bytes of each of these messages, in the order of `clients`; runs of older releases do not have it."""
     downlink_bytes: int = Field(0, ge=0, lt=2**63)
     """Bytes of all broadcasts to the clients of the round; runs of older releases do not have it."""
     bits_per_parameter: float = Field(ge=0)
     """`8 * len(message) / d`, averaged over the messages of the round; 0 in a round that was skipped."""
     passed_over: float | None = None
     """1 if too few clients answered and the model was left unchanged."""
+    undone: float | None = None
+    """1 if what the round led to was thrown away, so that the model is an earlier one."""
+    clipped: float | None = None
+    """Number of updates whose norm was reduced; absent if there were none."""
 
     accuracy: float | None = None
     accuracy_averaged: float | None = None

@@ -1,6 +1,7 @@
 """One round, whoever runs the clients: send the state, decode and add up the messages as they come, evaluate."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.compressors.base import check_decoded
+from klms.engine import undo
 from klms.engine.downlink import Downlink, Opened, Relay
 from klms.engine.federation import Federation, participants
 from klms.engine.ledger import LedgerRecord
-from klms.errors import KLMSError
+from klms.errors import KLMSError, SideInformationMismatch
+from klms.learning.examples import Examples
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
 from klms.methods.state import State
 from klms.methods.table import RunConfig
@@ -71,24 +74,25 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
                 clients.refuse(upload.client, error)
         with clock("aggregate"):
             if enough := clients.enough(len(intake.clients)):
-                outcome = method.aggregate(broadcast.state, intake.received)
+                outcome = method.conclude(broadcast.state, intake.received)
             else:
                 unchanged = broadcast.state.after(broadcast.state.shared)
                 outcome = Outcome(unchanged, {"bits_per_parameter": 0.0, "passed_over": 1.0})
         with clock("downlink"):
             relay = intake.relay if enough else Relay(state)
-            state = downlink.close(state, broadcast, outcome.state, intake.clients, relay)
+            state = downlink.close(state, broadcast, outcome, intake.clients, relay)
         state = state.remembering(intake.memories)
         metrics: dict[str, float] = {}
         if federation.test is not None and (number % config.evaluate_every == 0 or number == config.rounds):
             with clock("evaluate"):
-                metrics, state = method.evaluate(state, federation.test)
+                metrics, state = _evaluated(method, state, federation.test, config.loss_factor)
     seconds = sorted((clock.seconds | intake.seconds).items())
     record = {
         "round": number,
         "clients": intake.clients,
         "digest": intake.digest.hexdigest(),
-        "uplink_bytes": intake.message_bytes,
+        "uplink_bytes": sum(intake.message_bytes),
+        "message_bytes": intake.message_bytes,
         "downlink_bytes": sum(len(broadcast.message(client)) for client, _ in wanted),
         **outcome.metrics,
         **intake.measurements(),
@@ -97,6 +101,18 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
         "seconds": {phase: round(value, 4) for phase, value in seconds},
     }
     return RoundResult(state, LedgerRecord.model_validate(record))
+
+
+def _evaluated(method: Method, state: State, test: Examples, factor: float) -> tuple[dict[str, float], State]:
+    """Return the metrics of a state, and what to go on with: this state, or an earlier one if its loss exploded."""
+    metrics, state = method.evaluate(state, test)
+    loss = undo.loss_of(metrics)
+    if loss is None or factor == 0:
+        return metrics, state
+    if not undo.has_exploded(state, loss, factor):
+        return metrics, undo.marked_sound(state, loss)
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return finite | {"undone": 1.0}, undo.returned(state)
 
 
 class _Intake:
@@ -109,18 +125,20 @@ class _Intake:
         self.clients: list[int] = []
         self.relay = Relay(state)
         self.digest = hashlib.blake2b(digest_size=8)
-        self.message_bytes = 0
+        self.message_bytes: list[int] = []
         self.seconds = {"train": 0.0, "encode": 0.0}
         self.memories: dict[int, npt.NDArray[np.generic]] = {}
         self._measured: dict[str, list[Sequence[float]]] = {}
 
     def add(self, upload: Upload) -> None:
+        if upload.client in self.clients:
+            raise SideInformationMismatch(f"client {upload.client} has sent a message of this round already")
         decoded = check_decoded(self._method.decode(self._state, upload.client, upload.message))
         self.received.add(decoded, len(upload.message))
         self.clients.append(upload.client)
         self.relay.add(upload.client, upload.message)
         self.digest.update(upload.message)
-        self.message_bytes += len(upload.message)
+        self.message_bytes.append(len(upload.message))
         for phase in self.seconds:
             self.seconds[phase] += upload.seconds[phase]
         if upload.memory is not None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from klms.errors import CorruptMessage
 from klms.methods.state import Arrays, State
+from klms.numerics.archive import read_arrays
 
 _VALUES, _INDICES = "values.", "indices."
 _MOST_VALUES = 256
@@ -38,7 +39,7 @@ def write_snapshot(state: State, left_out: frozenset[str] = frozenset()) -> byte
 
 def read_snapshot(data: bytes, like: State) -> State:
     """Undo `write_snapshot`; `like` is a state of the same method, whose size bounds what is unpacked."""
-    stored = read_arrays(data, most_bytes([*like.shared.values(), *like.private.values()]))
+    stored = read_arrays(io.BytesIO(data), most_bytes([*like.shared.values(), *like.private.values()]))
     try:
         found: Arrays = {name: array for name, array in stored.items() if not name.startswith((_VALUES, _INDICES))}
         indexed = [name.removeprefix(_INDICES) for name in stored if name.startswith(_INDICES)]
@@ -63,28 +64,6 @@ def read_snapshot(data: bytes, like: State) -> State:
 def most_bytes(arrays: Iterable[npt.NDArray[np.generic]]) -> int:
     """Return to how many bytes an archive of arrays like these may unpack; block maps are larger than at first."""
     return 4 * sum(array.nbytes for array in arrays) + _OVERHEAD
-
-
-def read_arrays(data: bytes, limit: int) -> dict[str, npt.NDArray[np.generic]]:
-    """Read a NumPy archive of numbers; raise `CorruptMessage` if it is none, or unpacks to more than `limit` bytes."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members = archive.infolist()
-        if sum(member.file_size for member in members) > limit:
-            raise CorruptMessage("the archive unpacks to more than the model's state can be")
-        # A name that occurs many times would be unpacked as often, and only these two kinds are unpacked in pieces.
-        once = len({member.filename for member in members}) == len(members)
-        if not once or any(m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for m in members):
-            raise CorruptMessage("the archive is not one that klms writes")
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        if not all(isinstance(array, np.ndarray) and array.dtype.kind in "biuf" for array in arrays.values()):
-            raise CorruptMessage("the archive holds something else than numbers")
-        return arrays
-    except CorruptMessage:
-        raise
-    except Exception as error:  # NumPy's and zipfile's readers raise almost any kind, depending on the damage
-        raise CorruptMessage(f"the bytes are not an archive of arrays: {error}") from error
 
 
 def _indexed(values: npt.NDArray[np.generic], indices: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:

@@ -1,0 +1,188 @@
+"""Coded differences: clients follow the server on few bits, by steps from what they hold or by a jump."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from klms.engine.broadcast import ANCHOR, OVERHEAD, Broadcast, History
+from klms.engine.coded_steps import CodedSteps
+from klms.engine.downlink import Downlink, Relay
+from klms.engine.rounds import one_round
+from klms.errors import InvalidArgument
+from klms.methods.base import Outcome
+from klms.methods.state import State
+from tests.support.downlink_runs import config_of, federation_of, figures, run_of, states_before, trained
+
+
+@pytest.mark.parametrize("run", ["klms", "qsgd-klms", "fedpm-klms", "sgld-klms"])
+def test_a_coded_run_learns_on_few_bits_and_is_evaluated_at_the_server_s_own_weights(run):
+    config, federation, coded = run_of(run, rounds=13, downlink="coded")
+    name = federation.method.vector_name
+    downlink = Downlink(federation.method, config)
+    state = coded[-1].state
+    seen = downlink.open(state).state.vector(name)
+    own = state.vector(name)
+    if name == "theta":
+        margin = np.float32(config.margin)
+        for broadcast in map(downlink.open, states_before(run, rounds=13, downlink="coded")):
+            theta = broadcast.state.vector("theta")
+            assert margin <= theta.min() <= theta.max() <= np.float32(1 - config.margin)
+    assert np.isfinite(own).all()
+    assert 0 < np.linalg.norm(seen - own) < 0.5 * np.linalg.norm(own)
+    if run == "klms":  # at one bit for each parameter, beside heads
+        plain = run_of(run, rounds=13)[2]
+        assert coded[-1].record.accuracy > plain[-1].record.accuracy - 0.15
+        _, _, everybody = run_of(run, rounds=13, per_round=0, downlink="coded")
+        for held, number in [(11, 1), (9, 3)]:
+            size = downlink.open(everybody[11].state).history.size_since(held)
+            assert size <= number * (federation.method.layout.d / 8 + 60)
+
+
+@pytest.mark.parametrize("rate", [0.25, 1.0])
+def test_with_a_target_that_stays_clients_come_to_hold_it(rate):
+    config = config_of("klms", downlink="coded", down_rate=rate)
+    federation = federation_of(config)
+    downlink = Downlink(federation.method, config)
+    first = federation.method.init()
+    rng = np.random.default_rng(0)
+    target = first.vector("weights") + rng.standard_normal(first.vector("weights").size).astype(np.float32)
+    state, held, errors = first, None, []
+    for _ in range(40):
+        opened = downlink.open(state)
+        held = downlink.follow(opened.message(0), held)
+        assert np.array_equal(held.vector("weights"), opened.state.vector("weights"))
+        errors.append(float(np.linalg.norm(target - held.vector("weights"))))
+        after = opened.state.after(opened.state.shared)
+        closed = downlink.close(state, opened, Outcome(after, {}), [0], Relay(state))
+        if state.round:  # nobody answered: the server keeps its own weights, not what it could send of them
+            assert np.array_equal(closed.vector("weights"), state.vector("weights"))
+        state = replace(closed, shared={**closed.shared, "weights": target})
+    assert errors[10] < 0.4 * errors[0]
+    assert errors[-1] < 0.05 * errors[0] if rate == 1.0 else errors[-1] < 0.2 * errors[0]
+
+
+def test_a_coded_round_without_answers_keeps_the_server_s_theta():
+    config, federation, results = run_of("fedpm-klms", rounds=13, downlink="coded")
+
+    class Nobody:
+        def run(self, broadcast, wanted):
+            return iter(())
+
+        def enough(self, count):
+            return False
+
+        def report(self):
+            return {}
+
+    state = results[5].state
+    passed = one_round(federation, config, state, Nobody()).state
+    assert passed.round == state.round + 1
+    assert np.array_equal(passed.vector("theta"), state.vector("theta"))
+    assert not np.array_equal(
+        Downlink(federation.method, config).open(state).state.vector("theta"), state.vector("theta")
+    )
+
+
+def test_marina_has_no_coded_downlink():
+    config = config_of("marina", downlink="coded")
+    federation = federation_of(config)
+    with pytest.raises(InvalidArgument, match="marina has no coded downlink"):
+        trained(config, federation)
+
+
+# Jumps: differences to the anchor, for those who come rarely
+
+SPARSE = {"clients": 30, "per_round": 2, "rounds": 16, "downlink": "coded"}
+
+
+def jumps_of(run, **given):
+    config, federation, results = run_of(run, **SPARSE, **given)
+    downlink = Downlink(federation.method, config)
+    return downlink, [downlink.open(state) for state in [federation.method.init(), *(r.state for r in results)]]
+
+
+def test_where_clients_come_rarely_jumps_take_fewer_bytes_and_clients_stay_close(monkeypatch):
+    config, federation, results = run_of("klms", **SPARSE)
+    _, opened = jumps_of("klms")
+    assert sum(broadcast.history.anchored for broadcast in opened) > 3
+
+    def distance(results):
+        """Mean distance of what clients held from what the server had, from round 4 on."""
+        pairs = pairwise(results[2:])
+        return np.mean([np.linalg.norm(a.state.vector("weights") - b.state.downlink["view.weights"]) for a, b in pairs])
+
+    monkeypatch.setattr(CodedSteps, "_jump", lambda *_: None)
+    stepping = trained(config, federation)
+    sent, without = (sum(r.record.downlink_bytes for r in runs) for runs in (results, stepping))
+    assert sent < 0.75 * without
+    assert distance(results) < 1.5 * distance(stepping)
+
+
+def test_whatever_a_client_holds_a_jump_leads_it_to_the_state_of_the_server():
+    downlink, opened = jumps_of("klms")
+    last = opened[-1]
+    assert last.history.anchored
+    for held in [None, *(broadcast.state for broadcast in opened)]:
+        message = last.sender.message(0 if held is None else held.round)
+        reached = downlink.follow(message, held)
+        assert downlink.digest(reached) == last.sender.digest
+        read = Broadcast.from_bytes(message)
+        assert read.jumps == (held is None or held.round <= last.history.start)
+        # The server may not know how far a client is.
+        assert downlink.digest(downlink.follow(last.sender.message(0), held)) == last.sender.digest
+
+
+def test_a_jump_mends_what_a_client_held():
+    downlink, opened = jumps_of("klms")
+    last = opened[-1]
+    old = opened[2].state
+    damaged = replace(old, shared={"weights": old.vector("weights") * np.nan})
+    assert downlink.digest(downlink.follow(last.sender.message(2), damaged)) == last.sender.digest
+
+
+def test_a_late_joiner_gets_a_jump_instead_of_every_step():
+    downlink, opened = jumps_of("klms")
+    message = opened[-1].sender.message(0)
+    assert Broadcast.from_bytes(message).jumps
+    assert 8 * len(message) / downlink.method.layout.d < 12  # after 16 steps of one bit
+
+
+def test_clients_that_all_come_in_every_round_are_never_sent_a_jump():
+    config, federation, results = run_of("klms", rounds=13, per_round=0, downlink="coded")
+    downlink = Downlink(federation.method, config)
+    assert not any(downlink.open(result.state).history.anchored for result in results)
+
+
+def test_a_run_with_jumps_that_was_stopped_anywhere_goes_on_as_if_it_was_not():
+    config, federation, whole = run_of("klms", **SPARSE)
+    for stop in (5, 15):
+        stored = State.from_bytes(whole[stop - 1].state.to_bytes(private=True))
+        rest = trained(config, federation, stored)
+        assert figures(rest) == figures(whole[stop:])
+        assert rest[-1].state.to_bytes(private=True) == whole[-1].state.to_bytes(private=True)
+
+
+def test_after_a_jump_the_steps_before_it_are_not_kept():
+    history = History(3, (b"2", b"3")).jump(b"jump").then(b"5", 100)
+    assert (history.number, history.start) == (5, 3)
+    for held in (0, 2, 3):
+        assert history.since(held) == (b"jump", b"5")
+        assert history.base(held) == ANCHOR
+    assert (history.since(4), history.base(4)) == ((b"5",), 4)
+    assert history.since(5) == ()
+    assert history.since(6) is None
+    trimmed = history.then(b"6", 10)  # no room for the jump
+    assert not trimmed.anchored
+    assert trimmed.since(3) is None
+    assert trimmed.since(4) == (b"5", b"6")
+
+
+def test_the_bytes_of_a_broadcast_with_a_jump_are_those_of_the_format():
+    broadcast = Broadcast(5, bytes(range(8)), ANCHOR, (b"jump", b"5"))
+    assert broadcast.jumps
+    golden = "4b4402020000000005000000000102030405060704000000" + b"jump".hex() + "01000000" + b"5".hex()
+    assert broadcast.to_bytes().hex()[:-8] == golden
+    assert Broadcast.from_bytes(broadcast.to_bytes()) == broadcast
+    assert len(broadcast.to_bytes()) == OVERHEAD + 13

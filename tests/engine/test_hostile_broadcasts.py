@@ -1,0 +1,219 @@
+"""Broadcasts that are damaged, forged or made to exhaust memory are refused with an error of klms."""
+
+import bz2
+import io
+import struct
+import tracemalloc
+import zipfile
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from klms.engine.broadcast import Broadcast
+from klms.engine.downlink import Downlink
+from klms.errors import CorruptMessage, KLMSError, OutOfSync, UnsupportedMessage
+from tests.support.downlink_runs import config_of, federation_of, trained
+
+
+def sealed(kind, base, number, digest, body, version=1):
+    message = struct.pack("<2sBBII8s", b"KD", version, kind, base, number, digest) + body
+    return message + struct.pack("<I", zlib.crc32(message))
+
+
+def archive_of(members, method=zipfile.ZIP_DEFLATED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, array in members:
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, array)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A downlink of a tiny model, a state that a client holds, and messages that lead on from it."""
+    config = config_of("fedpm-klms", rounds=4, downlink="coded")
+    federation = federation_of(config, hidden=12)
+    states = [federation.method.init(), *(result.state for result in trained(config, federation))]
+    coded = Downlink(federation.method, config)
+    relayed = config_of("fedpm-klms", rounds=4)
+    auto = Downlink(federation.method, relayed)
+    own = [federation.method.init(), *(result.state for result in trained(relayed, federation))]
+    return {
+        "coded": (coded, coded.open(states[1]).state, coded.open(states[3]).sender, 1),
+        "auto": (auto, auto.open(own[1]).state, auto.open(own[3]).sender, 1),
+    }
+
+
+@pytest.mark.parametrize("mode", ["auto", "coded"])
+def test_every_truncation_and_every_flipped_bit_is_noticed(small, mode):
+    downlink, held, sender, known = small[mode]
+    steps = Broadcast(3, sender.digest, known, sender.history.since(known) or (b"", b"")).to_bytes()
+    for message in (steps, sender.message(None)):
+        for end in range(len(message)):
+            with pytest.raises(KLMSError):
+                Broadcast.from_bytes(message[:end])
+        with pytest.raises(CorruptMessage):
+            Broadcast.from_bytes(message + b"\0")
+        rng = np.random.default_rng(0)
+        for place in [*range(24), *rng.integers(24, len(message), 300).tolist()]:
+            damaged = bytearray(message)
+            damaged[place] ^= 1 << int(rng.integers(8))
+            with pytest.raises(KLMSError):
+                downlink.follow(bytes(damaged), held)
+            damaged[-4:] = struct.pack("<I", zlib.crc32(damaged[:-4]))  # with the checksum put right
+            try:
+                reached = downlink.follow(bytes(damaged), held)
+            except KLMSError:
+                continue
+            assert downlink.digest(reached) == sender.digest  # for example a flip in the date of an archive
+
+
+def test_forged_heads_are_refused(small):
+    downlink, held, sender, _ = small["auto"]
+    (first, second) = sender.history.since(1) or (b"", b"")
+    body = struct.pack("<I", len(first)) + first + struct.pack("<I", len(second)) + second
+    snapshot = Broadcast.from_bytes(sender.message(None)).snapshot
+    digest = sender.digest
+    with pytest.raises(UnsupportedMessage, match="version 3"):
+        downlink.follow(sealed(0, 1, 3, digest, body, version=3), held)
+    forged = [
+        sealed(2, 1, 3, digest, body),
+        sealed(255, 1, 1, digest, b""),
+        sealed(0, 1, 4, digest, body),
+        sealed(0, 1, 2, digest, body),
+        sealed(0, 3, 1, digest, body),
+        sealed(0, 3, 1, digest, b""),
+        sealed(0, 0, 2**32 - 1, digest, body),
+        sealed(0, 0, 2**32 - 1, digest, b""),
+        sealed(0, 1, 2, digest, struct.pack("<I", 2**32 - 1) + first),
+        sealed(0, 1, 2, digest, b"\0"),
+        sealed(0, 1, 3, digest, body[:-1]),
+        sealed(0, 1, 3, digest, body + b"\0\0\0\0"),
+        sealed(1, 1, 3, digest, b""),
+        sealed(1, 1, 3, digest, body),
+        sealed(1, 3, 4, digest, snapshot),  # a state by another number would be trained on with other keys
+        sealed(1, 3, 2, digest, snapshot),
+        sealed(0, 1, 3, digest, body, version=2),
+        sealed(2, 0, 3, digest, body, version=1),
+        sealed(2, 1, 4, digest, body, version=2),  # a jump from another state than the anchor
+        sealed(2, 0, 2, digest, body, version=2),  # as many steps as states: none of them jumps
+        sealed(2, 0, 1, digest, body, version=2),
+        sealed(2, 0, 3, digest, b"", version=2),
+        sealed(2, 0, 2**32 - 1, digest, body[:-1], version=2),
+        b"", b"KD", b"KF" + bytes(40),
+    ]  # fmt: skip
+    for message in forged:
+        with pytest.raises(CorruptMessage):
+            downlink.follow(message, held)
+    for base, number in [(0, 2), (2, 4), (7, 9)]:  # sound, but steps by other numbers
+        with pytest.raises(OutOfSync):
+            downlink.follow(sealed(0, base, number, digest, body), held)
+    for number in (3, 2**32 - 1):  # what a jump claims to lead to
+        with pytest.raises(OutOfSync):
+            downlink.follow(sealed(2, 0, number, digest, body, version=2), held)
+    many = sealed(0, 1, 20_001, digest, bytes(4) * 20_000)
+    with pytest.raises(OutOfSync):
+        downlink.follow(many, held)
+
+
+def test_forged_relayed_messages_are_refused(small):
+    downlink, held, sender, _ = small["auto"]
+    honest = sender.digest
+    for step in (b"1234567", struct.pack("<II", 0, 100) + b"short", struct.pack("<II", 2**32 - 1, 2**32 - 1), bytes(8)):
+        with pytest.raises(KLMSError):
+            downlink.follow(Broadcast(2, honest, 1, (step,)).to_bytes(), held)
+
+
+def peak_of(work):
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def bomb_snapshots(state):
+    """Snapshots of a few hundred kilobytes at most that unpack to far more, or to what no model has."""
+    theta = state.shared["theta"]
+    side = [(f"shared.{name}", array) for name, array in state.shared.items() if name != "theta"]
+    head = [("round", np.array(3)), *side]
+    zeros = np.zeros(30_000_000, dtype=np.uint8)
+    yield archive_of([*head, ("shared.theta", zeros)])
+    lying = bytearray(archive_of([*head, ("shared.theta", zeros)]))
+    place = lying.rindex(b"PK\x01\x02")
+    lying[place + 24 : place + 28] = struct.pack("<I", 1000)  # the size that the directory says
+    yield bytes(lying)
+    yield archive_of([*head, ("shared.theta", zeros)], zipfile.ZIP_BZIP2)
+    lying = bytearray(archive_of([*head, ("shared.theta", zeros)], zipfile.ZIP_BZIP2))
+    place = lying.rindex(b"PK\x01\x02")
+    lying[place + 24 : place + 28] = struct.pack("<I", 1000)
+    yield bytes(lying)
+    rows = np.zeros((1, 30_000), dtype=np.float32)  # a table of rows: 30 kB of indices would be 900 MB
+    yield archive_of([*head, ("values.shared.theta", rows), ("indices.shared.theta", np.zeros(4000, dtype=np.uint8))])
+    wide = np.zeros(1, dtype="S30000")
+    yield archive_of([*head, ("values.shared.theta", wide), ("indices.shared.theta", np.zeros(4000, dtype=np.uint8))])
+    claim = archive_of([*head, ("shared.theta", theta)], zipfile.ZIP_STORED)
+    yield claim.replace(b"(%d,)" % theta.size, b"(9%s,)" % (b"9" * (len(str(theta.size)) - 1)))
+    yield archive_of([*head, ("values.shared.theta", np.zeros(1))])
+    yield archive_of([*head, ("indices.shared.theta", np.zeros(theta.size, dtype=np.uint8))])
+    yield archive_of(
+        [*head, ("values.shared.theta", np.zeros(1)), ("indices.shared.theta", np.ones(9, dtype=np.uint8))]
+    )
+    for odd in (theta[:-1], theta.astype(np.float64), theta.reshape(1, -1), np.zeros(theta.size, dtype="S4")):
+        yield archive_of([*head, ("shared.theta", odd)])
+    yield archive_of(head)  # no theta
+    yield archive_of([("shared.theta", theta), *side])  # no round
+    yield archive_of([("round", np.array([3, 3])), *side, ("shared.theta", theta)])
+    yield archive_of([*head, ("shared.theta", theta), ("memories.0", theta)])
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("round.npy", b"")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("round.npy", b"")
+    yield buffer.getvalue()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("shared.theta", b"not an array")
+    yield buffer.getvalue()
+    yield b"\x93NUMPY" + archive_of([*head, ("shared.theta", theta)])
+    yield bz2.compress(bytes(100))
+
+
+def test_snapshots_that_unpack_to_more_or_to_something_else_are_refused_in_little_memory(small):
+    downlink, held, sender, _ = small["auto"]
+    for number, snapshot in enumerate(bomb_snapshots(held)):
+        message = sealed(1, 3, 3, sender.digest, snapshot)
+
+        def follow(message=message):
+            with pytest.raises((CorruptMessage, OutOfSync)):
+                downlink.follow(message, held)
+
+        assert peak_of(follow) < 10e6, number
+
+
+def test_side_information_that_unpacks_to_more_is_refused_in_little_memory(small):
+    downlink, held, sender, _ = small["coded"]
+    step = (sender.history.since(2) or (b"",))[0]
+    (length,) = struct.unpack_from("<I", step)
+    coded = step[4 + length :]
+    held = replace(held, round=2)
+    zeros = np.zeros(30_000_000, dtype=np.uint8)
+    nested = zlib.compress(archive_of([("block_bounds", zeros)]))  # an archive of 30 MB within a few bytes
+    alien = zlib.compress(archive_of([("alien", np.zeros(3))]))
+    twice = zlib.compress(bytes(100)) + b"more"
+    for side in (zlib.compress(zeros.tobytes()), nested, alien, twice, b"\0", zlib.compress(b"PK")[:-2], bytes(50)):
+        forged = struct.pack("<I", len(side)) + side + coded
+        message = Broadcast(3, sender.digest, 2, (forged,)).to_bytes()
+
+        def follow(message=message):
+            with pytest.raises(KLMSError):
+                downlink.follow(message, held)
+
+        assert peak_of(follow) < 10e6
+    for forged in (b"", b"\0\0", struct.pack("<I", 2**32 - 1) + coded, struct.pack("<I", 5) + coded, coded[:9]):
+        with pytest.raises(KLMSError):
+            downlink.follow(Broadcast(3, sender.digest, 2, (forged,)).to_bytes(), held)

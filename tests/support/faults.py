@@ -1,0 +1,142 @@
+"""What clients and networks do wrong, by plan: which client has which fault in which round."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from klms import Bernoulli, Codec, fixed_blocks
+from klms.codec import Chosen, inspect
+from klms.engine.downlink import Opened
+from klms.engine.federation import Federation
+from klms.engine.local import LocalClients, update
+from klms.engine.rounds import Memory, one_round
+from klms.errors import KLMSError
+from klms.methods.base import Upload
+from klms.methods.fedpm import FedPM
+from klms.methods.state import State
+from klms.methods.table import RunConfig
+from tests.support.messages import sealed
+
+LOST = ("crash", "drop", "slow")
+"""Nothing arrives, or too late; what is slow arrives in a later round."""
+HARMLESS = ("duplicate", "reorder")
+"""What the client sends is right."""
+REFUSED = ("corrupt", "truncate", "replay", "not a number")
+HOSTILE = ("wrong state", "huge", "forged map")
+"""Nothing is wrong with the bytes: what they do is bounded."""
+FAULTS = (*LOST, *HARMLESS, *REFUSED, *HOSTILE)
+
+
+def plan(rounds: int, clients: int, share: float = 0.3, faults: Sequence[str] = FAULTS) -> dict[tuple[int, int], str]:
+    """Return the faults by round and client: in every round the same share of clients, and all kinds equally often."""
+    rng = np.random.default_rng(0)
+    kinds = (faults[n % len(faults)] for n in range(10**9))
+    bad = ((number, rng.choice(clients, round(share * clients), replace=False)) for number in range(1, rounds + 1))
+    return {(number, int(client)): next(kinds) for number, those in bad for client in those}
+
+
+def nobody(state: bytes, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+    """Do the work of no client."""
+    return iter(())
+
+
+@dataclass
+class FaultyClients(LocalClients):
+    """Clients of the local engine with faults; with `only_good`, those that would have one are absent instead."""
+
+    federation: Federation | None = None
+    faults: dict[tuple[int, int], str] = field(default_factory=dict)
+    only_good: bool = False
+    outcomes: dict[str, Counter[str]] = field(default_factory=dict)
+    """What became of the messages with each fault."""
+    _late: list[Upload] = field(default_factory=list)
+    _sent: dict[int, Upload] = field(default_factory=dict)
+    _under_way: dict[int, str] = field(default_factory=dict)
+
+    def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+        list(super().run(broadcast, []))  # the replica follows the broadcast
+        state, number = broadcast.state, broadcast.state.round + 1
+        late, self._late, self._under_way = self._late, [], dict.fromkeys((u.client for u in self._late), "slow")
+        assert self.federation is not None
+        for client, memory in wanted:
+            fault = self.faults.get((number, client))
+            if fault is None:
+                yield self._remembered(update(self.federation, state, client, memory))
+            elif not self.only_good:
+                self._under_way[client] = fault
+                yield from self._faulty(fault, state, client, memory)
+        yield from () if self.only_good else late
+
+    def _remembered(self, upload: Upload) -> Upload:
+        self._sent.setdefault(upload.client, upload)
+        return upload
+
+    def _faulty(self, fault: str, state: State, client: int, memory: Memory) -> Iterator[Upload]:
+        assert self.federation is not None
+        upload = update(self.federation, state, client, memory)
+        message = upload.message
+        if fault in LOST:
+            self._note(fault, "missing")
+            self._late += [upload] if fault == "slow" else []
+        elif fault in HARMLESS:
+            yield upload
+            yield from [upload] if fault == "duplicate" else []
+            self._note(fault, "counted")
+        else:
+            if fault == "corrupt":
+                changed = bytearray(message)
+                changed[len(message) // 2] ^= 4
+                message = bytes(changed)
+            elif fault == "truncate":
+                message = message[: len(message) // 2]
+            elif fault == "replay":
+                other = update(self.federation, state, (client + 1) % self.federation.method.clients)
+                message = self._sent.get(client, other).message
+            else:
+                message = hostile(self.federation, fault, state, client, message)
+            yield replace(upload, message=message)
+            self._note(fault, "counted" if client in self._under_way else "refused")
+
+    def refuse(self, client: int, error: KLMSError) -> None:
+        fault = self._under_way.pop(client, "none")
+        self._note(fault, type(error).__name__)
+
+    def enough(self, count: int) -> bool:
+        return count > 0
+
+    def _note(self, fault: str, what: str) -> None:
+        self.outcomes.setdefault(fault, Counter())[what] += 1
+
+
+def hostile(federation: Federation, fault: str, state: State, client: int, message: bytes) -> bytes:
+    """Return the message of a client that means harm and keeps to the format, as far as its scheme lets it."""
+    method = federation.method
+    key, rng = method.key(state.round + 1, client), np.random.default_rng(client)
+    compressor, masks = method.compressor_in(state.round + 1), isinstance(method, FedPM)
+    if fault == "wrong state":
+        return update(federation, replace(method.init(), round=state.round), client).message
+    if fault == "not a number":
+        numbers = np.full(method.layout.d, np.nan, dtype="<f4").tobytes()
+        return sealed(b"KB\x02\x01" + method.layout.d.to_bytes(4, "little") + numbers, key)
+    if fault == "forged map" and masks and inspect(message).carries_blocks:
+        p, blocks = Bernoulli(state.vector("theta")), fixed_blocks(method.layout.d, 8)
+        chosen = Chosen(np.zeros(len(blocks), dtype=np.uint16), 0.99 * p.most_kl / len(blocks))
+        return Codec(bits=inspect(message).bits).write(chosen, p, blocks, key=key, send_blocks=True)
+    if masks:  # freely chosen indices: a mask at random
+        noise = rng.random(method.layout.d, dtype=np.float32)
+        return compressor.encode(noise, state.shared, key=key, rng=rng)
+    vector = compressor.decode(message, state.shared, key=key).vector * np.float32(1e6)
+    return compressor.encode(vector, state.shared, key=key, rng=rng)
+
+
+def trained(federation: Federation, config: RunConfig, clients: FaultyClients) -> tuple[list[float], State]:
+    """Return the accuracy after every evaluated round, and the last state."""
+    state, accuracies = federation.method.init(), []
+    while state.round < config.rounds:
+        result = one_round(federation, config, state, clients)
+        state = result.state
+        if result.record.accuracy is not None:
+            accuracies.append(result.record.accuracy)
+    return accuracies, state
