@@ -2,9 +2,9 @@
 
     python compare.py --out comparison.json
 
-Five strategies, four rates and three seeds in Flower's simulation with ten clients, then FedAvg on a SuperLink with
-three SuperNodes: two hours on two cores. A run that is in the file already is not repeated. `--only` restricts what is
-run: `--only simulation --only fedavg --seeds 1`.
+Six strategies, up to five rates and three seeds in Flower's simulation with ten clients, then FedAvg on a SuperLink
+with three SuperNodes: two to three hours on two cores. A run that is in the file already is not repeated. `--only`
+restricts what is run: `--only simulation --only fedavg --seeds 1`.
 """
 
 import argparse
@@ -21,25 +21,47 @@ HERE = Path(__file__).parent
 RATES = {
     "stock": "",
     "1 bit": "bits_per_parameter=1, first=1",
+    "0.3 bits": "bits_per_parameter=0.3, first=1",
     "0.1 up, 0.3 down": "up=0.1, down=0.3, first=1",
     "0.1 bits": "bits_per_parameter=0.1, first=1",
 }
 """Arguments of `Compressed`. The model is new, so that one bit will do for the first broadcast."""
-STRATEGIES = ("fedavg", "fedadam", "fedyogi", "fedprox", "fedmedian")
-NODES = {"simulation": 10, "deployment": 3}
+ALL = tuple(RATES)
+MOST = tuple(rate for rate in RATES if rate != "0.3 bits")
+STRATEGIES = {
+    "fedavg": ALL,
+    "fedadam": ALL,
+    "fedyogi": MOST,
+    "fedprox": MOST,
+    "fedmedian": ALL,
+    "krum": ("stock", "1 bit"),
+}
+"""Which rates each strategy is run at."""
+NODES = {"process": 10, "simulation": 10, "deployment": 3}
 PARAMETERS = 44_426
 
 
-def run(app: Path, folder: Path, settings: dict, nodes: int, *, simulated: bool) -> dict:
-    """Run an app once; return its history and the bytes on the wire."""
-    results = folder / "results.json"
+def deployed(app: Path, folder: Path, settings: dict, nodes: int, *, simulated: bool) -> tuple[int, int]:
+    """Run an app on Flower, and return the bytes on the wire, up and down."""
     with Deployment(folder, nodes, simulated=simulated) as deployment:
         before = deployment.wire()
-        number = deployment.submit(app, {**settings, "results": str(results)})
+        number = deployment.submit(app, settings)
         status = deployment.wait(number, timeout=3600)
         wire = deployment.wire() - before
         if status != "finished:completed":
             raise SystemExit(f"{status}: {deployment.why(number)}\n{deployment.log('superlink')[-2000:]}")
+    return wire.up, wire.down
+
+
+def run(engine: str, app: Path, folder: Path, settings: dict) -> dict:
+    """Run an app once; return its accuracies and bytes."""
+    nodes, results, wire = NODES[engine], folder / "results.json", (0, 0)
+    settings = {**settings, "results": str(results)}
+    if engine == "process":
+        command = [sys.executable, HERE / "one_process.py", app, str(nodes), json.dumps(settings)]
+        subprocess.run(command, check=True, capture_output=True)
+    else:
+        wire = deployed(app, folder, settings, nodes, simulated=engine == "simulation")
     history = json.loads(results.read_text())
     rounds = list(history["train"].values())
     stock = 4 * PARAMETERS * nodes * len(rounds)
@@ -48,8 +70,8 @@ def run(app: Path, folder: Path, settings: dict, nodes: int, *, simulated: bool)
         "uplink_bytes": sum(record.get("klms-uplink-bytes", stock / len(rounds)) for record in rounds),
         "downlink_bytes": sum(record.get("klms-downlink-bytes", stock / len(rounds)) for record in rounds),
         "stock_bytes": 2 * stock,
-        "wire_up": wire.up,
-        "wire_down": wire.down,
+        "wire_up": wire[0],
+        "wire_down": wire[1],
     }
 
 
@@ -69,17 +91,17 @@ def main() -> None:
         work = Path(temporary)
         subprocess.run([sys.executable, HERE / "prepare.py", work / "digits.npz"], check=True)
         for seed in range(options.seeds):
-            for engine in NODES:
-                for strategy in STRATEGIES if engine == "simulation" else STRATEGIES[:1]:
-                    for rate, arguments in RATES.items():
+            for engine in NODES if seed == 0 else ["process"]:
+                for strategy in ["fedavg"] if engine == "deployment" else STRATEGIES:
+                    for rate in STRATEGIES[strategy]:
                         name = f"{engine}; {strategy}; {rate}; {seed}"
                         if name in outcome["runs"] or not set(options.only) <= {engine, strategy, rate}:
                             continue
                         folder = work / name.replace("; ", "-").replace(" ", "-").replace(",", "")
                         settings = {"data": str(work / "digits.npz"), "strategy": strategy, "seed": seed}
                         settings |= {"num-server-rounds": options.rounds, "images": options.images}
-                        app = prepared(folder / "app", arguments)
-                        found = run(app, folder, settings, NODES[engine], simulated=engine == "simulation")
+                        app = prepared(folder / "app", RATES[rate])
+                        found = run(engine, app, folder, settings)
                         outcome["runs"][name] = found
                         factor = found["stock_bytes"] / (found["uplink_bytes"] + found["downlink_bytes"])
                         wire = f"wire up {found['wire_up']:,}, down {found['wire_down']:,}"

@@ -1,5 +1,6 @@
 """Apps of the kinds that strangers have, each with the two lines: compressed, passed through, or refused."""
 
+import json
 import logging
 
 import numpy as np
@@ -12,8 +13,9 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp import mod as mods
 from flwr.serverapp import strategy as strategies
 
-from klms.errors import InvalidArgument
+from klms.errors import InvalidArgument, NothingTrained
 from klms.flower import Compressed, compress
+from klms.flower.frame import read_frame
 from tests.flower.in_process import InProcessGrid
 
 CNN = {
@@ -125,11 +127,14 @@ def test_every_strategy_of_flower_is_accounted_for():
     assert known - others == STRATEGIES.keys()
 
 
-@pytest.mark.parametrize("bits", [1, 4])
-def test_strategies_that_pick_single_updates_warn_at_low_rates(bits, caplog):
+@pytest.mark.parametrize(
+    ("name", "bits", "warns"),
+    [("Krum", 3.9, True), ("Krum", 4, False), ("MultiKrum", 1.9, True), ("MultiKrum", 2, False), ("FedAvg", 1, False)],
+)
+def test_strategies_that_pick_single_updates_warn_below_the_rate_where_they_hold(name, bits, warns, caplog):
     with caplog.at_level(logging.WARNING, "flwr"):
-        Compressed(strategies.Krum(num_malicious_nodes=1), bits_per_parameter=bits)
-    assert ("picks single updates" in caplog.text) == (bits < 4)
+        Compressed(getattr(strategies, name)(**STRATEGIES[name]), bits_per_parameter=bits)
+    assert ("picks single updates" in caplog.text) == warns
 
 
 def server_side(strategy):
@@ -138,6 +143,14 @@ def server_side(strategy):
 
 def client_side(strategy):
     return strategies.DifferentialPrivacyClientSideFixedClipping(strategy, 1e-9, 0.5, 3)
+
+
+def adaptive_server_side(strategy):
+    return strategies.DifferentialPrivacyServerSideAdaptiveClipping(strategy, 0.1, 3, initial_clipping_norm=0.5)
+
+
+def adaptive_client_side(strategy):
+    return strategies.DifferentialPrivacyClientSideAdaptiveClipping(strategy, 0.1, 3)
 
 
 class Around(strategies.FedAvg):
@@ -156,7 +169,7 @@ def test_differential_privacy_inside_clips_what_was_decoded():
     assert np.linalg.norm(result.arrays["w"].numpy() - start["w"]) < 0.51  # the clip is 0.5
 
 
-@pytest.mark.parametrize("nesting", [server_side, client_side])
+@pytest.mark.parametrize("nesting", [server_side, client_side, adaptive_server_side, adaptive_client_side])
 def test_differential_privacy_around_is_refused_before_anything_is_sent(nesting):
     strategy = nesting(Compressed(strategies.FedAvg(), bits_per_parameter=1))
     grid = InProcessGrid(app_of({}, compress()), 3)
@@ -165,7 +178,10 @@ def test_differential_privacy_around_is_refused_before_anything_is_sent(nesting)
     assert not grid.sent
 
 
-@pytest.mark.parametrize("wrap", [client_side, lambda s: Around(client_side(s)), lambda s: server_side(client_side(s))])
+@pytest.mark.parametrize(
+    "wrap",
+    [client_side, adaptive_client_side, lambda s: Around(client_side(s)), lambda s: server_side(client_side(s))],
+)
 def test_clipping_at_clients_is_refused_wherever_it_stands(wrap):
     with pytest.raises(InvalidArgument, match="clips before klms encodes"):
         Compressed(wrap(strategies.FedAvg()))
@@ -175,11 +191,25 @@ def local_dp(message, context, call_next):
     return mods.LocalDpMod(clipping_norm=10.0, sensitivity=1e-6, epsilon=1.0, delta=1e-5)(message, context, call_next)
 
 
-@pytest.mark.parametrize("other", [mods.message_size_mod, mods.arrays_size_mod, local_dp], ids=["size", "arrays", "dp"])
-@pytest.mark.parametrize("outside", [True, False])
+def test_noise_for_privacy_outside_is_refused_and_not_lost():
+    grid = InProcessGrid(app_of({}, local_dp, compress()), 2)
+    strategy = Compressed(strategies.FedAvg(), bits_per_parameter=2)
+    with pytest.raises(NothingTrained):
+        strategy.start(grid, record(arrays_of(LOGISTIC)), num_rounds=1, timeout=5)
+    assert any(reply.has_error() and "mods=[compress(), LocalDpMod()]" in reply.error.reason for reply in grid.received)
+
+
+@pytest.mark.parametrize(
+    ("other", "outside"),
+    [
+        (mods.message_size_mod, True),
+        (mods.message_size_mod, False),
+        (mods.arrays_size_mod, True),
+        (mods.arrays_size_mod, False),
+        (local_dp, False),
+    ],
+)
 def test_mods_of_flower_work_on_either_side(other, outside):
-    if other is local_dp and outside:
-        pytest.skip("noise outside would find no arrays; docs/flower.md says to put compress() first")
     shapes = {"w": (140, 140), "b": (140,)}
     start, target = arrays_of(shapes), arrays_of(shapes, seed=1)
     chain = [other, compress()] if outside else [compress(), other]
@@ -187,6 +217,28 @@ def test_mods_of_flower_work_on_either_side(other, outside):
     result = strategy.start(InProcessGrid(app_of(target, *chain), 3), record(start), num_rounds=6, timeout=5)
     assert all(m["klms-ok"] == 3 for m in result.train_metrics_clientapp.values())
     assert distance(result.arrays, target) < 0.4
+
+
+def test_every_mod_of_flower_is_accounted_for():
+    tested = {"message_size_mod", "arrays_size_mod", "LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod"}
+    assert {name for name in dir(mods) if name.endswith("_mod") or name.endswith("Mod")} - {"localdp_mod"} == tested
+
+
+@pytest.mark.parametrize("clipping", [mods.fixedclipping_mod, mods.adaptiveclipping_mod])
+def test_clipping_by_mods_works_inside_and_fails_aloud_outside(clipping):
+    shapes = {"w": (140, 140)}
+    start, target = arrays_of(shapes), {"w": 100 * arrays_of(shapes, seed=1)["w"]}
+
+    def run(*chain):
+        strategy = Compressed(strategies.FedAvg(fraction_evaluate=0.0), bits_per_parameter=4, down=32, seed=1)
+        config = ConfigRecord({"clipping_norm": 0.5})
+        grid = InProcessGrid(app_of(target, *chain), 3)
+        return strategy.start(grid, record(start), num_rounds=1, timeout=5, train_config=config)
+
+    moved = run(compress(), clipping).arrays["w"].numpy() - start["w"]
+    assert 0.4 < np.linalg.norm(moved) < 0.52
+    with pytest.raises(NothingTrained):
+        run(clipping, compress())
 
 
 class Saving(strategies.FedAvg):
@@ -223,6 +275,27 @@ def test_a_custom_strategy_keeps_its_start_its_attributes_and_its_methods(tmp_pa
         strategy.no_such_thing  # noqa: B018
 
 
+def one_tree(number):
+    """A model of XGBoost, as far as Flower's bagging looks at it."""
+    model = {"gbtree_model_param": {"num_trees": "1", "num_parallel_tree": "1"}, "iteration_indptr": [0, 1]}
+    model |= {"trees": [{"id": 0, "leaf": number}], "tree_info": [0]}
+    return np.frombuffer(json.dumps({"learner": {"gradient_booster": {"model": model}}}).encode(), dtype=np.uint8)
+
+
+def test_bagged_trees_pass_through(caplog):
+    def grown(content, message, context):
+        return RecordDict({"arrays": record({"0": one_tree(context.node_id)}), "metrics": content["metrics"]})
+
+    grid = InProcessGrid(app_of({}, compress(), replies=grown), 3)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = Compressed(strategies.FedXgbBagging(fraction_evaluate=0.0)).start(
+            grid, record({"0": one_tree(0)}), num_rounds=2, timeout=5
+        )
+    trees = json.loads(result.arrays["0"].numpy().tobytes())["learner"]["gradient_booster"]["model"]["trees"]
+    assert sorted(tree["leaf"] for tree in trees) == [0, 1, 1, 2, 2, 3, 3]
+    assert caplog.text.count("no floating-point array") == 1
+
+
 def test_boosted_trees_pass_through(caplog):
     def grown(content, message, context):
         tree = np.frombuffer(b"tree" * (2 + context.node_config["partition-id"]), dtype=np.uint8)
@@ -236,35 +309,228 @@ def test_boosted_trees_pass_through(caplog):
     assert caplog.text.count("no floating-point array") == 1
 
 
-def test_several_records_pass_through(caplog):
-    class TwoRecords(strategies.FedAvg):
-        def configure_train(self, server_round, arrays, config, grid):
-            messages = list(super().configure_train(server_round, arrays, config, grid))
-            for message in messages:
-                message.content["extra"] = record({"x": np.zeros(3, dtype=np.float32)})
-            return messages
+class TwoRecords(strategies.FedAvg):
+    """Keeps a second record beside the model, as control variates are, and averages both by itself."""
 
-    start, target = arrays_of(LOGISTIC), arrays_of(LOGISTIC, seed=1)
-    strategy = Compressed(TwoRecords(), bits_per_parameter=2, down=32)
+    def __init__(self, variates):
+        super().__init__(fraction_evaluate=0.0)
+        self.variates = variates
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for message in messages:
+            message.content["variates"] = self.variates
+        return messages
+
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+
+        def mean(which):
+            names = replies[0].content[which]
+            return record({n: np.mean([r.content[which][n].numpy() for r in replies], axis=0) for n in names})
+
+        self.variates = mean("variates")
+        return mean("arrays"), MetricRecord({"replies": len(replies)})
+
+
+def both_records(target, *client_mods, change=None):
+    app = ClientApp(mods=list(client_mods))
+
+    @app.train()
+    def train(message, context):
+        content = {}
+        for which, received in message.content.array_records.items():
+            values = {name: array.numpy() for name, array in received.items()}
+            content[which] = record({n: (v + 0.3 * (target[n] - v)).astype(v.dtype) for n, v in values.items()})
+        content["metrics"] = MetricRecord({"num-examples": 10})
+        return Message(RecordDict(change(content) if change else content), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize("down", [32, 2])
+def test_several_records_are_compressed_in_one_payload(down):
+    shapes = {"w": (150, 140), "b": (140,)}
+    start, target = arrays_of(shapes), arrays_of(shapes, seed=1)
+    inner = TwoRecords(record(arrays_of(shapes, np.float16, seed=2)))
+    strategy = Compressed(inner, up=2, down=down, seed=1)
+    sent = []
+
+    def note(node, reply):
+        if "klms" in reply.content:
+            sent.append((len(reply.content.array_records), len(reply.content.config_records)))
+        return reply
+
+    grid = InProcessGrid(both_records(target, compress()), 3, tamper=note)
+    result = strategy.start(grid, record(start), num_rounds=12, timeout=5)
+    assert distance(result.arrays, target) < 0.25
+    assert distance(inner.variates, target) < 0.25
+    assert inner.variates["w"].numpy().dtype == np.float16
+    for metrics in result.train_metrics_clientapp.values():
+        assert (metrics["klms-ok"], metrics["klms-uncompressed"]) == (3, 0)
+        assert 1.8 < metrics["klms-bits-per-parameter"] <= 2.01
+    assert sent == [(0, 1)] * 36  # Flower makes a request for every object
+
+
+def test_a_record_of_a_reply_that_answers_none_passes_beside_the_payload():
+    shapes = {"w": (150, 140), "b": (140,)}
+    start, target = arrays_of(shapes), arrays_of(shapes, seed=1)
+
+    class Curious(strategies.FedAvg):
+        def aggregate_train(self, server_round, replies):
+            replies = list(replies)
+            self.seen = [reply.content["extra"]["x"].numpy() for reply in replies]
+            for reply in replies:
+                del reply.content["extra"]
+            return super().aggregate_train(server_round, replies)
+
+    inner = Curious(fraction_evaluate=0.0)
+    strategy = Compressed(inner, bits_per_parameter=2, seed=1)
+    extra = {"x": np.arange(3, dtype=np.float32)}
+    app = both_records(target, compress(), change=lambda content: {**content, "extra": record(extra)})
+    result = strategy.start(InProcessGrid(app, 3), record(start), num_rounds=3, timeout=5)
+    assert all(m["klms-ok"] == 3 and not m["klms-uncompressed"] for m in result.train_metrics_clientapp.values())
+    assert [x.tolist() for x in inner.seen] == [[0, 1, 2]] * 3
+
+
+ADAPTERS = {name for name in LORA if name.startswith("layer1")}
+
+
+class Merging(strategies.FedAvg):
+    """Clients return some of the layers; the others stay as they are."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.arrays = arrays
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        return None if arrays is None else ArrayRecord({**self.arrays, **arrays}), metrics
+
+
+def only_adapters(content, message, context):
+    halves = {name: content["arrays"][name].numpy().astype(np.float16) for name in LORA if name in ADAPTERS}
+    return RecordDict({"arrays": record(halves), "metrics": content["metrics"]})
+
+
+@pytest.mark.parametrize("down", [32, 2])
+@pytest.mark.parametrize("scheme", ["auto", "eden"])
+def test_replies_with_some_of_the_layers_are_compressed(scheme, down):
+    shapes = {**LORA, "base": (100, 100)}
+    start, target = arrays_of(shapes), arrays_of(shapes, seed=1)
+    strategy = Compressed(Merging(fraction_evaluate=0.0), scheme=scheme, up=2, down=down, first=8, seed=1)
+    grid = InProcessGrid(app_of(target, compress(), replies=only_adapters), 3)
+    result = strategy.start(grid, record(start), num_rounds=12, timeout=5)
+    assert distance(result.arrays, {name: target[name] for name in ADAPTERS}) < 0.25
+    assert distance(result.arrays, {name: start[name] for name in shapes if name not in ADAPTERS}) < 0.02
+    for metrics in result.train_metrics_clientapp.values():
+        assert (metrics["klms-ok"], metrics["klms-uncompressed"]) == (3, 0)
+        assert 1.8 < metrics["klms-bits-per-parameter"] <= 2.2  # of the layers that were sent
+    stock = Merging(fraction_evaluate=0.0)
+    plain = InProcessGrid(app_of(target, replies=only_adapters), 3)
+    away = distance(stock.start(plain, record(start), num_rounds=12, timeout=5).arrays, target)
+    assert distance(result.arrays, target) == pytest.approx(away, abs=0.05)
+
+
+@pytest.mark.parametrize("scheme", ["topk", "qsgd-klms"])
+def test_schemes_that_remember_the_whole_vector_let_some_of_the_layers_pass(scheme):
+    start, target = arrays_of(LORA), arrays_of(LORA, seed=1)
+    strategy = Compressed(Merging(fraction_evaluate=0.0), scheme=scheme, seed=1)
+    grid = InProcessGrid(app_of(target, compress(), replies=only_adapters), 3)
+    result = strategy.start(grid, record(start), num_rounds=2, timeout=5)
+    assert all(m["klms-ok"] == m["klms-uncompressed"] == 3 for m in result.train_metrics_clientapp.values())
+
+
+def test_replies_with_other_arrays_pass_through(caplog):
+    class Keeping(strategies.FedAvg):
+        def aggregate_train(self, server_round, replies):
+            self.got = [reply.content["arrays"]["grown"].numpy().shape for reply in replies]
+            return None, None
+
+    def grown(content, message, context):
+        return RecordDict({"arrays": record({"grown": np.ones((3, 2))}), "metrics": content["metrics"]})
+
+    inner = Keeping(fraction_evaluate=0.0)
+    grid = InProcessGrid(app_of({}, compress(), replies=grown), 3)
     with caplog.at_level(logging.WARNING, "flwr"):
-        result = strategy.start(InProcessGrid(app_of(target, compress()), 3), record(start), num_rounds=5, timeout=5)
-    assert distance(result.arrays, target) < 0.3
-    assert caplog.text.count("2 ArrayRecords") == 1
-    assert all(m["klms-uncompressed"] == 3 for m in result.train_metrics_clientapp.values())
+        result = Compressed(inner).start(grid, record(arrays_of(LOGISTIC)), num_rounds=1, timeout=5)
+    assert inner.got == [(3, 2)] * 3
+    assert result.train_metrics_clientapp[1]["klms-uncompressed"] == 3
+    assert "these arrays were not received: grown" in caplog.text
 
 
-def test_replies_with_some_of_the_layers_pass_through():
+def damaged(change):
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_id == 1:
+            change(reply.content["klms"])
+        return reply
+
+    return mod
+
+
+def with_head(change):
+    def apply(sent):
+        frame, head, message = read_frame(sent["payload"])
+        sent["payload"] = frame.write(message, change(head))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sent: sent.update({"arrays": []}),
+        lambda sent: sent.update({"arrays": ["arrays"]}),
+        lambda sent: sent.update({"arrays": ["arrays", "arrays"]}),
+        lambda sent: sent.update({"arrays": ["arrays", "metrics"]}),
+        lambda sent: sent.update({"arrays": [1, 2]}),
+        lambda sent: sent.update({"arrays": "arrays"}),
+        lambda sent: sent.update({"payload": b""}),
+        with_head(lambda head: bytes(4)),  # no array at all
+        with_head(lambda head: bytes([0]) + head[1:]),  # an array of the vector less than its message holds
+        with_head(lambda head: head[:1] + bytes([0]) + head[2:]),  # its bytes are still there
+        with_head(lambda head: head[:1] + bytes([77]) + head[2:]),
+    ],
+)
+def test_payloads_of_several_records_are_screened(change):
+    shapes = {"w": (150, 140), "b": (140,)}
+    target = arrays_of(shapes, seed=1)
+    inner = TwoRecords(record(arrays_of(shapes, seed=2)))
+    strategy = Compressed(inner, up=4, down=32, seed=1)
+    grid = InProcessGrid(both_records(target, damaged(change), compress()), 3)
+    result = strategy.start(grid, record(arrays_of(shapes)), num_rounds=1, timeout=5)
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["klms-ok"] == 2
+    assert metrics["klms-corrupt"] + metrics["klms-mismatch"] == 1
+
+
+def test_a_reply_with_fewer_layers_than_most_is_refused():
     start, target = arrays_of(LORA), arrays_of(LORA, seed=1)
 
-    def half(content, message, context):
-        kept = {name: array for name, array in content["arrays"].items() if name.endswith("a")}
-        return RecordDict({"arrays": ArrayRecord(kept), "metrics": content["metrics"]})
+    def some(content, message, context):
+        return only_adapters(content, message, context) if context.node_id == 1 else content
 
-    strategy = Compressed(strategies.FedAvg(), bits_per_parameter=2, down=32)
-    grid = InProcessGrid(app_of(target, compress(), replies=half), 3)
+    strategy = Compressed(strategies.FedAvg(fraction_evaluate=0.0), bits_per_parameter=2)
+    grid = InProcessGrid(app_of(target, compress(), replies=some), 3)
     result = strategy.start(grid, record(start), num_rounds=1, timeout=5)
-    assert set(result.arrays) == {name for name in LORA if name.endswith("a")}
-    assert result.train_metrics_clientapp[1]["klms-ok"] == 3
+    assert result.train_metrics_clientapp[1]["klms-ok"] == 2
+    assert result.train_metrics_clientapp[1]["klms-mismatch"] == 1
+
+
+def test_legacy_strategies_are_refused_where_they_are_passed():
+    from flwr.server.strategy import FedAvg
+
+    class Own(FedAvg):
+        pass
+
+    for made, name in ((FedAvg(), "FedAvg"), (Own(), "FedAvg")):
+        with pytest.raises(InvalidArgument, match=rf"legacy API .* use flwr\.serverapp\.strategy\.{name} "):
+            Compressed(made)
+    with pytest.raises(InvalidArgument, match="is not a strategy"):
+        Compressed(strategies.FedAvg)
+    with pytest.raises(InvalidArgument, match="is not a strategy"):
+        Compressed("fedavg")
 
 
 def test_a_weight_of_zero_is_not_corrupt():

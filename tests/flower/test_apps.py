@@ -12,6 +12,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
+from klms import SharedKey
 from klms.compressors.envelope import wrap
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
@@ -35,12 +36,13 @@ def mnist(tmp_path_factory):
 
 def config_of(method, mnist, **given):
     common = {"clients": 3, "rounds": 3, "evaluate_every": 1, "data_dir": mnist, "images": 0, "batch": 16}
-    return resolve(method, profile="small", given=common | given)
+    seeded = {"private_randomness": "seeded"}  # to compare with the local engine
+    return resolve(method, profile="small", given=common | seeded | given)
 
 
-def on_flower(config, folder, tamper=None, **settings):
+def on_flower(config, folder, tamper=None, grid=InProcessGrid, **settings):
     """A run whose clients are ClientApps; its folder."""
-    grid = InProcessGrid(client_app(config), config.clients, tamper=tamper)
+    grid = grid(client_app(config), config.clients, tamper=tamper)
     own = ServerSettings(run_folder=str(folder), **{"join_timeout": 0.1, **settings})
     serve(server_app(config, own), grid)
     return RunFolder(folder)
@@ -53,11 +55,17 @@ def replies(folder, round_=1):
 
 
 METHODS = ["fedpm", "fedpm-klms", "qsgd", "qsgd-klms", "signsgd", "signsgd-klms", "sgld", "sgld-klms", "topk", "marina"]
+RATES = [
+    {"rate_schedule": "1:1,0.1", "down_rate_schedule": "1:2,0.3", "downlink": "coded"},
+    {"round_budget": 100_000},
+]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_flower_and_the_local_engine_give_the_same_bytes(method, mnist, tmp_path):
-    config = config_of(method, mnist, per_round=2)
+@pytest.mark.parametrize(
+    ("method", "given"), [*((method, {}) for method in METHODS), *(("klms", own) for own in RATES)]
+)
+def test_flower_and_the_local_engine_give_the_same_bytes(method, given, mnist, tmp_path):
+    config = config_of(method, mnist, per_round=2, **given)
     execution.start_or_resume(config, tmp_path / "local")
     flower = on_flower(config, tmp_path / "flower")
     ours, theirs = (list(RunFolder(tmp_path / name).records()) for name in ("local", "flower"))
@@ -100,6 +108,50 @@ def test_a_folder_with_another_run_is_not_resumed(mnist, tmp_path):
     on_flower(config_of("fedpm", mnist, rounds=1), tmp_path / "run")
     with pytest.raises(RunFolderError, match="lr"):
         on_flower(config_of("fedpm", mnist, rounds=1, lr=0.5), tmp_path / "run")
+
+
+def payloads(grid):
+    records = [reply.content.config_records.get("klms") for reply in grid.received]
+    return [read_frame(record["payload"])[2] for record in records if record is not None]
+
+
+def test_a_deployment_draws_its_seed_and_its_clients_keep_their_randomness_to_themselves(mnist, tmp_path):
+    """A listener who knows every setting and the seed cannot make the messages again."""
+    config = config_of("dp-rec", mnist, rounds=1, private_randomness="auto")
+    seeds = []
+    for name in ("one", "two"):
+        grid = InProcessGrid(client_app(config), 3)
+        serve(server_app(config, ServerSettings(run_folder=str(tmp_path / name))), grid)
+        found = RunFolder(tmp_path / name).config()
+        assert found.private_randomness == "system"
+        seeds.append(found.seed)
+        known = Federation.create(found.model_copy(update={"private_randomness": "seeded"}))
+        again = [update(known, known.method.init(), client).message for client in range(3)]
+        assert not set(again) & set(payloads(grid))
+        (record,) = RunFolder(tmp_path / name).records()
+        assert record.replies["ok"] == 3
+        assert record.epsilon is not None
+    assert len({0, *seeds}) == 3
+
+
+def test_a_seeded_run_reports_no_epsilon(mnist, tmp_path):
+    config = config_of("dp-rec", mnist, rounds=1)
+    grid = InProcessGrid(client_app(config), 3)
+    serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "run"))), grid)
+    federation = Federation.create(config)
+    again = [update(federation, federation.method.init(), client).message for client in range(3)]
+    assert payloads(grid) == again  # whoever knows the seed
+    (record,) = RunFolder(tmp_path / "run").records()
+    assert (record.epsilon, record.delta) == (None, None)
+
+
+def test_a_deployment_that_is_started_again_keeps_its_seed(mnist, tmp_path):
+    config = config_of("fedpm-klms", mnist, rounds=1, private_randomness="auto")
+    drawn = on_flower(config, tmp_path / "run").config().seed
+    on_flower(config, tmp_path / "run")
+    assert RunFolder(tmp_path / "run").config().seed == drawn
+    with pytest.raises(RunFolderError, match="private_randomness"):
+        on_flower(config_of("fedpm-klms", mnist, rounds=1), tmp_path / "run")
 
 
 class Faults:
@@ -222,6 +274,21 @@ def test_a_node_whose_answer_was_lost_is_asked_again(mnist, tmp_path):
     assert [record.clients for record in folder.records()] == [(0, 2), (0, 1, 2), (0, 1, 2)]
 
 
+def test_a_second_reply_of_a_node_does_not_count(mnist, tmp_path):
+    """Replayed by the network, say: the first one is taken."""
+    config = config_of("fedavg", mnist, rounds=2)
+    plain = on_flower(config, tmp_path / "plain")
+
+    class Repeating(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            replies = super().send_and_receive(messages, timeout=timeout)
+            return [*replies, *(reply for reply in replies if reply.metadata.message_type == "train")]
+
+    twice = on_flower(config, tmp_path / "twice", grid=Repeating)
+    assert replies(twice) == {"ok": 3, "mismatch": 3}
+    assert [record.digest for record in twice.records()] == [record.digest for record in plain.records()]
+
+
 def test_a_client_that_sends_enormous_numbers_does_not_end_the_run(mnist, tmp_path):
     """With the checksum right, and nothing against the format: whole updates of one number in float32."""
     config = config_of("fedavg", mnist, rounds=2)
@@ -231,7 +298,8 @@ def test_a_client_that_sends_enormous_numbers_does_not_end_the_run(mnist, tmp_pa
             if node == 1 and reply.metadata.message_type == "train" and not reply.has_error():
                 frame, head, message = read_frame(reply.content["klms"]["payload"])
                 d = (len(message) - 12) // 4
-                message = wrap(message[3], d, np.full(d, value, dtype="<f4").tobytes())
+                key = SharedKey(config.seed, frame.round, frame.client)
+                message = wrap(message[3], d, np.full(d, value, dtype="<f4").tobytes(), key)
                 reply.content["klms"]["payload"] = frame.write(message, head)
                 reply.content["metrics"]["kl_by_layer"] = [1.7e308] * 10
             return reply
@@ -241,7 +309,9 @@ def test_a_client_that_sends_enormous_numbers_does_not_end_the_run(mnist, tmp_pa
     assert replies(on_flower(config, tmp_path / "1e30", enormous(1e30))) == {"ok": 2, "corrupt": 1}
     folder = on_flower(config, tmp_path / "1e10", enormous(1e10))
     assert replies(folder) == {"ok": 3}
-    assert folder.rounds() == 2  # a spoilt model, and figures that say so: nothing tells it from an honest update
+    first, second = folder.records()
+    assert first.undone == 1.0  # there was no bound yet
+    assert second.clipped == 1.0
 
 
 def test_a_node_may_own_its_data(mnist, tmp_path):
@@ -268,7 +338,7 @@ def test_a_node_that_does_not_say_who_it_is_is_told(mnist, tmp_path):
     grid = InProcessGrid(client_app(config), 1)
     grid.contexts[1].node_config = {}
     arrays = ArrayRecord({"state": Array(np.zeros(1, dtype=np.uint8))})
-    content = RecordDict({"klms": arrays, "klms.round": ConfigRecord({"round": 1})})
+    content = RecordDict({"klms": arrays, "klms.round": ConfigRecord({"round": 1, "seed": config.seed})})
     (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
     assert "partition-id=0" in reply.error.reason
 
@@ -362,7 +432,7 @@ def test_a_model_and_data_of_the_user_s_own(method, tmp_path):
         asked.append(client)
         return points(client)
 
-    given = {"clients": 3, "rounds": 8, "evaluate_every": 1, "epochs": 4, "batch": 10}
+    given = {"clients": 3, "rounds": 8, "evaluate_every": 1, "epochs": 4, "batch": 10, "private_randomness": "seeded"}
     config = resolve(method, profile="small", given=given)
     grid = InProcessGrid(client_app(config, model=own_model, data=data), 3)
     own = ServerSettings(run_folder=str(tmp_path / "run"))

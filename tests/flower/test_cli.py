@@ -41,7 +41,7 @@ def test_new_with_own_adds_a_file_for_the_user_s_model_and_data(tmp_path):
     ("arguments", "words"),
     [
         (["new", "{}/app", "--method", "fedpn"], "did you mean 'fedpm'"),
-        (["new", "{}/app", "--clientz", "3"], "did you mean 'clients'"),
+        (["new", "{}/app", "--clientz", "3"], "did you mean --clients"),
         (["new", "{}"], "not empty"),
     ],
 )

@@ -1,5 +1,7 @@
 """`Compressed` and `compress` around stock strategies, with clients in this process that behave and misbehave."""
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -313,7 +315,7 @@ def test_odd_metrics_leave_no_trace_in_model_or_side_information(change, scheme)
     assert metrics["klms-ok"] == 3
     for name in SHAPES:
         np.testing.assert_array_equal(with_odd[name].numpy(), without[name].numpy())
-    side, other_side = strategy._coder.side, other._coder.side
+    side, other_side = strategy._uplink.coder.side, other._uplink.coder.side
     assert side.keys() == other_side.keys()
     assert bool(side) == (scheme == "qsgd-klms")
     for name in side:
@@ -470,7 +472,7 @@ def test_a_round_without_enough_replies_leaves_the_side_information_unchanged():
     def counts_after(number, lose):
         replies = list(grid.send_and_receive(strategy.configure_train(number, arrays, ConfigRecord(), grid)))
         strategy.aggregate_train(number, replies[lose:])
-        return int(strategy._coder.side["count_of"]), int(strategy._coder.side["counts"].sum())
+        return int(strategy._uplink.coder.side["count_of"]), int(strategy._uplink.coder.side["counts"].sum())
 
     assert counts_after(1, lose=1) == (0, 0)
     count, symbols = counts_after(2, lose=0)
@@ -491,3 +493,66 @@ def test_a_damaged_reply_does_not_take_the_place_of_a_sound_one():
     replies[-1].content["klms"]["payload"] = b"garbage"
     _, metrics = strategy.aggregate_train(1, replies[::-1])
     assert (metrics["klms-ok"], metrics["klms-corrupt"]) == (3, 1)
+
+
+def boast(node: int, change):
+    """Change the reply of one node to train requests."""
+
+    def tamper(source: int, reply: Message) -> Message:
+        if source == node and reply.has_content() and reply.metadata.message_type == "train":
+            change(reply.content)
+        return reply
+
+    return tamper
+
+
+@pytest.mark.parametrize("weight", [10**15, 1e15])
+def test_no_client_is_the_whole_average(weight):
+    """One client of four says that its examples outnumber those of all others, and stays where it is."""
+
+    def change(content: RecordDict) -> None:
+        content["metrics"]["num-examples"] = weight
+
+    strategy = Compressed(FedAvg(), scheme="float32", down=32)
+    result = run(strategy, InProcessGrid(stock_client(compress()), 4, tamper=boast(1, change)), rounds=6)
+    assert all(metrics["klms-overweight"] == 1 for metrics in result.train_metrics_clientapp.values())
+    plain = run(strategy, InProcessGrid(stock_client(compress()), 4), rounds=6)
+    assert abs(distance(result) - distance(plain)) < 0.02
+    with pytest.raises(InvalidArgument, match="influence"):
+        Compressed(FedAvg(), influence=0.5)
+
+
+@pytest.mark.parametrize("value", [1e6, 3e38])
+def test_uncompressed_arrays_have_the_same_limits(value):
+    """A client without the mod, and with entries that a float32 can just hold."""
+
+    def change(content: RecordDict) -> None:
+        content["arrays"] = ArrayRecord({n: Array(np.full(s, value, dtype=np.float32)) for n, s in SHAPES.items()})
+
+    client = stock_client(sees=("arrays", "config", "klms"))
+    result = run(Compressed(FedAvg(), down=32), InProcessGrid(client, 5, tamper=boast(2, change)), rounds=1)
+    assert result.train_metrics_clientapp[1]["klms-clipped"] == 1
+    honest = [np.linalg.norm(np.concatenate([0.5 * array.ravel() for array in TARGET.values()]))]
+    moved = np.linalg.norm(np.concatenate([array.numpy().ravel() for array in result.arrays.values()]))
+    assert moved < 10.1 / 5 * honest[0] + honest[0]
+
+
+def test_a_result_that_is_not_finite_leaves_the_model_unchanged():
+    class Broken(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            spoiled = {name: Array(array.numpy() * np.float32(np.nan)) for name, array in arrays.items()}
+            return (ArrayRecord(spoiled) if server_round == 2 else arrays), metrics
+
+    one = run(Compressed(FedAvg(), scheme="float32", down=32), InProcessGrid(stock_client(compress()), 3), rounds=2)
+    two = run(Compressed(Broken(), scheme="float32", down=32), InProcessGrid(stock_client(compress()), 3), rounds=3)
+    assert two.train_metrics_clientapp[2]["klms-undone"] == 1
+    assert distance(two) == pytest.approx(distance(one), abs=1e-3)
+
+
+@pytest.mark.parametrize("long", [-1.0, 1e9])
+def test_encoding_that_takes_long_leaves_a_line_in_the_log(long, caplog, monkeypatch):
+    monkeypatch.setattr("klms.flower.mod._LONG", long)
+    with caplog.at_level(logging.INFO, "flwr"):
+        run(Compressed(FedAvg(), seed=1), InProcessGrid(stock_client(compress()), 2), rounds=1)
+    assert caplog.text.count("parameters became") == (2 if long < 0 else 0)

@@ -50,7 +50,8 @@ app = client_app(mods=[faulty])
 def config_of(tmp_path: Path, **given):
     data = write_mnist(tmp_path / "data", train=200, test=50)
     common = {"rounds": 3, "evaluate_every": 1, "data_dir": data, "images": 0, "batch": 16, "width": 0.25}
-    return resolve("fedpm-klms", profile="small", given=common | given)
+    seeded = {"private_randomness": "seeded"}  # to compare with the local engine
+    return resolve("fedpm-klms", profile="small", given=common | seeded | given)
 
 
 def app_for(tmp_path: Path, config, **settings) -> tuple[Path, RunFolder]:

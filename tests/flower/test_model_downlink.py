@@ -13,6 +13,8 @@ from klms.engine.broadcast import Broadcast
 from klms.errors import InvalidArgument, KLMSError
 from klms.flower import Compressed, compress
 from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, receive
+from klms.flower.frame import read_frame
+from klms.flower.request import PAYLOAD, RECORD
 from tests.flower.in_process import InProcessGrid
 
 SHAPES = {"w": (150, 120), "bias": (120,), "scale": (120,), "head": (120, 10), "steps": (1,)}
@@ -169,6 +171,7 @@ def test_nodes_that_were_away_new_wiped_or_tampered_with_train_the_server_s_mode
             model["w"] = Array(changed)
             grid.contexts[2].state.clear()  # node 2 has lost everything
             grid.contexts[3].state["klms.model"]["w"] = Array("float32", (150, 120), "numpy.ndarray", b"nothing")
+            grid.contexts[4].state["klms.model"]["w"] = Array(np.zeros((3, 7), dtype=np.float32))
         if number == 9:
             grid.offline = set()  # node 5 joins in round 10
         return send(messages, timeout=timeout)
@@ -182,7 +185,7 @@ def test_nodes_that_were_away_new_wiped_or_tampered_with_train_the_server_s_mode
     expected |= {n: {0, 1, 2, 3, 4} for n in (10, 11, 12)}
     assert {n: set(seen["train", n]) for n in range(1, 13)} == expected
     counted = {n: record["klms-resyncs"] for n, record in result.train_metrics_clientapp.items()}
-    assert {n: count for n, count in counted.items() if count} == {6: 3}
+    assert {n: count for n, count in counted.items() if count} == {6: 4}
     assert result.train_metrics_clientapp[6]["klms-ok"] == 4
 
 
@@ -295,3 +298,78 @@ def test_a_node_that_cannot_follow_says_so_and_does_not_train():
     assert OUT_OF_SYNC in reply.content
     assert "holds 0" in reply.content[OUT_OF_SYNC]["reason"]
     assert not seen
+
+
+# --- what both sides know of the last step
+
+
+def grid_that_notes_orders() -> tuple[InProcessGrid, dict[int, list[bool]]]:
+    """Two nodes, and whether each of their messages was ordered by the last step."""
+    found: dict[int, list[bool]] = {1: [], 2: []}
+
+    def note(node, reply):
+        if RECORD in reply.content:
+            found[node].append(bool(read_frame(reply.content[RECORD][PAYLOAD])[2][11] & 1 << 5))
+        return reply
+
+    return InProcessGrid(uneven_client(compress(seed=1)), 2, tamper=note), found
+
+
+def uneven_client(*mods) -> ClientApp:
+    """Moves some weights a hundred times as far as others, always the same ones."""
+    app = ClientApp(mods=list(mods))
+    speed = np.exp(np.random.default_rng(2).uniform(-5, 0, D)).astype(np.float32)
+
+    @app.train()
+    def train(message, context):
+        arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
+        rng = np.random.default_rng([message.content["config"]["server-round"], context.node_config["partition-id"]])
+        new = {}
+        for name, array in arrays.items():
+            own = speed[: array.size].reshape(array.shape)
+            new[name] = Array((array + own * rng.standard_normal(array.shape)).astype(array.dtype))
+        metrics = MetricRecord({"num-examples": 10})
+        return Message(RecordDict({"arrays": ArrayRecord(new), "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize("order", ["auto", "never"])
+def test_clients_that_follow_the_model_order_their_updates_by_its_last_step(order):
+    grid, found = grid_that_notes_orders()
+    strategy = Compressed(FedAvg(fraction_evaluate=0.0), scheme="klms", order=order, bits_per_parameter=1, seed=1)
+    result = run(strategy, grid, rounds=4)
+    assert result.train_metrics_clientapp[4]["klms-ok"] == 2
+    later = [order == "auto"] * 3
+    assert found == {1: [False, *later], 2: [False, *later]}  # the first model is no step from another
+
+
+def test_a_client_that_was_sent_a_snapshot_knows_no_last_step():
+    grid, found = grid_that_notes_orders()
+    before = grid.send_and_receive
+
+    def forgetful(messages, **given):
+        messages = list(messages)
+        if any(message.content.get("config", {}).get("server-round") == 4 for message in messages):
+            grid.contexts[2].state.clear()
+        return before(messages, **given)
+
+    grid.send_and_receive = forgetful
+    result = run(Compressed(FedAvg(fraction_evaluate=0.0), seed=1), grid, rounds=5)
+    assert result.train_metrics_clientapp[4]["klms-resyncs"] == 1
+    assert [result.train_metrics_clientapp[n]["klms-ok"] for n in (3, 4, 5)] == [2, 2, 2]
+    assert found == {1: [False, True, True, True, True], 2: [False, True, True, False, True]}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "bits", "share"),
+    [(FedAvg, 0.5, 1.0), (FedAdam, 0.5, 0.3), (FedYogi, 0.5, 0.3), (FedAdam, 1, 1.0), (FedMedian, 0.12, 0.85)],
+)
+def test_strategies_that_normalise_their_steps_carry_less_over(strategy, bits, share):
+    compressed = Compressed(strategy(min_available_nodes=2), up=2, down=bits, seed=3)
+    compressed.start(InProcessGrid(client(compress()), 2), start_arrays(), num_rounds=2, timeout=5)
+    downlink = compressed._delivery.downlink
+    lost = downlink.wanted["w"].numpy() - downlink.record["w"].numpy()
+    assert np.abs(lost).max() > 0.01
+    result = ArrayRecord({"w": Array(np.zeros((150, 120), dtype=np.float32))})
+    np.testing.assert_allclose(downlink.add_lost(result)["w"].numpy(), share * lost, rtol=1e-4, atol=1e-7)

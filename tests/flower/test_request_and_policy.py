@@ -101,8 +101,9 @@ def model(d: int, bias: int = 0) -> Model:
 
 
 def fitted(scheme, bits, values, to):
-    chosen, settings = CompressionPolicy.of(scheme, bits, values).for_model(to)
-    return chosen.name, settings
+    plan = CompressionPolicy.of(scheme, bits, values).for_model(to)
+    assert not plan.groups
+    return plan.scheme.name, plan.settings
 
 
 def test_the_default_is_the_scheme_of_least_error():
@@ -153,7 +154,8 @@ def test_the_bits_count_the_whole_payload():
         ("auto", None, {"bits": 6}, "name one with scheme="),
         ("eden", None, {"rate": 1.0}, "use bits_per_parameter"),
         ("eden", 0.0, {}, "above 0"),
-        ("auto", 9.0, {}, "at most 8"),
+        ("auto", 33.0, {}, "at most 32"),
+        ("klms", 9.0, {}, "at most 8"),
         ("klms-rotated", 5.0, {}, "is now 'klms'"),
         ("qsgd", None, {"levels": 0}, "levels: Input should be greater"),
         ("topk", None, {"keep": -1.0}, "keep: Input should be greater"),
@@ -165,6 +167,83 @@ def test_a_wrong_policy_is_explained(scheme, bits, settings, words):
         CompressionPolicy.of(scheme, bits, settings)
 
 
-def test_schemes_that_send_directions_are_known_to_need_a_step():
-    directions = {name for name in UPDATE_SCHEMES if CompressionPolicy.of(name, None, {}).directions_only}
-    assert directions == {"signsgd", "signsgd-stochastic", "signsgd-klms"}
+@pytest.mark.parametrize(
+    ("bits", "name"), [(8, "klms"), (12, "klms"), (16, "float16"), (24, "float16"), (32, "float32")]
+)
+def test_auto_takes_the_scheme_of_least_error_at_high_rates_too(bits, name):
+    made = model(20_000)
+    update = np.random.default_rng(0).standard_normal(20_000).astype(np.float32)
+    errors = {}
+    for scheme in {"klms", "float16", "float32", "int8", name}:
+        settings = UPDATE_SCHEMES[scheme].settings.checked({"rate": 7.9} if scheme == "klms" else {})
+        compressor = UPDATE_SCHEMES[scheme].make(made.layout, settings, 1)
+        message = compressor.encode(update, {}, key=SharedKey(1, 2, 3), rng=np.random.default_rng(0))
+        if 8 * len(message) <= 1.01 * bits * update.size:
+            errors[scheme] = float(
+                np.sum((compressor.decode(message, {}, key=SharedKey(1, 2, 3)).vector - update) ** 2)
+            )
+    assert fitted("auto", float(bits), {}, made)[0] == name == min(errors, key=errors.get)
+
+
+def payload_bits(plan, of: Model) -> float:
+    request = CompressionRequest(plan.scheme.name, plan.settings, 1, 2, 3, of.small, groups=plan.groups)
+    compressor = CompressionRequest.read(request.values()).compressor(of.layout, 1)
+    update = np.random.default_rng(5).standard_normal(of.layout.d).astype(np.float32)
+    message = compressor.encode(update, {}, key=request.key, rng=np.random.default_rng(0))
+    decoded = compressor.decode(message, {}, key=request.key).vector
+    errors = {
+        name: float(((a - b) ** 2).mean())
+        for (name, a), (_, b) in zip(of.layout.split(update), of.layout.split(decoded), strict=True)
+    }
+    return 8 * (OVERHEAD + of.head_bytes + len(message)) / of.size, errors
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"head.*": 8, "embed*": 0.1}, lambda name: {"head.w": 8, "embed": 0.1}.get(name), {"head.*": 16, "*": 0.5}],
+)
+def test_arrays_may_have_rates_of_their_own_and_the_whole_keeps_to_its_bits(asked):
+    shapes = {"embed": (200, 100), "body": (300, 100), "head.w": (100, 10), "head.b": (10,)}
+    made = Model({name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()})
+    bits, errors = payload_bits(CompressionPolicy.of("auto", 1.0, {}, asked).for_model(made), made)
+    assert bits <= 1.0
+    if not isinstance(asked, dict) or "*" not in asked:
+        assert bits > 0.95  # `body` has what the others leave
+        assert errors["head.w"] < 1e-3 < errors["body"] < 0.5 < errors["embed"]
+    else:
+        assert errors["head.w"] < 1e-6
+
+
+def test_rates_of_arrays_that_leave_nothing_for_the_others_are_explained():
+    made = Model({"a": np.zeros((100, 50), dtype=np.float32), "b": np.zeros((100, 50), dtype=np.float32)})
+    with pytest.raises(InvalidArgument, match=r"1 bits per parameter leave no room .*: use at least 4\.0"):
+        CompressionPolicy.of("auto", 1.0, {}, {"a": 8}).for_model(made)
+    with pytest.raises(InvalidArgument, match="use at least"):
+        CompressionPolicy.of("auto", 1.0, {}, {"*": 2}).for_model(made)
+    with pytest.raises(InvalidArgument, match="array_bits of a must be above 0"):
+        CompressionPolicy.of("auto", 1.0, {}, {"a": 0})
+    with pytest.raises(InvalidArgument, match="the rate of qsgd cannot be set"):
+        CompressionPolicy.of("qsgd", None, {}, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ("{", "cannot be read"),
+        ("[[1]]", "cannot be read"),
+        ('[["eden", {"rate": 99}, ["w"]]]', "rate"),
+        ('[["eden", {}, ["w"]], ["klms", {}, ["w"]]]', "an array in two of them"),
+        ('[["zip", {}, ["w"]]]', "'zip'"),
+        ("[" + ",".join(['["eden", {}, []]'] * 300) + "]", "more than 256 groups"),
+    ],
+)
+def test_groups_of_a_request_are_checked(groups, words):
+    with pytest.raises(KLMSError, match=words):
+        CompressionRequest.read({**request().values(), "groups": groups})
+
+
+def test_large_models_are_fitted_on_a_part_of_them():
+    big = Model({f"w{n}": np.zeros((1, 3_000_000), dtype=np.float16) for n in range(3)})
+    name, settings = fitted("auto", 1.0, {}, big)
+    assert name == "klms"
+    assert 0.98 < settings.rate <= 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx, FedYogi
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx, FedYogi, Krum
 
 from quickstart.task import Net, load_test, test
 
@@ -25,11 +25,17 @@ def main(grid: Grid, context: Context) -> None:
         net.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord({"accuracy": test(net, loader)})
 
-    kinds = {"fedavg": FedAvg, "fedmedian": FedMedian, "fedprox": FedProx, "fedadam": FedAdam, "fedyogi": FedYogi}
     adaptive = {"eta": 0.02, "tau": 0.001}
-    options = {"fedprox": {"proximal_mu": 0.01}, "fedadam": adaptive, "fedyogi": adaptive}
-    name = config["strategy"]
-    strategy = kinds[name](fraction_evaluate=0.0, min_available_nodes=3, **options.get(name, {}))
+    kinds = {
+        "fedavg": (FedAvg, {}),
+        "fedmedian": (FedMedian, {}),
+        "fedprox": (FedProx, {"proximal_mu": 0.01}),
+        "fedadam": (FedAdam, adaptive),
+        "fedyogi": (FedYogi, adaptive),
+        "krum": (Krum, {"num_malicious_nodes": 1}),
+    }
+    kind, options = kinds[config["strategy"]]
+    strategy = kind(fraction_evaluate=0.0, min_available_nodes=3, **options)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(net.state_dict()),

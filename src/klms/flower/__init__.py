@@ -3,7 +3,7 @@
     app = ClientApp(mods=[klms.flower.compress()])                         # the client
     strategy = klms.flower.Compressed(FedAvg(), bits_per_parameter=1)      # the server
 
-`docs/flower.md` shows how a stock quickstart becomes both. Needs the extra: `pip install 'klms[flower]'`.
+`docs/flower.md` shows how a stock quickstart becomes both. Needs the extra `flower`.
 """
 
 from importlib import import_module
@@ -14,7 +14,7 @@ from klms.errors import MissingExtra
 try:
     import flwr  # noqa: F401
 except ImportError as error:
-    raise MissingExtra("klms.flower needs Flower: pip install 'klms[flower]'") from error
+    raise MissingExtra.told("klms.flower needs Flower", "flower") from error
 
 from klms.flower.mod import compress
 from klms.flower.strategy import Compressed

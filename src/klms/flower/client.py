@@ -3,6 +3,9 @@
 A node's config holds the number of its client, `partition-id`. The client's data is its part of the split; with
 `data-dir`, of the data in that folder; with `own-data=true`, all of that data; or what the user's own function returns.
 
+Unless the run is `seeded`, a client's private randomness comes from its operating system. The seed of the randomness
+that server and clients share arrives with every request.
+
 The node's context keeps the state of its last round, four bytes per parameter, so that the server sends only what is
 new.
 """
@@ -20,9 +23,10 @@ from flwr.clientapp import ClientApp
 from klms.engine.downlink import Downlink
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
-from klms.errors import InvalidArgument, OutOfSync
+from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.flower.frame import METHOD, MessageFrame, fingerprint
 from klms.flower.request import PAYLOAD, RECORD
+from klms.flower.sealing import seal
 from klms.flower.settings import run_config
 from klms.learning.examples import Examples
 from klms.methods.state import State
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 STATE = "state"
 ROUND = "klms.round"
+SERVER = "server"  # the server's public key, if payloads are to be sealed
 METRICS = "metrics"
 CLIENT = "client"
 SECONDS = "seconds."
@@ -67,10 +72,14 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         client, node = _client(context), context.node_config
         chosen = config or run_config(context.run_config)
+        if chosen.private_randomness == "auto":
+            chosen = chosen.model_copy(update={"private_randomness": "system"})
+        asked = message.content.config_records[ROUND]
+        number, seed = (_number(asked, name) for name in ("round", "seed"))
+        chosen = chosen.model_copy(update={"seed": seed})  # the server may have drawn it
         if "data-dir" in node:
             chosen = chosen.model_copy(update={"data_dir": Path(str(node["data-dir"]))})
         broadcast = message.content.array_records[RECORD][STATE].numpy().tobytes()
-        number = int(message.content.config_records[ROUND]["round"])  # type: ignore[arg-type]
         federation = _federation(chosen, model, loss)
         if data is not None:
             federation = replace(federation, clients={client: data(client)})
@@ -90,7 +99,10 @@ def client_app(
             context.state[_MEMORY] = ArrayRecord({STATE: Array(upload.memory)})
         payload = MessageFrame(METHOD, number, client, fingerprint([downlink.digest(state)])).write(upload.message)
         metrics = MetricRecord({SECONDS + phase: value for phase, value in upload.seconds.items()})
-        metrics.update({name: list(values) for name, values in upload.measurements.items()})
+        if isinstance(server := asked.get(SERVER), bytes):
+            payload = seal(payload, server)
+        else:  # measurements of the update are not sealed, so they would tell of it
+            metrics.update({name: list(values) for name, values in upload.measurements.items()})
         return Message(RecordDict({RECORD: ConfigRecord({PAYLOAD: payload}), METRICS: metrics}), reply_to=message)
 
     return app
@@ -120,6 +132,13 @@ def _held(context: Context) -> State | None:
         return None if kept is None else State.from_bytes(kept[STATE].numpy().tobytes())
     except Exception:  # Flower's and NumPy's readers raise almost any kind, depending on the damage
         return None
+
+
+def _number(asked: ConfigRecord, name: str) -> int:
+    value = asked.get(name)
+    if not isinstance(value, int):
+        raise CorruptMessage(f"the server's request has {value!r} for {name}; update clients and server together")
+    return value
 
 
 def _client(context: Context) -> int:

@@ -46,9 +46,8 @@ class Delivery:
                 self._coded[node].append(message)
                 message.content = self._with_broadcast(message.content, _place_of(model, message.content), node)
         for message in messages:
-            if DOWN not in message.content:
-                arrays = (array for record in message.content.array_records.values() for array in record.values())
-                self.sent_bytes += sum(len(array.data) for array in arrays)
+            arrays = (array for record in message.content.array_records.values() for array in record.values())
+            self.sent_bytes += sum(len(array.data) for array in arrays)
 
     def settle(self, replies: Iterable[Message]) -> list[Message]:
         """Return the replies; nodes that turned out to hold another model are sent a snapshot, and answer once more."""
@@ -117,6 +116,5 @@ def _is_out_of_sync(reply: Message) -> bool:
 
 
 def _place_of(model: ArrayRecord, content: RecordDict) -> str:
-    """Return the name under which a message holds this very model; empty if it holds another, or several."""
-    records = content.array_records
-    return next((name for name, record in records.items() if record is model), "") if len(records) == 1 else ""
+    """Return the name under which a message holds this very model, maybe beside other records; empty if it does not."""
+    return next((name for name, record in content.array_records.items() if record is model), "")

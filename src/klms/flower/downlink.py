@@ -6,6 +6,8 @@ coded. The strategy inside is given `w_hat`, which is what clients start from; w
 the next `w`. Step 1 starts from zeros, describes the arrays, and has more bits than others. What it loses is forgotten:
 training starts from the model that clients hold.
 
+Both sides also keep what the last step says of the next update, by which clients may order theirs (`history.py`).
+
 A step holds the length of the description (u32), the description, the length of the head (u32), the head and the
 message of the scheme; see `Model` for the head. A snapshot is a description and the bytes of all arrays, end to end.
 """
@@ -22,25 +24,26 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Context
 
 from klms.codec import SharedKey
+from klms.compressors.base import Side
 from klms.compressors.klms import KLMS, KLMSSettings
-from klms.engine.broadcast import Broadcast, History, Sender, carried_share, digest_of
+from klms.compressors.layout import Layout
+from klms.engine.broadcast import SERVER, Broadcast, History, Sender, carried_share, digest_of
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
+from klms.flower.history import history_for, history_of
 from klms.flower.model import Array, Model, check_finite
-from klms.flower.policy import CompressionPolicy
+from klms.flower.policy import UNCOMPRESSED, CompressionPolicy
+from klms.flower.records import read
 
 DOWN = "klms.down"
 """Name of the record that takes the place of the arrays."""
 HELLO = "klms.hello"
 OUT_OF_SYNC = "klms.out-of-sync"
-UNCOMPRESSED = 32.0
-"""Bits per parameter from which the downlink is not coded."""
 
-_HELD, _HELD_NUMBER = "klms.model", "klms.model-number"  # in a node's context
-_SERVER = (1 << 64) - 1  # client number in the keys of the server's messages; no client has it
+_HELD, _HELD_NUMBER, _HISTORY = "klms.model", "klms.model-number", "klms.history"  # in a node's context
 _WORTH_CODING = 16384  # parameters: for less, headers would take the bits, and models would lag behind
-_RARE = 64  # no snapshot is made while steps take less than this fraction of the model
+_NORMALISED_SHARE = 0.3  # carried over below one bit for FedAdam and the like; measured in docs/downlink.md
 _LENGTH = struct.Struct("<I")
-_PARAMETERS_PER_BYTE = 4096  # more than any step conveys; what claims more is not worth allocating memory for
+_PARAMETERS_PER_BYTE = 1 << 18  # more than any step conveys, be it of zeros; what claims more gets no memory
 
 Arrays = Mapping[str, Array]
 
@@ -53,22 +56,25 @@ class Steps:
     small: int
     unchanged: frozenset[str]
     coarse: frozenset[str]
+    before: int
+    """Models of earlier servers with the same seed, at most: their keys are not used again."""
     threads: int | None = None
 
     def agreed(self) -> str:
-        return json.dumps([self.small, sorted(self.unchanged), sorted(self.coarse)])
+        return json.dumps([self.small, sorted(self.unchanged), sorted(self.coarse), self.before])
 
     @classmethod
     def read(cls, seed: int, agreed: str, threads: int) -> "Steps":
         """Undo `agreed`."""
         try:
-            small, unchanged, coarse = json.loads(agreed)
-            return cls(seed, int(small), frozenset(map(str, unchanged)), frozenset(map(str, coarse)), threads)
+            small, unchanged, coarse, before = json.loads(agreed)
+            names = frozenset(map(str, unchanged)), frozenset(map(str, coarse))
+            return cls(seed, int(small), *names, int(before), threads)
         except (ValueError, TypeError, RecursionError) as error:
             raise CorruptMessage(f"the record of the downlink cannot be read: {error}") from error
 
     def key(self, number: int) -> SharedKey:
-        return SharedKey(self.seed, number, _SERVER)
+        return SharedKey(self.seed, self.before + number, SERVER)
 
     def model(self, arrays: Arrays) -> Model:
         return Model(arrays, self.small, self.unchanged, self.coarse)
@@ -83,9 +89,12 @@ class Steps:
             raise CorruptMessage("only the first step describes the arrays")
         model = self.model(arrays)
         dtypes, unchanged = model.read_head(head)
+        if dtypes.keys() != model.arrays.keys():
+            raise CorruptMessage("a step of the downlink leaves arrays out")
         change = np.zeros(0, dtype=np.float32)
         if model.layout.d:
-            decoded = KLMS(model.layout, threads=self.threads).decode(message, {}, key=self.key(number))
+            coder = KLMS(model.layout, threads=self.threads, agreed=False)
+            decoded = coder.decode(message, {}, key=self.key(number))
             change = decoded.vector.astype(np.float32, copy=False)
         return model.apply(change, dtypes, unchanged)
 
@@ -98,6 +107,8 @@ class ModelDownlink:
     steps: Steps
     first: float
     """Bits per parameter of the first step, at least."""
+    normalised: bool = False
+    """Whether the strategy's steps are as long for noise as for signal: then less of what was lost is carried over."""
     given: ArrayRecord | None = None
     """The record that the last step was made from."""
     wanted: ArrayRecord | None = None
@@ -108,32 +119,36 @@ class ModelDownlink:
     held: dict[int, int] = field(default_factory=dict)
     """Number of the model that each node holds, as far as the server knows; 0 for none."""
     sender: Sender | None = None
+    last_step: Arrays = field(default_factory=dict)
+    """What the last step says of the next update, by array; nothing before there was one."""
 
     def advance(self, wanted: ArrayRecord) -> ArrayRecord:
         """Return the model that clients will hold, one step closer to the wanted one unless that is still the same."""
         if wanted is self.given and self.record is not None:
             return self.record
-        arrays = {name: array.numpy() for name, array in wanted.items()}
-        base = None if self.record is None else {name: array.numpy() for name, array in self.record.items()}
+        arrays = _numpy(wanted)
+        base = None if self.record is None else _numpy(self.record)
         if base is not None and _description(base, shapes_only=True) != _description(arrays, shapes_only=True):
             base, self.history, self.held = None, History(0), dict.fromkeys(self.held, 0)  # another model altogether
         number = self.history.number + 1
         step = self._step(base, arrays, number)
-        reached = self.steps.taken(base, number, step)
+        self.record = record = _record(self.steps.taken(base, number, step))
+        reached = _numpy(record)
         size = sum(array.nbytes for array in reached.values())
         self.history = self.history.then(step, size)
         self.given = wanted
-        self.record = _record(reached)
-        self.wanted = self.record if base is None else wanted
-        self.sender = Sender(self.history, digest_of(number, reached), lambda: _snapshot(reached), size // _RARE)
-        return self.record
+        self.last_step = {} if base is None else history_of(base, reached)
+        self.wanted = record if base is None else wanted
+        described = len(_described(reached))
+        self.sender = Sender(
+            self.history, digest_of(number, reached), lambda: _snapshot(_numpy(record)), size, size + described
+        )
+        return record
 
     def _step(self, base: Arrays | None, arrays: Arrays, number: int) -> bytes:
         described = b"" if base is not None else zlib.compress(_description(arrays))
-        model, rng = (
-            self.steps.model(base or _zeros(described, None)),
-            np.random.default_rng([self.steps.seed, 0xD011, number]),
-        )
+        model = self.steps.model(base or _zeros(described, None))
+        rng = np.random.default_rng([self.steps.seed, 0xD011, self.steps.before + number])
         head, message = model.write_head(arrays, rng), b""
         if model.layout.d:
             rate = self._rate(model)
@@ -142,7 +157,7 @@ class ModelDownlink:
         return _LENGTH.pack(len(described)) + described + _LENGTH.pack(len(head)) + head + message
 
     def _rate(self, model: Model) -> float:
-        settings = self.policy.for_model(model)[1]
+        settings = self.policy.for_model(model).settings
         assert isinstance(settings, KLMSSettings)
         return settings.rate
 
@@ -153,7 +168,7 @@ class ModelDownlink:
             model.check(arrays)
         except InvalidArgument:
             return False
-        return model.layout.d >= _WORTH_CODING and isinstance(self.policy.for_model(model)[1], KLMSSettings)
+        return model.layout.d >= _WORTH_CODING and isinstance(self.policy.for_model(model).settings, KLMSSettings)
 
     def message(self, node: int) -> bytes:
         """Return the broadcast for a node, or the snapshot if it turned out to hold another model."""
@@ -166,21 +181,23 @@ class ModelDownlink:
 
     def add_lost(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return a strategy's result plus what coding had lost before the round: the next model to aim at."""
-        assert self.wanted is not None
-        assert self.record is not None
+        if self.wanted is None or self.record is None:
+            return arrays
         coded = self.steps.coarse.union(self.steps.model(_numpy(self.record)).layout.names)
-        out, share = {}, carried_share(self.policy.bits or UNCOMPRESSED)
+        bits = self.policy.bits or UNCOMPRESSED
+        out, share = {}, _NORMALISED_SHARE if self.normalised and bits < 1 else carried_share(bits)
         for name, array in arrays.items():
             if name not in coded or name not in self.wanted:
                 out[name] = array
                 continue
-            value = array.numpy()
-            lost = self.wanted[name].numpy().astype(np.float64) - self.record[name].numpy()
+            value = read(array)
+            lost = read(self.wanted[name]).astype(np.float64) - read(self.record[name])
             out[name] = FlowerArray(np.asarray(value + share * lost, dtype=value.dtype))
+        self.wanted = self.given = None  # it has served
         return ArrayRecord(out)
 
 
-def receive(record: ConfigRecord, context: Context, threads: int) -> dict[str, Array]:
+def receive(record: ConfigRecord, context: Context, threads: int) -> ArrayRecord:
     """Return the model that a broadcast leads this node to, and keep it in the node's context.
 
     Raise `OutOfSync` if it does not lead there from what the node holds.
@@ -191,20 +208,36 @@ def receive(record: ConfigRecord, context: Context, threads: int) -> dict[str, A
     broadcast = Broadcast.from_bytes(data)
     steps = Steps.read(chain, agreed, threads)
     arrays: Arrays | None
+    before: Arrays | None = None
     if broadcast.snapshot is not None:
-        number, arrays = broadcast.number, _open_snapshot(broadcast.snapshot)
+        known, number, arrays = None, broadcast.number, _open_snapshot(broadcast.snapshot)
     else:
-        number, arrays = _held(context, chain)
+        known, arrays = _held(context, chain)
+        number = known
         if not broadcast.base <= number <= broadcast.number:
             raise OutOfSync(f"the broadcast builds on model {broadcast.base}; this node holds {number}")
-        for step in broadcast.steps[number - broadcast.base :]:
-            number += 1
-            arrays = steps.taken(arrays, number, step)
+        try:
+            for step in broadcast.steps[number - broadcast.base :]:
+                number += 1
+                before, arrays = arrays, steps.taken(arrays, number, step)
+        except Exception as error:  # what the node held may be damaged in any way; a snapshot mends it
+            raise OutOfSync(f"a step does not fit this node's model {number - 1}: {error}") from error
     if arrays is None or digest_of(number, arrays) != broadcast.digest:
         raise OutOfSync(f"this node's model {number} differs from the server's model {broadcast.number}")
-    context.state[_HELD] = _record(arrays)
+    context.state[_HELD] = held = _record(arrays)
     context.state[_HELD_NUMBER] = ConfigRecord({"number": number, "chain": chain})
-    return dict(arrays)
+    if number != known:
+        context.state[_HISTORY] = _record({} if before is None else history_of(before, arrays))
+    return ArrayRecord(dict(held))  # whoever changes this record does not change what is held
+
+
+def held_history(context: Context, layout: Layout) -> Side:
+    """Return what this node knows of the last step, for an update with this layout."""
+    kept = context.state.array_records.get(_HISTORY)
+    try:
+        return history_for(layout, {} if kept is None else _numpy(kept))
+    except Exception:  # what the node held may be damaged in any way; it can do without
+        return {}
 
 
 def _held(context: Context, chain: int) -> tuple[int, Arrays | None]:
@@ -226,7 +259,7 @@ def _record(arrays: Arrays) -> ArrayRecord:
 
 
 def _numpy(record: ArrayRecord) -> dict[str, Array]:
-    return {name: array.numpy() for name, array in record.items()}
+    return {name: read(array) for name, array in record.items()}
 
 
 def _cut(data: bytes) -> tuple[bytes, bytes]:
@@ -259,9 +292,14 @@ def _zeros(description: bytes, message_bytes: int | None) -> dict[str, Array]:
     return {name: np.zeros(shape, dtype=kind) for name, kind, shape in shapes}
 
 
-def _snapshot(arrays: Arrays) -> bytes:
+def _described(arrays: Arrays) -> bytes:
+    """Return what a snapshot begins with: the length of the description, and that."""
     described = zlib.compress(_description(arrays))
-    return b"".join([_LENGTH.pack(len(described)), described, *(array.tobytes() for array in arrays.values())])
+    return _LENGTH.pack(len(described)) + described
+
+
+def _snapshot(arrays: Arrays) -> bytes:
+    return b"".join([_described(arrays), *(np.ascontiguousarray(array).data for array in arrays.values())])
 
 
 def _open_snapshot(data: bytes) -> dict[str, Array]:

@@ -6,13 +6,15 @@ normalisation layers, and counters. They are a small part of a model, and some d
 not become negative. At low rates they would be most of the payload; then those that have a negative entry join the
 vector, and the others (variances, scales) are sent coarsely, by differences of 8 bits.
 
-The head of a payload holds the dtype of every array (one byte each) and, end to end, the arrays that are not in the
-vector: unchanged, or as a step (f32) and a number of steps for each entry (i8).
+The head of a payload holds the dtype of every array (one byte each, 0 for an array that the client did not return)
+and, end to end, the arrays that are not in the vector: unchanged, or as a step (f32) and a number of steps for each
+entry (i8).
 """
 
+import math
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -25,6 +27,7 @@ from klms.errors import CorruptMessage, InvalidArgument, TrainingDiverged
 
 SMALL = 4096
 _LARGEST_SHARE = 0.1  # of the payload that arrays in the head may take before some join the vector
+_AT_ONCE = 1 << 20  # entries of a sum, so that no copy of a whole array is made
 _MOST_STEPS = 127
 _STEP = struct.Struct("<f")
 
@@ -33,6 +36,7 @@ DTypes = dict[str, np.dtype[Any]]
 _NAMES = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
 DTYPES: dict[int, np.dtype[Any]] = dict(enumerate(map(np.dtype, _NAMES), start=1))
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+_ABSENT = 0
 
 
 @dataclass(frozen=True)
@@ -85,11 +89,14 @@ class Model:
             yield f"{name}|{array.dtype.str}|{array.shape}|".encode()
             yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
-    def check(self, trained: Mapping[str, Array], *, partial: bool = False) -> None:
-        """Raise an error unless these are the model's arrays, or some of them, with types that klms can send."""
-        if trained.keys() != self.arrays.keys() and not (partial and trained.keys() < self.arrays.keys()):
-            differ = ", ".join(sorted(trained.keys() ^ self.arrays.keys())[:5])
-            raise InvalidArgument(f"the reply must have the arrays that were received; these differ: {differ}")
+    def only(self, names: Collection[str]) -> Self:
+        """Return the part of the model that has these names."""
+        if len(names) == len(self.arrays):
+            return self
+        return replace(self, arrays={name: array for name, array in self.arrays.items() if name in names})
+
+    def check(self, trained: Mapping[str, Array]) -> None:
+        """Raise an error unless these are arrays of the model, all or some, with types that klms can send."""
         for name, array in trained.items():
             if array.shape != self.arrays[name].shape:
                 raise InvalidArgument(f"{name} was received as {self.arrays[name].shape}; the reply has {array.shape}")
@@ -99,28 +106,30 @@ class Model:
                 raise InvalidArgument(f"{name} was received as floating-point numbers; the reply has {array.dtype}")
 
     def difference(self, trained: Mapping[str, Array]) -> Vector:
-        """Return what training changed in the compressed arrays. `trained` has passed `check`."""
-        changes = [(trained[name] - self.arrays[name]).ravel() for name in self.layout.names]
-        return np.concatenate([np.zeros(0, dtype=np.float32), *changes], dtype=np.float32)
+        """Return what training changed in the compressed arrays. `trained` has all of them, and has passed `check`."""
+        update = np.empty(self.layout.d, dtype=np.float32)
+        for name, change in self.layout.split(update):
+            change[...] = trained[name] - self.arrays[name]
+        return update
 
     def write_head(self, trained: Mapping[str, Array], rng: np.random.Generator) -> bytes:
         """Return the head of the payload. `trained` has passed `check`. Coarse arrays are rounded at random."""
-        dtypes = bytes(_NUMBERS[trained[name].dtype] for name in self.arrays)
+        dtypes = bytes(_NUMBERS[trained[name].dtype] if name in trained else _ABSENT for name in self.arrays)
         parts = [
             _coarsely(trained[name].astype(np.float64) - self.arrays[name], rng)
             if name in self.coarse
             else trained[name].tobytes()
             for name in self.arrays
-            if name not in self._compressed
+            if name in trained and name not in self._compressed
         ]
         return b"".join([dtypes, *parts])
 
     def read_head(self, head: bytes) -> tuple[DTypes, dict[str, Array]]:
-        """Return the dtypes of all arrays, and the arrays that are not in the vector."""
+        """Return the dtypes of the arrays that were sent, and those of them that are not in the vector."""
         at, unchanged = len(self.arrays), {}
-        if not set(head[:at]) <= DTYPES.keys() or len(head) < at:
+        if not set(head[:at]) <= {_ABSENT, *DTYPES} or len(head) < at:
             raise CorruptMessage(f"the head does not begin with the dtypes of {at} arrays")
-        dtypes = {name: DTYPES[number] for name, number in zip(self.arrays, head[:at], strict=True)}
+        dtypes = {name: DTYPES[number] for name, number in zip(self.arrays, head, strict=False) if number != _ABSENT}
         for name, dtype in dtypes.items():
             if name in self._compressed:
                 if dtype.kind != "f":
@@ -144,12 +153,38 @@ class Model:
         return dtypes, unchanged
 
     def apply(self, update: Vector, dtypes: DTypes, unchanged: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the client's arrays, as precisely as the scheme conveys them."""
-        changes = self.layout.split(update)
+        """Return the client's arrays, as precisely as the scheme conveys them; the update's memory is used for them."""
+        changed: dict[str, Array] = {}
         with np.errstate(over="ignore"):
-            changed = {n: np.asarray(self.arrays[n] + change, dtype=dtypes[n]) for n, change in changes}
+            for name, change in self.layout.split(update):
+                if self.arrays[name].dtype == dtypes[name] == np.float32:
+                    changed[name] = np.add(self.arrays[name], change, out=change)
+                else:
+                    changed[name] = np.asarray(self.arrays[name] + change, dtype=dtypes[name])
         check_finite(changed)
         return {name: (changed if name in changed else unchanged)[name] for name in self.arrays}
+
+    def distance(self, trained: Mapping[str, Array]) -> float:
+        """Return the norm of the difference to these arrays; counters and other integers have no part in it."""
+        total = 0.0
+        for name, base in self._floats(trained):
+            ours, theirs = base.reshape(-1), trained[name].reshape(-1)
+            for start in range(0, ours.size, _AT_ONCE):
+                part = slice(start, start + _AT_ONCE)
+                total += float(np.sum(np.square(theirs[part].astype(np.float64) - ours[part])))
+        return math.sqrt(total)
+
+    def part_of_the_way(self, trained: Mapping[str, Array], share: float) -> dict[str, Array]:
+        """Return the arrays at this share of the way from the model to the trained ones; integers as trained."""
+        nearer = {
+            name: base + share * (trained[name] - base.astype(np.float64)) for name, base in self._floats(trained)
+        }
+        return {name: np.asarray(nearer.get(name, array), dtype=array.dtype) for name, array in trained.items()}
+
+    def _floats(self, trained: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+        for name, array in trained.items():
+            if array.dtype.kind == "f" and name not in self.sent_unchanged:
+                yield name, self.arrays[name]
 
     @cached_property
     def _compressed(self) -> frozenset[str]:

@@ -1,18 +1,22 @@
 """Which scheme compresses an update, and at which rate: what the user of Flower asked for, fitted to the model."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import numpy as np
 
 from klms.codec import SharedKey
+from klms.compressors import grouped
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import InvalidArgument
 from klms.flower.frame import OVERHEAD
 from klms.flower.model import Model
+from klms.flower.request import Group
 from klms.runs.settings import check_name
 
 log = logging.getLogger("flwr")
@@ -20,10 +24,23 @@ log = logging.getLogger("flwr")
 AUTO = "auto"
 DEFAULT_BITS = 1.0
 BEST = "klms"  # what `auto` means: the least error of all unbiased schemes at every rate in `klms bench mean`
+UNCOMPRESSED = 32.0
+"""Bits per parameter of the arrays themselves."""
+_PRECISE = {UNCOMPRESSED: "float32", 16.0: "float16"}  # what has less error than `BEST`, from so many bits on
 _TINY = 1024  # parameters: four kilobytes are not worth a scheme
 _LEAST_RATE = 0.005
+_MOST_FITTED = 1 << 22  # entries of a vector that rates are tried out on
 
-Fitted = tuple[Scheme[Settings], Settings]
+ArrayBits = Mapping[str, float] | Callable[[str], float | None]
+"""Bits per parameter of arrays: by patterns of their names, or a function of the name; None is as for the others."""
+
+
+class Plan(NamedTuple):
+    """How the vector of a model is coded: by one scheme, but for groups of arrays with rates of their own."""
+
+    scheme: Scheme[Settings]
+    settings: Settings
+    groups: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -34,72 +51,155 @@ class CompressionPolicy:
     bits: float | None
     """Bits per parameter of the whole payload; None for a scheme whose rate cannot be set."""
     values: Mapping[str, object]
-    _fitted: dict[tuple[Layout, int], Fitted] = field(default_factory=dict, repr=False)
+    array_bits: ArrayBits | None = None
+    overhead: int = OVERHEAD
+    """Bytes of a payload besides its head and message."""
+    _plans: dict[tuple[Layout, int], Plan] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, scheme: str, bits: float | None, values: Mapping[str, object]) -> "CompressionPolicy":
+    def of(
+        cls,
+        scheme: str,
+        bits: float | None,
+        values: Mapping[str, object],
+        array_bits: ArrayBits | None = None,
+        overhead: int = OVERHEAD,
+    ) -> "CompressionPolicy":
         """Check what the user asked for."""
         check_name("scheme", scheme, [AUTO, *UPDATE_SCHEMES])
         chosen = UPDATE_SCHEMES[BEST if scheme == AUTO else scheme]
         if chosen.takes_rate:
             if "rate" in values:
                 raise InvalidArgument("use bits_per_parameter, which counts the whole payload, instead of rate")
-            bits = DEFAULT_BITS if bits is None else bits
-            if not 0 < bits <= chosen.max_rate:
-                raise InvalidArgument(f"bits_per_parameter must be above 0 and at most {chosen.max_rate:g}, got {bits}")
-        elif bits is not None:
+            bits = _checked(scheme, DEFAULT_BITS if bits is None else bits, "bits_per_parameter")
+        elif bits is not None or array_bits is not None:
             rated = " or ".join(name for name, other in UPDATE_SCHEMES.items() if other.takes_rate)
             raise InvalidArgument(f"the rate of {scheme} cannot be set: omit bits_per_parameter, or use {rated}")
+        if isinstance(array_bits, Mapping):
+            for pattern, own in array_bits.items():
+                _checked(scheme, own, f"array_bits of {pattern}")
         if scheme == AUTO and values:
             raise InvalidArgument(f"{', '.join(values)}: settings belong to a scheme; name one with scheme=")
         for name in values:
             check_name(f"setting of {scheme}", name, chosen.settings.model_fields)
         chosen.settings.checked(values)
-        return cls(scheme, bits, dict(values))
+        return cls(scheme, bits, dict(values), array_bits, overhead)
 
-    @property
-    def directions_only(self) -> bool:
-        return self.scheme != AUTO and UPDATE_SCHEMES[self.scheme].directions_only
-
-    def for_model(self, model: Model) -> Fitted:
-        """Return the scheme and its settings, chosen so that the whole payload keeps to the bits per parameter."""
+    def for_model(self, model: Model) -> Plan:
+        """Return the schemes and their settings, chosen so that the whole payload keeps to the bits per parameter."""
         if self.bits is None:
             chosen = UPDATE_SCHEMES[self.scheme]
-            return chosen, chosen.settings.checked(self.values)
+            return Plan(chosen, chosen.settings.checked(self.values))
         which = (model.layout, model.head_bytes)
-        if which not in self._fitted:
-            self._fitted[which] = self._fit(model, self.bits)
-        return self._fitted[which]
+        if which not in self._plans:
+            self._plans[which] = self._plan(model, self.bits)
+        return self._plans[which]
 
-    def _fit(self, model: Model, bits: float) -> Fitted:
-        d = model.layout.d
-        if d == 0 or model.size < _TINY:
-            log.warning("klms: nothing is compressed: of %d parameters, %d are in large arrays", model.size, d)
-            return UPDATE_SCHEMES["float32"], UPDATE_SCHEMES["float32"].settings()
-        room = bits * model.size - 8 * (OVERHEAD + model.head_bytes)
-        rate, update = room / d, np.random.default_rng(0).standard_normal(d).astype(np.float32)
-        scheme: Scheme[Settings] = UPDATE_SCHEMES[BEST if self.scheme == AUTO else self.scheme]
-
-        def settings() -> Settings:
-            return scheme.settings.checked({**self.values, "rate": min(max(rate, _LEAST_RATE), scheme.max_rate)})
-
-        for _ in range(2):  # headers, scales and the padding of rotations come on top of the rate: measure how much
-            if rate < _LEAST_RATE:
-                least = bits + (_LEAST_RATE - rate) * d / model.size
-                full = f"{bits:g} bits per parameter leave no room besides headers and arrays that are sent unchanged"
-                raise InvalidArgument(f"{full}: use at least {least:.3g}")
-            compressor, rng = scheme.make(model.layout, settings(), None), np.random.default_rng(0)
-            side, key = compressor.start(), SharedKey(0, 0, 0)
-            message = compressor.encode(update, side, key=key, rng=rng)
-            rate -= max(0.0, 8 * len(message) - room) / d * 1.01
-        error = float(np.sum((compressor.decode(message, side, key=key).vector - update) ** 2) / d)
+    def _plan(self, model: Model, bits: float) -> Plan:
+        layout = model.layout
+        if layout.d == 0 or model.size < _TINY:
+            log.warning("klms: nothing is compressed: of %d parameters, %d are in large arrays", model.size, layout.d)
+            return Plan(UPDATE_SCHEMES["float32"], UPDATE_SCHEMES["float32"].settings())
+        room = bits * model.size - 8 * (self.overhead + model.head_bytes)
+        rest, groups = dict(zip(layout.names, layout.sizes, strict=True)), []
+        for own_bits, names in self._with_own_bits(layout).items():
+            own = layout.only(names)
+            fitted = self._fit(own, own_bits, own_bits * own.d)
+            groups.append(Group(fitted.scheme.name, fitted.settings, own.names))
+            room -= fitted.bits + 8 * grouped.OVERHEAD
+            rest = {name: size for name, size in rest.items() if name not in names}
+        if not rest and room >= 0:
+            return Plan(UPDATE_SCHEMES[groups[0].scheme], groups[0].settings, tuple(groups))
+        left = room - 8 * grouped.OVERHEAD * bool(groups)
+        try:
+            main = self._fit(layout.only(rest), bits, left)
+        except _NoRoom as problem:
+            full = f"{bits:g} bits per parameter leave no room besides headers and arrays with other rates"
+            raise InvalidArgument(f"{full}: use at least {bits + problem.bits / model.size:.3g}") from problem
         log.info(
             "klms: %s at %.3g bits for each of %d parameters; expect a squared error of %.2g times an update's own for "
             "one client, and of %.2g divided by their number for the average of many (less where layers differ)",
-            scheme.name,
-            settings().model_dump()["rate"],
-            d,
-            error,
-            error,
+            main.scheme.name,
+            main.bits / sum(rest.values()),
+            sum(rest.values()),
+            main.error,
+            main.error,
         )
-        return scheme, settings()
+        return Plan(main.scheme, main.settings, tuple(groups))
+
+    def _with_own_bits(self, layout: Layout) -> dict[float, list[str]]:
+        """Return the names of the arrays that have bits of their own, by those."""
+        found: dict[float, list[str]] = {}
+        asked = self.array_bits
+        for name in layout.names if asked is not None else ():
+            own = asked(name) if callable(asked) else _matching(asked or {}, name)
+            if own is not None:
+                found.setdefault(_checked(self.scheme, own, f"array_bits of {name}"), []).append(name)
+        return found
+
+    def _fit(self, layout: Layout, bits: float, room: float) -> "_Fitted":
+        """Return the scheme for so many bits per parameter, with the rate at which a message fits the room, in bits."""
+        scheme: Scheme[Settings] = UPDATE_SCHEMES[_best_at(bits) if self.scheme == AUTO else self.scheme]
+        if not layout.d or (scheme.takes_rate and room < _LEAST_RATE * layout.d):
+            raise _NoRoom(_LEAST_RATE * layout.d - room)
+        tried = _sample(layout)
+        update, rate = np.random.default_rng(0).standard_normal(tried.d, dtype=np.float32), room / layout.d
+
+        def settings() -> Settings:
+            rated = {"rate": min(max(rate, _LEAST_RATE), scheme.max_rate)} if scheme.takes_rate else {}
+            return scheme.settings.checked({**self.values, **rated})
+
+        for _ in range(2):  # headers, scales and the padding of rotations come on top of the rate: measure how much
+            compressor, rng, key = scheme.make(tried, settings(), None), np.random.default_rng(0), SharedKey(0, 0, 0)
+            message = compressor.encode(update, {}, key=key, rng=rng)
+            sent = 8 * len(message) / tried.d
+            rate -= max(0.0, sent - room / layout.d) * 1.01
+        if scheme.takes_rate and rate < _LEAST_RATE:
+            raise _NoRoom((_LEAST_RATE - rate) * layout.d)
+        error = float(np.sum((compressor.decode(message, {}, key=key).vector - update) ** 2) / tried.d)
+        return _Fitted(scheme, settings(), sent * layout.d, error)
+
+
+class _Fitted(NamedTuple):
+    """A scheme at its settings, the bits of its message, and its squared error as a share of the update's."""
+
+    scheme: Scheme[Settings]
+    settings: Settings
+    bits: float
+    error: float
+
+
+class _NoRoom(Exception):
+    """So many bits are missing."""
+
+    def __init__(self, bits: float) -> None:
+        self.bits = bits
+
+
+def _checked(scheme: str, bits: float, name: str) -> float:
+    most = UNCOMPRESSED if scheme == AUTO else UPDATE_SCHEMES[scheme].max_rate
+    if not 0 < bits <= most:
+        raise InvalidArgument(f"{name} must be above 0 and at most {most:g}, got {bits}")
+    return float(bits)
+
+
+def _best_at(bits: float) -> str:
+    """Return the scheme of least error that takes at most so many bits per parameter."""
+    return next((name for least, name in _PRECISE.items() if bits >= least), BEST)
+
+
+def _matching(patterns: Mapping[str, float], name: str) -> float | None:
+    return next((bits for pattern, bits in patterns.items() if fnmatchcase(name, pattern)), None)
+
+
+def _sample(layout: Layout) -> Layout:
+    """Return a layout of limited size, whose messages have about the same bits per entry."""
+    sizes, room = [], _MOST_FITTED
+    if layout.d <= room:
+        return layout
+    for size in layout.sizes:
+        sizes.append(min(size, room))
+        room -= sizes[-1]
+        if not room:
+            break
+    return Layout(layout.names[: len(sizes)], tuple((size,) for size in sizes))

@@ -1,11 +1,13 @@
 """ServerApp of our methods: the rounds of the local engine, with clients that Flower reaches.
 
 State, ledger and checkpoint are those of `klms run`, in a run folder. A server that is started again resumes the run
-there with the next absolute round, so that no key is used twice.
+there with the next absolute round, so that no key is used twice. Every run draws its own seed, so that no two share
+keys; only a run that is `seeded`, to repeat a simulation, takes the seed of its config.
 """
 
 import logging
 import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,15 +23,17 @@ from klms.engine.downlink import Opened
 from klms.engine.federation import OWN, Federation
 from klms.engine.ledger import LedgerRecord
 from klms.engine.rounds import Memory, RoundResult, rounds
-from klms.errors import CorruptMessage, InvalidArgument, KLMSError
-from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, ROUND, SECONDS, STATE, federation_of
+from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformationMismatch
+from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, ROUND, SECONDS, SERVER, STATE, federation_of
 from klms.flower.frame import CAUSES, METHOD, MessageFrame, cause_of, cause_of_failure, fingerprint, read_frame
 from klms.flower.request import PAYLOAD, RECORD
+from klms.flower.sealing import ServerKey
 from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.methods.base import Upload
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 from klms.runs.execution import serve
+from klms.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,6 +69,10 @@ def server_app(
         own = settings or server_settings(context.run_config)
         if model is not None:
             chosen = chosen.model_copy(update={"model": OWN, "data": OWN})
+        folder = Path(own.run_folder).expanduser()
+        chosen = with_randomness(chosen, RunFolder(folder))
+        if own.client_secrets and chosen.downlink == "auto":
+            raise InvalidArgument("client-secrets needs downlink snapshot or coded: auto shows messages to all clients")
         federation = federation_of(chosen, model, loss, test and test(), threads=os.cpu_count() or 1)
 
         def engine(federation: Federation, config: RunConfig, state: State) -> Iterator[RoundResult]:
@@ -73,14 +81,28 @@ def server_app(
             clients = FlowerClients(grid, own, len(federation.method.layout.names), state.round)
             return rounds(federation, config, state, clients)
 
-        summary = serve(federation, chosen, Path(own.run_folder).expanduser(), engine, progress=_show)
+        summary = serve(federation, chosen, folder, engine, progress=_show)
         log.info("klms: %s, %d rounds, %s", summary.method, summary.rounds, summary.metrics)
 
     return app
 
 
+def with_randomness(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """Return the settings with the seed of a new run, or with the randomness that the run in the folder began with."""
+    if config.private_randomness == "seeded":
+        log.warning("klms: private randomness is seeded: whoever knows the seed can reproduce every client's message")
+        return config
+    if not folder.exists():
+        drawn = 1 + secrets.randbelow(2**63 - 1)
+        log.info("klms: private randomness is the operating system's, and the run's seed is drawn")
+        return config.model_copy(update={"private_randomness": "system", "seed": drawn})
+    begun = folder.config()
+    kept = begun.private_randomness if config.private_randomness == "auto" else config.private_randomness
+    return config.model_copy(update={"private_randomness": kept, "seed": begun.seed})
+
+
 def _show(config: RunConfig, record: LedgerRecord) -> None:
-    shown = {"accuracy", "loss", "bits_per_parameter", "payload_bytes", "replies"}
+    shown = {"accuracy", "loss", "bits_per_parameter", "payload_bytes", "downlink_bytes", "replies"}
     figures = record.model_dump(include=shown, exclude_none=True)
     log.info("klms: round %d of %d: %s", record.round, config.rounds, figures)
 
@@ -106,6 +128,8 @@ class FlowerClients:
     downlink_bytes: int = 0
     resyncs: int = 0
     """Clients of this round that held another state than the server knew, and got a snapshot."""
+    key: ServerKey = field(default_factory=ServerKey)
+    """Opens what clients send with `client_secrets`."""
 
     def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
         """Ask the clients, wait for them, and yield what they sent, one by one and in the order of their numbers."""
@@ -116,13 +140,14 @@ class FlowerClients:
         clients = [client for client, _ in wanted]
         online = self._online(clients)
         asked = {self.nodes[client]: client for client in clients if self.nodes.get(client) in online}
-        replies = self._ask({client: (node, broadcast.message(client)) for node, client in asked.items()})
+        seed = broadcast.downlink.method.seed
+        replies = self._ask(seed, {client: (node, broadcast.message(client)) for node, client in asked.items()})
         lost = [client for client, reply in replies.items() if not reply.has_error() and OUT_OF_SYNC in reply.content]
         self.resyncs = len(lost)
         for client in lost:
             log.warning("klms: client %d held another state, and gets a snapshot", client)
             del replies[client]  # one that does not answer again is missing
-        replies |= self._ask({client: (self.nodes[client], broadcast.snapshot()) for client in lost})
+        replies |= self._ask(seed, {client: (self.nodes[client], broadcast.snapshot()) for client in lost})
         self.causes["missing"] += len(clients) - len(replies)
         agreed = fingerprint([broadcast.sender.digest])
         for client in sorted(replies):
@@ -138,24 +163,37 @@ class FlowerClients:
                 continue
             yield upload
 
-    def _ask(self, messages: Mapping[int, tuple[int, bytes]]) -> dict[int, Message]:
+    def _ask(self, seed: int, messages: Mapping[int, tuple[int, bytes]]) -> dict[int, Message]:
         """Send each client its broadcast, and return what came back by client."""
         if not messages:
             return {}
         sent, client_of = [], {node: client for client, (node, _) in messages.items()}
         for node, broadcast in messages.values():
             state = ArrayRecord({STATE: Array(np.frombuffer(broadcast, dtype=np.uint8))})
-            content = RecordDict({RECORD: state, ROUND: ConfigRecord({"round": self.round})})
+            asked = ConfigRecord({"round": self.round, "seed": seed})
+            if self.settings.client_secrets:
+                asked[SERVER] = self.key.public
+            content = RecordDict({RECORD: state, ROUND: asked})
             sent.append(Message(content, dst_node_id=node, message_type=MessageType.TRAIN))
             self.downlink_bytes += len(broadcast)
-        received = self.grid.send_and_receive(sent, timeout=self.settings.round_timeout)
-        return {client_of[node]: reply for reply in received if (node := reply.metadata.src_node_id) in client_of}
+        replies: dict[int, Message] = {}
+        for reply in self.grid.send_and_receive(sent, timeout=self.settings.round_timeout):
+            client = client_of.get(reply.metadata.src_node_id)
+            if client is None or client in replies:
+                error = SideInformationMismatch("this node was not asked, or it has answered already")
+                self._count(f"node {reply.metadata.src_node_id}", error)
+            else:
+                replies[client] = reply
+        return replies
 
     def refuse(self, client: int, error: KLMSError) -> None:
         """Count a reply by its cause; its bytes do not count."""
         self.payload_bytes.pop(client, None)
+        self._count(f"client {client}", error)
+
+    def _count(self, whose: str, error: KLMSError) -> None:
         self.causes[cause_of(error)] += 1
-        log.warning("klms: the reply of client %d does not count: %s", client, error)
+        log.warning("klms: a reply of %s does not count: %s", whose, error)
 
     def enough(self, count: int) -> bool:
         return count >= self.settings.min_replies
@@ -173,7 +211,7 @@ class FlowerClients:
         payload = None if record is None else record.get(PAYLOAD)
         if not isinstance(payload, bytes):
             raise CorruptMessage("it holds no payload of klms")
-        frame, head, message = read_frame(payload)
+        frame, head, message = read_frame(self.key.open(payload) if self.settings.client_secrets else payload)
         expected.check(frame)
         if head:
             raise CorruptMessage(f"the head has {len(head)} bytes; a method has no head")

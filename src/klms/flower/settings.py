@@ -19,6 +19,9 @@ class ServerSettings(Settings):
     min_replies: int = Field(1, ge=1, description="A round with fewer sound replies is skipped.")
     round_timeout: float = Field(600.0, gt=0, description="Seconds until a client without answer counts as missing.")
     join_timeout: float = Field(120.0, gt=0, description="Seconds to wait for a client that was never seen.")
+    client_secrets: bool = Field(
+        False, description="Let only the server read what a client sends; needs the downlink snapshot or coded."
+    )
 
 
 def run_config(given: Mapping[str, object]) -> RunConfig:

@@ -4,9 +4,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Literal
 
@@ -14,23 +13,23 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from klms.compressors.base import Compressor, Side, SideLearner
-from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import MAX_RATE
-from klms.compressors.scheme import Settings
-from klms.errors import InvalidArgument, NothingTrained
+from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.errors import CorruptMessage, InvalidArgument, NothingTrained
+from klms.flower import frame, sealing
 from klms.flower.delivery import Delivery
-from klms.flower.downlink import UNCOMPRESSED, ModelDownlink, Steps
-from klms.flower.frame import ARRAYS, MessageFrame, fingerprint
-from klms.flower.model import SMALL, Model
-from klms.flower.policy import AUTO, BEST, CompressionPolicy
-from klms.flower.replies import Expected, Round
-from klms.flower.request import RECORD, CompressionRequest
-from klms.flower.surroundings import check_around, check_within
+from klms.flower.downlink import ModelDownlink, Steps
+from klms.flower.model import SMALL, Model, check_finite
+from klms.flower.policy import AUTO, ArrayBits, CompressionPolicy
+from klms.flower.rates import Rate, Rates
+from klms.flower.records import places_of, read
+from klms.flower.replies import Round
+from klms.flower.request import RECORD
+from klms.flower.sealing import ServerKey
+from klms.flower.surroundings import check_around, check_kind, check_within, normalises
+from klms.flower.uplink import Uplink, integers_of
 
 log = logging.getLogger("flwr")
-Rate = float | Callable[[int], float]
-"""Bits per parameter, always the same or by round."""
 _STEPS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 """What `start` calls of a strategy."""
 
@@ -39,13 +38,19 @@ class Compressed(Strategy):
     """Any strategy, with clients that send compressed updates. Clients without the mod take part uncompressed.
 
     `bits_per_parameter` counts whole payloads, in both directions; `up` and `down` set them apart, and with `down=32`
-    the model goes out unchanged. Each may be a function of the round: `lambda round: 1 if round < 10 else 0.1`. The
-    first model that a client gets has `first` bits per parameter: 1 will do for one that was not trained before.
+    the model goes out unchanged. Each may be a function of the round: `lambda round: 1 if round < 10 else 0.1`; `up`
+    also of the node: `lambda round, node: ...`. `array_bits` gives some arrays of the updates rates of their own, by
+    patterns of their names or by a function: `{"head.*": 8}`; the others share what that leaves of the whole. Instead
+    of all these, `budget` is in bytes per round, for all clients and both directions, half for each. The first model
+    that a client gets has `first` bits per parameter: 1 will do for one that was not trained before.
     `scheme` is for the updates: one of `klms.compressors.schemes`, with its settings by name, or `auto`, the one of
     least error. Arrays of at most one dimension and `small` entries are sent unchanged. With fewer than `min_replies`
     sound replies the model stays unchanged, or training stops with an error, as `on_failure` says; it always does if no
-    reply ever counts. `step` multiplies what was decoded: schemes that send signs alone need it. With `topk`, clients
-    add what was not sent to their next update.
+    reply ever counts. No client has more than `influence` times the median client's weight, nor more than that times
+    its share in the step; 0 lets every client have as much as it says. A model that is not finite is thrown away.
+    `step` multiplies what was decoded: schemes that send signs alone need it. With `topk`, clients add what was not
+    sent to their next update. With `client_secrets`, updates are encrypted so that only the server can read them;
+    clients without the mod cannot take part then.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
     server that resumes from a model must pass the number of `rounds_before`, since Flower always counts from 1.
@@ -59,28 +64,35 @@ class Compressed(Strategy):
         bits_per_parameter: Rate | None = None,
         up: Rate | None = None,
         down: Rate | None = None,
+        array_bits: ArrayBits | None = None,
+        budget: Rate | None = None,
         first: float = 4.0,
         min_replies: int = 1,
         on_failure: Literal["continue", "stop"] = "continue",
         step: float | None = None,
+        influence: float = 10.0,
         small: int = SMALL,
         seed: int | None = None,
         rounds_before: int = 0,
+        client_secrets: bool = False,
         **settings: object,
     ) -> None:
-        if bits_per_parameter is not None and up is not None:
-            raise InvalidArgument("bits_per_parameter is for both directions: use up= and down= to set them apart")
-        self._rates = bits_per_parameter if up is None else up, bits_per_parameter if down is None else down
-        self._named = scheme, settings
-        self._policies: dict[object, CompressionPolicy] = {}
-        self.policy, self.down = self._policies_in(rounds_before + 1)
-        if step is None and self.policy.directions_only:
+        check_kind(strategy, _STEPS)
+        self._rates = Rates.of(scheme, settings, bits_per_parameter, up, down, array_bits, budget)
+        self._key = ServerKey() if client_secrets else None
+        if self._key is not None:
+            self._rates.overhead = frame.OVERHEAD + sealing.OVERHEAD
+        known = self._rates.policy_up(rounds_before + 1) if self._rates.known else None
+        if step is None and scheme != AUTO and UPDATE_SCHEMES[scheme].directions_only:
             raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
         if min_replies < 1 or rounds_before < 0 or small < 0:
             raise InvalidArgument("min_replies must be at least 1; rounds_before and small at least 0")
         if not 0 < (1.0 if step is None else step) < math.inf or not 0 <= (seed or 0) < 2**63:
             raise InvalidArgument("step must be above 0 and finite; seed at least 0 and below 2^63")
-        check_within(strategy, self.policy.bits)
+        check_within(strategy, None if known is None else known.bits)
+        if not (influence == 0 or 1 <= influence < math.inf):
+            raise InvalidArgument(f"influence must be 0 or at least 1, got {influence}")
+        self.influence = influence
         if not 0 < first <= MAX_RATE:
             raise InvalidArgument(f"first must be above 0 and at most {MAX_RATE:g} bits per parameter, got {first}")
         self.first = first
@@ -92,11 +104,13 @@ class Compressed(Strategy):
         self._warned = self._passed = False
         self.step = 1.0 if step is None else step
         self.small = small
+        self.down: CompressionPolicy | None = self._rates.policy_down(rounds_before + 1, parameters=1, messages=1)
+        """How the model of this round is compressed; None if it is not."""
         self.seed = seed
         self.rounds_before = rounds_before
-        self._drawn_seed = 0
-        self._integers: frozenset[str] | None = None
-        self._coder: _Coder | None = None
+        self._uplink = Uplink(small, public_key=b"" if self._key is None else self._key.public)
+        self._asked = 0
+        self._integers: frozenset[str] | None = None  # arrays of the model that held integers when training began
         self._round = Round()
         self._delivery = Delivery()
         self.uplink_bytes = 0
@@ -104,23 +118,8 @@ class Compressed(Strategy):
         self.downlink_bytes = 0
         """Bytes of all models that went out, in whatever form, since the start."""
 
-    def _policies_in(self, number: int) -> tuple[CompressionPolicy, CompressionPolicy | None]:
-        """Return how updates are compressed in a round, and how the model is; None if that is not."""
-        scheme, settings = self._named
-        up, down = (rate(number) if callable(rate) else rate for rate in self._rates)
-        if ("up", up) not in self._policies:
-            self._policies["up", up] = CompressionPolicy.of(scheme, up, settings)
-        policy = self._policies["up", up]
-        if down is None:  # a scheme whose rate cannot be set says nothing of the downlink
-            down = UNCOMPRESSED if policy.bits is None else policy.bits
-        if down < UNCOMPRESSED and ("down", down) not in self._policies:
-            self._policies["down", down] = CompressionPolicy.of(BEST, down, {})
-        return policy, self._policies.get(("down", down))
-
     def summary(self) -> None:
-        bits = "" if self.policy.bits is None else f" at {self.policy.bits:g} bits per parameter"
-        down = "uncompressed" if self.down is None else f"at {self.down.bits:g} bits per parameter"
-        log.info("\t├──> klms: updates compressed with '%s'%s, the model sent %s", self.policy.scheme, bits, down)
+        log.info("\t├──> klms: %s", self._rates.described(self.rounds_before + 1))
         log.info("\t│\t└── At least %d sound replies per round", self.min_replies)
         self._inner["summary"]()
 
@@ -159,30 +158,28 @@ class Compressed(Strategy):
         number = self.rounds_before + server_round
         check_around(self, self.strategy)
         if server_round == 1:
-            self._drawn_seed = secrets.randbits(63) if self.seed is None else self.seed
+            self._uplink.seed = secrets.randbits(63) if self.seed is None else self.seed
             self._delivery = Delivery(timeout=self._delivery.timeout)
             self.uplink_bytes = self.downlink_bytes = 0
-        self.policy, self.down = self._policies_in(number)
+        size = sum(math.prod(array.shape) for array in arrays.values())
+        self.down = self._rates.policy_down(number, size, self._asked or self._likely_clients(grid))
         model = self._model_of_clients(arrays)
-        self._round = Round(self.step)
-        if self._coder is not None:  # a round that was not aggregated must leave no trace
-            self._coder = replace(self._coder, learner=self._coder.compressor.learner(self._coder.side))
-        by_record: dict[int, Expected] = {}  # strategies send one and the same record to all clients
+        self._round = Round(self.step, self.influence, self._key)
+        self._uplink.begin({} if self._delivery.downlink is None else self._delivery.downlink.last_step)
         messages = list(self._inner["configure_train"](server_round, model, config, grid))
         by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)  # strategies shuffle them
+        self._asked = len(messages)
         self._configured += len(messages)
         for client, message in enumerate(by_node):
-            record = self._compressible(message.content)
-            if record is None:
-                self._round.unasked.add(message.metadata.dst_node_id)
+            node = message.metadata.dst_node_id
+            records = self._compressible(message.content)
+            if records is None:
+                self._round.unasked.add(node)
                 continue
-            if id(record) not in by_record:
-                by_record[id(record)] = self._expect(record, number)
-            first = by_record[id(record)]
-            request = replace(first.request, client=client)
-            expected = replace(first, frame=replace(first.frame, client=client), request=request)
-            self._round.expected[message.metadata.dst_node_id][client] = expected
-            message.content = RecordDict({**message.content, RECORD: ConfigRecord({**request.values()})})
+            policy = self._rates.policy_up(number, node, size, len(messages))
+            expected = self._uplink.ask(records, policy, number, client)
+            self._round.expected[node][client] = expected
+            message.content = RecordDict({**message.content, RECORD: ConfigRecord({**expected.request.values()})})
         self._delivery.prepare(messages, model, grid)
         return messages
 
@@ -203,10 +200,11 @@ class Compressed(Strategy):
         if ok >= self.min_replies:
             self._counted += ok
             arrays, metrics = self._inner["aggregate_train"](server_round, received)
+            arrays = self._finite(arrays)
             if arrays is not None and self._delivery.downlink is not None:
                 arrays = self._delivery.downlink.add_lost(arrays)
-            if self._coder is not None and self._round.payload_bytes:
-                self._coder = replace(self._coder, side=self._coder.learner.finish())
+            if self._round.payload_bytes:
+                self._uplink.learn()
         elif self.on_failure == "stop":
             raise NothingTrained(f"round {server_round}: {ok} replies count, {self.min_replies} are needed")
         else:
@@ -219,6 +217,16 @@ class Compressed(Strategy):
         metrics["klms-bits-per-parameter"] = 8 * self._round.payload_bytes / max(1, self._round.parameters)
         metrics["klms-decode-seconds"] = round(seconds, 4)
         return arrays, metrics
+
+    def _finite(self, arrays: ArrayRecord | None) -> ArrayRecord | None:
+        """Return the strategy's result, or None, which leaves the model unchanged, if it is not finite."""
+        try:
+            check_finite({} if arrays is None else {name: read(array) for name, array in arrays.items()})
+        except CorruptMessage as error:
+            log.warning("klms: the round is undone: %s after aggregation", error)
+            self._round.counts["undone"] += 1
+            return None
+        return arrays
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -244,65 +252,42 @@ class Compressed(Strategy):
         """Return the model that clients train or evaluate: what they can decode of this one."""
         if self.down is None or not arrays:
             return arrays
-        numpy = {name: array.numpy() for name, array in arrays.items()}
-        if self._integers is None:
-            self._integers = frozenset(name for name, array in numpy.items() if array.dtype.kind != "f")
+        numpy = {name: read(array) for name, array in arrays.items()}
+        self._integers = integers_of(numpy) if self._integers is None else self._integers
         if self._delivery.downlink is None:
             model = Model.for_bits(numpy, self.small, self._integers, self.down.bits)
-            steps = Steps(self._drawn_seed, model.small, self._integers, model.coarse)
-            downlink = ModelDownlink(self.down, steps, self.first)
+            before = self.rounds_before + 1 if self.rounds_before else 0  # at most one model per round, and the last
+            steps = Steps(self._uplink.seed, model.small, self._integers, model.coarse, before)
+            downlink = ModelDownlink(self.down, steps, self.first, normalises(self.strategy))
             if not downlink.codes(numpy):
                 return arrays
             self._delivery.downlink = downlink
         self._delivery.downlink.policy = self.down
         return self._delivery.downlink.advance(arrays)
 
-    def _compressible(self, content: RecordDict) -> ArrayRecord | None:
+    def _likely_clients(self, grid: Grid) -> int:
+        """Return how many clients the first round will have, as far as the strategy tells."""
+        nodes = max(len(list(grid.get_node_ids())), int(getattr(self.strategy, "min_available_nodes", 1)))
+        share = float(getattr(self.strategy, "fraction_train", 1.0))
+        return max(1, int(nodes * share), int(getattr(self.strategy, "min_train_nodes", 1)))
+
+    def _compressible(self, content: RecordDict) -> Mapping[str, ArrayRecord] | None:
         """Return the arrays of a message; None, with one line in the log, if klms has to let them pass."""
-        records = list(content.array_records.values())
-        if len(records) != 1:
-            reason = f"messages have {len(records)} ArrayRecords, and klms compresses one"
-        elif not any(array.dtype.startswith(("float", "bfloat")) for array in records[0].values()):
-            reason = "there is no floating-point array"
-        else:
-            return records[0]
+        records = content.array_records
+        arrays = [array for record in records.values() for array in record.values()]
+        reason = "there is no floating-point array"
+        if any(array.dtype.startswith("float") for array in arrays):
+            try:
+                places_of(records)
+                return records
+            except InvalidArgument as error:
+                reason = str(error)
+        if self._key is not None:
+            raise InvalidArgument(f"with client_secrets, no update may pass unsealed: {reason}")
         if not self._passed:
             self._passed = True
             log.warning("klms: updates pass uncompressed: %s", reason)
         return None
-
-    def _expect(self, record: ArrayRecord, number: int) -> Expected:
-        """Return what the first of the clients with these arrays is asked for.
-
-        The coder is kept over the rounds; for another model, its side information starts again.
-        """
-        arrays = {name: array.numpy() for name, array in record.items()}
-        if self._integers is None:
-            self._integers = frozenset(name for name, array in arrays.items() if array.dtype.kind != "f")
-        model = Model.for_bits(arrays, self.small, self._integers, self.policy.bits)
-        scheme, settings = self.policy.for_model(model)
-        which = (scheme.name, settings, model.layout)
-        if model.layout.d and (self._coder is None or self._coder.which != which):
-            compressor = scheme.make(model.layout, settings, None)
-            side = compressor.start()
-            self._coder = _Coder(which, compressor, side, compressor.learner(side))
-        coder = self._coder if model.layout.d else None
-        unchanged, side = tuple(sorted(self._integers)), coder.side if coder else {}
-        coarse = tuple(sorted(model.coarse))
-        numbers = self._drawn_seed, number, 0, model.small
-        request = CompressionRequest(scheme.name, settings, *numbers, unchanged, side, coarse)
-        frame = MessageFrame(ARRAYS, number, 0, fingerprint([*request.agreed(), *model.parts()]))
-        return Expected(frame, request, model, (coder.compressor, coder.learner) if coder else None)
-
-
-@dataclass(frozen=True)
-class _Coder:
-    """A compressor with the side information of this round, and the learner of the next round's."""
-
-    which: tuple[str, Settings, Layout]
-    compressor: Compressor
-    side: Side
-    learner: SideLearner
 
 
 def _weight_metric(strategy: object) -> str | None:

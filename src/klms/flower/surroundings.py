@@ -2,13 +2,15 @@
 
 Differential privacy must see the updates themselves. Around `Compressed`, a strategy that clips would find payloads
 instead of arrays, clip nothing and add its noise all the same. A strategy whose clients clip before klms encodes would
-have bounds that a decoded update may exceed.
+have bounds that a decoded update may exceed. The same holds for mods: one that adds noise must come after `compress()`.
 """
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import FrameType
 
+from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Strategy
 
@@ -23,8 +25,10 @@ _AT_SERVER = (
     strategies.DifferentialPrivacyServerSideAdaptiveClipping,
     strategies.DifferentialPrivacyServerSideFixedClipping,
 )
-_PICKING = (strategies.Krum, strategies.MultiKrum, strategies.Bulyan)
-_ENOUGH_TO_PICK = 4.0
+_PICKING = {strategies.Krum: 4.0, strategies.Bulyan: 4.0, strategies.MultiKrum: 2.0}  # Krum is a kind of MultiKrum
+"""Bits per parameter from which they end where they do without compression, as `examples/flower-picking` measures for
+Krum and MultiKrum; Bulyan is taken for the more sensitive kind."""
+_NORMALISING = (strategies.FedAdagrad, strategies.FedAdam, strategies.FedYogi)
 
 
 def within(strategy: Strategy) -> Iterator[Strategy]:
@@ -38,34 +42,66 @@ def within(strategy: Strategy) -> Iterator[Strategy]:
     return iter(found)
 
 
+def check_kind(strategy: object, methods: Iterable[str]) -> None:
+    """Raise an error if this is not a strategy of Flower's Message API."""
+    if not isinstance(strategy, type) and all(callable(getattr(strategy, name, None)) for name in ("start", *methods)):
+        return
+    legacy = [cls for cls in type(strategy).__mro__ if cls.__module__.startswith("flwr.server.")]
+    if legacy:
+        raise InvalidArgument(
+            f"{type(strategy).__name__} is of the legacy API (flwr.server.strategy), whose messages klms does not see: "
+            f"use flwr.serverapp.strategy.{legacy[0].__name__} with a ServerApp that calls strategy.start()"
+        )
+    raise InvalidArgument(f"{strategy!r} is not a strategy: Compressed takes those of flwr.serverapp.strategy")
+
+
 def check_within(strategy: Strategy, bits: float | None) -> None:
     """Raise an error if a strategy inside cannot work there, and warn if it may not at so many bits."""
     for inner in within(strategy):
         if isinstance(inner, _AT_CLIENTS):
             problem = "clips before klms encodes, and a decoded update may be longer than its noise allows for"
             raise InvalidArgument(f"{type(inner).__name__} {problem}: use the strategy that clips at the server")
-        if isinstance(inner, _PICKING) and bits is not None and bits < _ENOUGH_TO_PICK:
+        enough = next((bits for kind, bits in _PICKING.items() if isinstance(inner, kind)), 0.0)
+        if bits is not None and bits < enough:
             log.warning(
                 "klms: %s picks single updates, whose noise no average reduces; at %g bits per parameter that is much: "
                 "use %g or more, or a strategy that averages (FedMedian, FedTrimmedAvg)",
                 type(inner).__name__,
                 bits,
-                _ENOUGH_TO_PICK,
+                enough,
             )
 
 
-def check_around(compressed: Strategy, strategy: Strategy) -> None:
-    """Raise an error if `configure_train` was called by a strategy of differential privacy around this one.
+def normalises(strategy: Strategy) -> bool:
+    """Return whether a strategy divides the step of every coordinate by the size of its updates."""
+    return any(isinstance(inner, _NORMALISING) for inner in within(strategy))
 
-    Nothing else tells a strategy what it was wrapped in, so this looks at who is calling.
-    """
+
+def check_mods_around() -> None:
+    """Raise an error if the mod of klms was called by one that adds noise for privacy, which would find no arrays."""
+    if any(isinstance(caller, LocalDpMod) for caller in _callers("__call__")):
+        raise InvalidArgument("LocalDpMod before compress() would add no noise: write mods=[compress(), LocalDpMod()]")
+
+
+def check_around(compressed: Strategy, strategy: Strategy) -> None:
+    """Raise an error if `configure_train` was called by a strategy of differential privacy around this one."""
     inside = [compressed, *within(strategy)]
-    frame = sys._getframe(2)
-    while frame is not None:
-        caller = frame.f_locals.get("self")
+    for caller in _callers("configure_train"):
         if isinstance(caller, (*_AT_CLIENTS, *_AT_SERVER)) and not any(caller is one for one in inside):
             name = type(caller).__name__
             raise InvalidArgument(
                 f"{name} around Compressed would find no arrays to clip: write Compressed({name}(strategy, ...))"
             )
-        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _callers(method: str) -> Iterator[object]:
+    """Yield the objects of whose methods of this name we are in the middle of.
+
+    Nothing else tells a strategy or a mod what it was wrapped in. The variables of other functions are not looked at:
+    Python would keep a copy of them, with all the arrays of the last round.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == method:
+            yield frame.f_locals.get("self")
+        frame = frame.f_back

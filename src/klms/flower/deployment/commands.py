@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from klms.errors import DeploymentFailed
+from klms.errors import DeploymentFailed, MissingExtra
 from klms.flower.deployment.certificates import ServerCertificates
 from klms.flower.deployment.processes import MARK
 
@@ -88,7 +88,7 @@ def ask(home: Path, mark: str, timeout: float, *words: str) -> dict[str, Any]:
 def program(name: str) -> str:
     """Return the path of a program of this Python environment."""
     if not (_PROGRAMS / name).exists():
-        raise DeploymentFailed(f"There is no {name} beside {sys.executable}: pip install 'klms[flower]'")
+        raise MissingExtra.told(f"there is no {name} beside {sys.executable}", "flower")
     return str(_PROGRAMS / name)
 
 

@@ -49,6 +49,7 @@ class Deployment:
 
     def _enter(self) -> Self:
         self.processes: dict[str, Process] = {}  # by the names of their folders
+        self._commands: dict[str, Sequence[str]] = {}
         with ExitStack() as stack:
             stack.enter_context(closing(Guard(f"{self._mark}/")))
             port, *node_ports = free_ports(1 + len(self._nodes))
@@ -64,7 +65,8 @@ class Deployment:
             write_connection(cli, (HOST, port), authority)
 
             self._start(superlink, commands.superlink(port, tls, simulated=bool(self._simulated)))
-            self._until(lambda: commands.answers((HOST, port), authority), "the SuperLink", [SUPERLINK])
+            self._answers = lambda: commands.answers((HOST, port), authority)
+            self._until(self._answers, "the SuperLink", [SUPERLINK])
             with ThreadPoolExecutor() as pool:
                 list(pool.map(lambda pair: self._ask("supernode", "register", str(pair.public)), keys))
             for n, (node, node_port) in enumerate(zip(nodes, node_ports, strict=True)):
@@ -129,6 +131,13 @@ class Deployment:
     def stop(self, run_id: int) -> None:
         self._ask("stop", str(run_id))
 
+    def restart(self, name: str) -> None:
+        """Kill a process and start it again: a SuperLink has forgotten everything, a SuperNode comes as a new one."""
+        self.processes[name].kill()
+        self._start(self._folder / name, self._commands[name])
+        if name == SUPERLINK:
+            self._until(self._answers, "the SuperLink", [SUPERLINK])
+
     def log(self, name: str) -> str:
         """Return what a process (`superlink`, `node-0`, `node-1`, ...) and its apps have written."""
         return self.processes[name].log()
@@ -139,6 +148,7 @@ class Deployment:
 
     def _start(self, folder: Path, command: Sequence[str]) -> None:
         mark = f"{self._mark}/{folder.name}/"
+        self._commands[folder.name] = command
         self.processes[folder.name] = Process(command, folder, environment(folder / "home"), mark)
 
     def _ask(self, *words: str) -> dict[str, Any]:

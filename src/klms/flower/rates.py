@@ -1,0 +1,125 @@
+"""How many bits each direction may take: always the same, by round, by node, by array, or within a budget in bytes."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from inspect import Parameter, signature
+
+from klms.compressors.budget import bits_within
+from klms.compressors.piece_rates import MAX_RATE
+from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.errors import InvalidArgument
+from klms.flower.frame import OVERHEAD
+from klms.flower.policy import AUTO, BEST, DEFAULT_BITS, UNCOMPRESSED, ArrayBits, CompressionPolicy
+
+Rate = float | Callable[..., float]
+"""A number, or a function of the round; of a `round` and a `node` if it has parameters of these names."""
+
+
+@dataclass
+class Rates:
+    """What the user asked for. `policy_up` and `policy_down` are what it means in a round."""
+
+    scheme: str
+    settings: Mapping[str, object]
+    up: Rate | None
+    down: Rate | None
+    array_bits: ArrayBits | None = None
+    budget: Rate | None = None
+    overhead: int = OVERHEAD
+    """Bytes of an update's payload besides its head and message."""
+    _policies: dict[tuple[str, float | None], CompressionPolicy] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        scheme: str,
+        settings: Mapping[str, object],
+        both: Rate | None,
+        up: Rate | None,
+        down: Rate | None,
+        array_bits: ArrayBits | None,
+        budget: Rate | None,
+    ) -> "Rates":
+        """Check that no direction is given twice."""
+        if both is not None and up is not None:
+            raise InvalidArgument("bits_per_parameter is for both directions: use up= and down= to set them apart")
+        if budget is not None and (both is not None or (up is not None and down is not None)):
+            raise InvalidArgument("a budget sets the bits per parameter: omit bits_per_parameter, or up= or down=")
+        if budget is not None and scheme in UPDATE_SCHEMES and not UPDATE_SCHEMES[scheme].takes_rate:
+            raise InvalidArgument(f"the rate of {scheme} cannot be set, so that it cannot keep to a budget")
+        down = both if down is None else down
+        if _wants_node(down):
+            raise InvalidArgument("all nodes are sent one model: bits may depend on the node with up= only")
+        return cls(scheme, settings, both if up is None else up, down, array_bits, budget)
+
+    @property
+    def known(self) -> bool:
+        """Whether the uplink's bits are known before it is known who takes part in a round."""
+        return not _wants_node(self.up) and (self.budget is None or self.up is not None)
+
+    def policy_up(self, number: int, node: int = 0, parameters: int = 0, messages: int = 0) -> CompressionPolicy:
+        """Return how the updates of a node are compressed in a round with so many messages of so many parameters."""
+        bits = _in_round(self.up, number, node)
+        if bits is None and self.budget is not None:
+            bits = self._within_budget(number, parameters, messages, alone=self.down is not None)
+        if ("up", bits) not in self._policies:
+            self._policies["up", bits] = CompressionPolicy.of(
+                self.scheme, bits, self.settings, self.array_bits, self.overhead
+            )
+        return self._policies["up", bits]
+
+    def policy_down(self, number: int, parameters: int = 0, messages: int = 0) -> CompressionPolicy | None:
+        """Return how the model is compressed in a round; None if it is not."""
+        bits = _in_round(self.down, number)
+        if bits is None and self.budget is not None:
+            bits = self._within_budget(number, parameters, messages, alone=self.up is not None)
+        elif bits is None:  # a scheme whose rate cannot be set says nothing of the downlink
+            bits = (self.policy_up(number).bits or UNCOMPRESSED) if self.known else DEFAULT_BITS
+        if bits >= UNCOMPRESSED:
+            return None
+        bits = min(bits, MAX_RATE)
+        if ("down", bits) not in self._policies:
+            self._policies["down", bits] = CompressionPolicy.of(BEST, bits, {})
+        return self._policies["down", bits]
+
+    def described(self, number: int) -> str:
+        """Say in a line what goes in which direction."""
+        if self.budget is not None:
+            return f"updates and models within {_in_round(self.budget, number):g} bytes per round"
+        up = self.policy_up(number).bits if self.known else None
+        bits = "" if up is None else f" at {up:g} bits per parameter"
+        down = self.policy_down(number)
+        model = "uncompressed" if down is None else f"at {down.bits:g} bits per parameter"
+        return f"updates compressed with '{self.scheme}'{bits}, the model sent {model}"
+
+    def _within_budget(self, number: int, parameters: int, messages: int, *, alone: bool) -> float:
+        """Return the bits of one direction: half of the budget is for each, or all of it if the other's are set."""
+        budget = _in_round(self.budget, number)
+        if budget is None or not 0 < budget < math.inf:
+            raise InvalidArgument(f"the budget must be a number of bytes above 0, got {budget}")
+        bits = bits_within(budget if alone else budget / 2, parameters, messages)
+        most = UNCOMPRESSED if self.scheme == AUTO else UPDATE_SCHEMES[self.scheme].max_rate
+        return min(most, _rounded_down(bits))
+
+
+def _wants_node(rate: Rate | None) -> bool:
+    return callable(rate) and "node" in signature(rate).parameters
+
+
+def _in_round(rate: Rate | None, number: int, node: int = 0) -> float | None:
+    """Return the rate; a function that does not ask for the node is given the round, whatever it calls it."""
+    if not callable(rate):
+        return rate
+    parameters = signature(rate).parameters
+    if "node" not in parameters:
+        return rate(number)
+    takes_all = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+    asked = {"round": number, "node": node}
+    return rate(**{name: value for name, value in asked.items() if takes_all or name in parameters})
+
+
+def _rounded_down(bits: float) -> float:
+    """Return three digits of a number, so that rounds with almost the same rate share what was fitted to it."""
+    digits = 10.0 ** (2 - math.floor(math.log10(bits)))
+    return math.floor(bits * digits) / digits

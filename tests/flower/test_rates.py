@@ -1,0 +1,108 @@
+"""Rates by round, by node and within a budget."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.serverapp.strategy import FedAvg
+
+from klms.compressors.budget import bits_within
+from klms.errors import InvalidArgument
+from klms.flower import Compressed, compress
+from klms.flower.rates import Rates
+from tests.flower.in_process import InProcessGrid
+from tests.flower.test_any_app import app_of, arrays_of, record
+
+SHAPES = {"w": (200, 150), "head.w": (150, 20), "b": (150,)}
+SIZE = 33_150
+
+
+def rates(scheme="auto", both=None, up=None, down=None, array_bits=None, budget=None):
+    return Rates.of(scheme, {}, both, up, down, array_bits, budget)
+
+
+def run(rounds=3, nodes=4, **settings):
+    """Return the bits per parameter that each node sent, round by round, and the result."""
+    sent = {}
+
+    def note(node, reply):
+        if reply.has_content() and "klms" in reply.content:
+            sent.setdefault(node, []).append(8 * len(reply.content["klms"]["payload"]) / SIZE)
+        return reply
+
+    grid = InProcessGrid(app_of(arrays_of(SHAPES, seed=1), compress()), nodes, tamper=note)
+    strategy = Compressed(FedAvg(fraction_evaluate=0.0), seed=1, **settings)
+    result = strategy.start(grid, record(arrays_of(SHAPES)), num_rounds=rounds, timeout=5)
+    return sent, result
+
+
+def test_a_function_is_given_the_round_or_what_it_names():
+    assert rates(up=lambda number: number / 10).policy_up(5).bits == 0.5
+    by_both = rates(up=lambda round, node: round + node / 10)
+    assert by_both.policy_up(2, node=5).bits == 2.5
+    assert rates(up=lambda node: node / 10).policy_up(2, node=5).bits == 0.5
+    assert rates(up=lambda node, **rest: rest["round"] / node).policy_up(2, node=4).bits == 0.5
+    assert not by_both.known
+    assert by_both.policy_down(1).bits == 1  # one model for all nodes
+    assert rates(both=lambda number: number).policy_down(3).bits == 3
+    assert rates(both=16).policy_down(1).bits == 8  # the most that differences are coded at
+    assert rates(both=32).policy_down(1) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"both": lambda round, node: 1}, "with up= only"),
+        ({"down": lambda node: 1}, "with up= only"),
+        ({"budget": 1000, "both": 1}, "a budget sets"),
+        ({"budget": 1000, "up": 1, "down": 1}, "a budget sets"),
+        ({"budget": 1000, "scheme": "qsgd"}, "cannot keep to a budget"),
+        ({"both": 1, "up": 1}, "use up= and down="),
+    ],
+)
+def test_rates_that_contradict_each_other_are_explained(asked, words):
+    with pytest.raises(InvalidArgument, match=words):
+        rates(**asked)
+
+
+def test_every_node_may_have_a_rate_of_its_own():
+    bits, result = run(up=lambda round, node: 2 if node == 1 else 0.5, down=1)
+    assert all(1.9 < sent <= 2.01 for sent in bits[1])
+    assert all(0.45 < sent <= 0.505 for node in (2, 3, 4) for sent in bits[node])
+    assert all(metrics["klms-ok"] == 4 for metrics in result.train_metrics_clientapp.values())
+
+
+def test_arrays_with_rates_of_their_own_arrive_more_exactly():
+    def off(**settings):
+        _, result = run(rounds=1, bits_per_parameter=1, down=32, **settings)
+        expected = {name: a + 0.3 * (arrays_of(SHAPES, seed=1)[name] - a) for name, a in arrays_of(SHAPES).items()}
+        return {name: float(np.abs(result.arrays[name].numpy() - expected[name]).mean()) for name in SHAPES}, result
+
+    usual, _ = off()
+    own, result = off(array_bits={"head.*": 6})
+    assert own["head.w"] < 0.1 * usual["head.w"]
+    assert 0.9 < result.train_metrics_clientapp[1]["klms-bits-per-parameter"] <= 1
+
+
+def test_bits_within_a_budget():
+    assert bits_within(1000, 100, 8) == 10
+    assert bits_within(1000, 0, 0) == 8000
+
+
+@pytest.mark.parametrize("nodes", [2, 6])
+def test_a_budget_covers_all_clients_and_both_directions(nodes):
+    _, result = run(rounds=4, nodes=nodes, budget=30_000)
+    for number, metrics in result.train_metrics_clientapp.items():
+        if number > 1:  # the first model has `first` bits
+            assert 25_000 < metrics["klms-uplink-bytes"] + metrics["klms-downlink-bytes"] <= 30_300
+        assert metrics["klms-uplink-bytes"] <= 15_300  # messages may be off by a percent or two
+    _, result = run(rounds=2, nodes=nodes, budget=lambda round: 10_000 * round, down=32)
+    assert 8_000 < result.train_metrics_clientapp[1]["klms-uplink-bytes"] <= 10_000
+    assert 16_000 < result.train_metrics_clientapp[2]["klms-uplink-bytes"] <= 20_000
+
+
+@pytest.mark.parametrize("budget", [0, -5, float("nan")])
+def test_a_budget_is_above_zero(budget):
+    with pytest.raises(InvalidArgument, match="bytes above 0"):
+        run(budget=budget)
