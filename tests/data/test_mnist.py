@@ -1,8 +1,8 @@
 """MNIST and its relatives from official files: every file name, every byte promised by IDX, EMNIST upright."""
 
-import builtins
 import gzip
-import importlib
+import importlib.util
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -180,12 +180,27 @@ def test_no_value_of_a_matlab_file_is_rounded(tmp_path: Path, labels: list[float
         mnist.emnist_from_folder(tmp_path)
 
 
+def test_a_matlab_file_that_crashes_its_reader_does_not_crash_ours(tmp_path: Path) -> None:
+    """A megabyte of nested cells overflows the stack of SciPy's reader."""
+
+    def element(kind: int, data: bytes) -> bytes:
+        return struct.pack("<II", kind, len(data)) + data + bytes(-len(data) % 8)
+
+    parts = [(6, struct.pack("<II", 1, 0)), (5, struct.pack("<ii", 1, 1)), (1, b"")]  # class, shape, name
+    cell = b"".join(element(*part) for part in parts)
+    depth = 20_000
+    sizes = [(depth - level) * (8 + len(cell)) - 8 for level in range(depth)]
+    nested = b"".join(struct.pack("<II", 14, size + 8) + cell for size in sizes) + element(14, b"")
+    named = cell[:-8] + element(1, b"dataset")
+    head = b"MATLAB 5.0 MAT-file".ljust(124, b"\0") + b"\0\1IM"
+    path = tmp_path / "emnist-balanced.mat"
+    path.write_bytes(head + struct.pack("<II", 14, len(named) + len(nested)) + named + nested)
+    with pytest.raises(DataError, match=r"emnist-balanced\.mat.*matlab"):
+        mnist.emnist_from_folder(tmp_path)
+
+
 def test_without_scipy_the_package_to_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_matlab(tmp_path / "emnist-balanced.mat", files.grey(3))
-
-    def missing(name: str) -> object:
-        raise builtins.ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", missing)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DataError, match="pip install scipy"):
         mnist.emnist_from_folder(tmp_path)

@@ -1,9 +1,15 @@
+import json
+import struct
+import zlib
+
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from klms.cli import app
 from klms.errors import CorruptMessage
 from klms.runs import export
+from klms.runs.run_folder import RunFolder
 from tests.support.small_data import write_mnist
 
 runner = CliRunner()
@@ -39,7 +45,75 @@ def test_weights_are_exported_as_float32(tmp_path):
     assert (tmp_path / "m").stat().st_size > 4 * sum(p.numel() for p in model.parameters())
 
 
+def test_an_exported_model_can_be_inspected(tmp_path):
+    run = train(tmp_path, "fedpm-klms")
+    runner.invoke(app, ["export", str(run)])
+    shown = runner.invoke(app, ["inspect", "--json", str(run / "model.klms")])
+    assert shown.exit_code == 0, shown.output
+    about = json.loads(shown.output)
+    assert (about["method"], about["round"], about["mask"]) == ("fedpm-klms", 1, True)
+    assert "fedpm-klms" in runner.invoke(app, ["inspect", str(run / "model.klms")]).output
+    (run / "model.klms").write_bytes(export.MAGIC + bytes(9))
+    broken = runner.invoke(app, ["inspect", str(run / "model.klms")])
+    assert broken.exit_code == 1
+    assert "checksum" in broken.output
+
+
+def test_the_model_of_an_unfinished_run_is_said_to_be_that(tmp_path):
+    run = train(tmp_path, "fedavg")
+    assert "not finished" not in runner.invoke(app, ["export", str(run)]).output
+    folder = RunFolder(run)
+    folder.extend(folder.config().model_copy(update={"rounds": 3}))
+    exported = runner.invoke(app, ["export", str(run)])
+    assert exported.exit_code == 0
+    assert "the run is not finished: this is its model after 1 of 3 rounds" in exported.output
+
+
 def test_a_folder_without_a_run_is_not_exported(tmp_path):
     exported = runner.invoke(app, ["export", str(tmp_path)])
     assert exported.exit_code == 1
     assert "not the folder of a run" in exported.output
+
+
+ABOUT = {"method": "fedavg", "model": "lenet", "width": 0.05, "shape": [1, 28, 28], "classes": 10, "seed": 0}
+ABOUT |= {"round": 1, "mask": False, "gain": 1.0}
+SIZE = 5 * 5 + 1 + 2 * 25 + 2 + 25 * 2 * 16 + 25 + 10 * 25 + 10
+
+
+def write(file, about, parameters=bytes(4 * SIZE)):
+    """Write what a stranger would: whatever they like, with a checksum that fits."""
+    header = about if isinstance(about, bytes) else json.dumps(about).encode()
+    body = export.MAGIC + struct.pack("<I", len(header)) + header + parameters
+    file.write_bytes(body + zlib.crc32(body).to_bytes(4, "little"))
+    return file
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"classes": 1.7}, {"classes": "10"}, {"classes": True}, {"classes": 0}, {"classes": -3}, {"mask": "false"}),
+        *({"shape": [1, 28.5, 28]}, {"shape": "abc"}, {"shape": []}, {"shape": [1]}, {"shape": [10**30, 28, 28]}),
+        *({"width": 1e300}, {"width": float("nan")}, {"width": 1e6}, {"model": "lenet5"}, {"seed": -1}),
+        {"mask": True, "width": 100.0},
+    ],
+)
+def test_a_description_is_not_taken_on_trust(tmp_path, change):
+    """No silent conversion, and no memory for a model that the file cannot hold."""
+    assert export.load(write(tmp_path / "good", ABOUT)).output.weight.shape == (10, 25)
+    with pytest.raises(CorruptMessage):
+        export.load(write(tmp_path / "bad", ABOUT | change))
+
+
+@pytest.mark.parametrize("header", [b"", b"[1]", b"[" * 1_000_000, b'{"classes": 1' + b"0" * 10_000 + b"}"])
+def test_a_description_that_is_none(tmp_path, header):
+    with pytest.raises(CorruptMessage, match="description"):
+        export.load(write(tmp_path / "bad", header))
+
+
+def test_parameters_are_finite_and_as_many_as_the_model_has(tmp_path):
+    for value in (np.nan, np.inf):
+        with pytest.raises(CorruptMessage, match="not finite"):
+            export.load(write(tmp_path / "bad", ABOUT, np.full(SIZE, value, dtype="<f4").tobytes()))
+    for size in (0, 4 * SIZE - 1, 4 * SIZE + 4):
+        with pytest.raises(CorruptMessage, match="bytes for"):
+            export.load(write(tmp_path / "bad", ABOUT, bytes(size)))

@@ -1,8 +1,10 @@
-import contextlib
 import csv
 import json
+import resource
+import shutil
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from klms.engine.ledger import LedgerRecord
 from klms.errors import RunFolderError
 from klms.methods.state import State
-from klms.runs.run_folder import CHECKPOINT, CONFIG, DESCRIPTION, METRICS, TABLE, RunDescription, RunFolder
+from klms.runs.run_folder import CHECKPOINT, CONFIG, DESCRIPTION, METRICS, TABLE, VERSIONS, RunDescription, RunFolder
 from klms.runs.settings import resolve
 
 
@@ -28,6 +30,29 @@ def folder(tmp_path) -> RunFolder:
     for number in (1, 2, 3):
         made.append(record(number, seconds={"train": 0.25}), state(number))
     return made
+
+
+def of_an_earlier_release(folder: RunFolder) -> RunFolder:
+    """The same folder, without digests."""
+    folder.describe({"layers": []})
+    old = {name: (folder.path / name).read_text() for name in (CONFIG, METRICS, VERSIONS, DESCRIPTION)}
+    old[CONFIG] = old[CONFIG].partition("\n")[2]
+    for name in (METRICS, VERSIONS, DESCRIPTION):
+        objects = [json.loads(line) for line in old[name].splitlines()]
+        assert all(found.pop("check") for found in objects)
+        old[name] = "".join(json.dumps(found) + "\n" for found in objects)
+    for name, text in old.items():
+        (folder.path / name).write_text(text)
+    (folder.path / CHECKPOINT).write_bytes(folder.state().to_bytes(private=True))
+    return RunFolder(folder.path)
+
+
+def flips(data: bytes, step: int = 1):
+    """Copies of the bytes, each with one bit flipped, a different one in every byte."""
+    for place in range(0, len(data), step):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << (place // step) % 8
+        yield place, bytes(flipped)
 
 
 def test_what_is_written_is_read(folder):
@@ -52,7 +77,7 @@ def test_a_new_folder_is_empty_and_is_not_overwritten(tmp_path):
 
 def test_a_configuration_of_an_earlier_release_is_read(folder):
     """It has all settings that existed then, and none that came later."""
-    text = (folder.path / CONFIG).read_text()
+    text = (of_an_earlier_release(folder).path / CONFIG).read_text()
     (folder.path / CONFIG).write_text(
         "".join(line for line in text.splitlines(True) if not line.startswith("layer_kl"))
     )
@@ -109,23 +134,124 @@ def test_resuming_needs_the_lines_of_the_checkpoint_but_not_more(folder):
 
 def test_a_damaged_checkpoint_is_reported(folder):
     whole = (folder.path / CHECKPOINT).read_bytes()
-    for damaged in (b"PK", whole[: len(whole) // 2], b""):
+    for damaged in (b"PK", whole[: len(whole) // 2], b"", whole + b"\0", State(3).to_bytes(private=True)):
         (folder.path / CHECKPOINT).write_bytes(damaged)
-        assert folder.block_bounds() == []
-        for read in (folder.state, folder.rounds):
+        for read in (folder.state, folder.rounds, folder.block_bounds):
             with pytest.raises(RunFolderError, match="damaged"):
                 read()
 
 
-def test_no_flipped_bit_of_a_checkpoint_is_worse_than_damage(folder):
-    whole = (folder.path / CHECKPOINT).read_bytes()
-    for place in range(len(whole)):
-        flipped = bytearray(whole)
-        flipped[place] ^= (1, 16, 128)[place % 3]
+def test_a_lost_checkpoint_is_reported(folder):
+    (folder.path / CHECKPOINT).unlink()
+    with pytest.raises(RunFolderError, match="lost its checkpoint"):
+        folder.state()
+
+
+def test_a_checkpoint_is_an_archive_that_numpy_reads(folder):
+    with np.load(folder.path / CHECKPOINT, allow_pickle=False) as stored:
+        assert stored["shared.theta"].tolist() == [0.5] * 9
+    with zipfile.ZipFile(folder.path / CHECKPOINT) as archive:
+        assert archive.testzip() is None
+        assert archive.comment.startswith(b"klms blake2b: ")
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_found(folder):
+    """Without the digest, hundreds of these load another state: NumPy does not look at most of an archive."""
+    for place, flipped in flips((folder.path / CHECKPOINT).read_bytes()):
         (folder.path / CHECKPOINT).write_bytes(flipped)
-        assert folder.block_bounds() in ([], [0, 4, 9])
-        with contextlib.suppress(RunFolderError):
-            folder.state()
+        with pytest.raises(RunFolderError, match="damaged"):
+            pytest.fail(f"byte {place} loads {folder.state()}")
+
+
+def test_every_flipped_bit_of_the_other_files_is_found_or_harmless(folder):
+    """Harmless: in the digest itself, or in what the kill of a run leaves at the end of the ledger."""
+    folder.describe({"layers": [{"name": "a", "size": 3}]})
+
+    def content() -> list[object]:
+        read = RunFolder(folder.path)
+        state, versions, description = read.state(), read.versions(), read.description()
+        return [read.config(), list(read.records()), state.to_bytes(private=True), versions, description]
+
+    before = content()
+    for name in (CONFIG, METRICS, VERSIONS, DESCRIPTION):
+        whole = (folder.path / name).read_bytes()
+        for place, flipped in flips(whole, step=5):
+            (folder.path / name).write_bytes(flipped)
+            try:
+                assert content() == before, f"byte {place} of {name}"
+            except RunFolderError:
+                continue
+        (folder.path / name).write_bytes(whole)
+    assert content() == before
+
+
+@pytest.mark.parametrize("change", ["lr = 0.1", "lr = 0.25"])
+def test_settings_that_were_edited_are_refused(folder, change):
+    text = (folder.path / CONFIG).read_text()
+    assert "lr = 0.1\n" in text
+    (folder.path / CONFIG).write_text(text.replace("lr = 0.1\n", f"{change}  # was 0.1\n"))
+    with pytest.raises(RunFolderError, match="damaged or edited"):
+        folder.config()
+
+
+def test_missing_and_doubled_lines_are_found(folder):
+    first, second, third = (folder.path / METRICS).read_text().splitlines(keepends=True)
+    for lines in ([first, third], [first, first, second, third], [first, third, second], [first, second]):
+        (folder.path / METRICS).write_text("".join(lines))
+        with pytest.raises(RunFolderError, match="lost lines"):
+            folder.resume()
+
+
+@pytest.mark.parametrize("name", [METRICS, CHECKPOINT, VERSIONS])
+def test_a_file_of_another_run_is_refused(folder, tmp_path, name):
+    other = RunFolder.create(tmp_path / "other", resolve("fedpm-klms", profile="small", given={"seed": 7}))
+    for number in (1, 2, 3):
+        other.append(record(number), state(number))
+    shutil.copy(other.path / name, folder.path / name)
+    with pytest.raises(RunFolderError, match=r"damaged|lost lines"):
+        folder.resume()
+
+
+def test_a_folder_of_an_earlier_release_is_resumed_and_gets_digests(folder):
+    old = of_an_earlier_release(folder)
+    assert old.rounds() == 3
+    assert old.block_bounds() == [0, 4, 9]
+    with pytest.warns(UserWarning, match="no digests"):
+        assert old.resume().round == 3
+    again = RunFolder(folder.path)
+    assert again.resume().round == 3
+    assert [one.uplink_bytes for one in again.records()] == [10, 20, 30]
+    assert "check" in (folder.path / METRICS).read_text()
+    assert "blake2b" in (folder.path / CONFIG).read_text()
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(folder):
+    """A limit on the size of files fails like a full disk: in the middle of a write."""
+    before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (len(before[METRICS]) + 20, len(before[METRICS]) + 300):  # fails in the line, in the checkpoint
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            with pytest.raises(RunFolderError, match=r"cannot be written \(File too large\).* is kept") as caught:
+                folder.append(record(4), state(4))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert "\n" not in str(caught.value)
+        assert {path.name for path in folder.path.iterdir()} == set(before)  # nothing partial is left
+        assert folder.resume().round == 3
+        assert (folder.path / METRICS).read_bytes() == before[METRICS]
+        assert (folder.path / CHECKPOINT).read_bytes() == before[CHECKPOINT]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(folder, tmp_path):
+    """As root, nothing is read-only; a folder where a file should go fails the same way."""
+    (folder.path / f"{CHECKPOINT}.new").mkdir()
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        folder.append(record(4), state(4))
+    assert folder.state().round == 3
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be created"):
+        RunFolder.create(tmp_path / "file" / "run", resolve("fedavg"))
 
 
 @pytest.mark.parametrize("bounds", [[0], [5, 9], [0, 9, 4], [[0, 1]], [0.0, 9.0]])
@@ -147,8 +273,9 @@ def test_the_description(folder):
     ],
 )
 def test_a_description_that_makes_no_sense_is_empty(folder, content):
+    old = of_an_earlier_release(folder)
     (folder.path / DESCRIPTION).write_text(content)
-    assert folder.description() == RunDescription()
+    assert old.description() == RunDescription()
 
 
 def test_the_table_has_every_number_of_any_round(folder):

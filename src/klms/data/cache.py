@@ -4,12 +4,14 @@ import operator
 import os
 import uuid
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from klms.data.dataset import Dataset, checked_images
 from klms.data.text import Corpus, checked_corpus
 from klms.errors import DataError
+from klms.numerics.archive import read_arrays
 
 # This number increases when a reader's result for the same files changes, so that older caches are not used.
 VERSION = 1
@@ -47,11 +49,9 @@ def write(path: Path, data: Dataset | Corpus) -> None:
 def read(path: Path, name: str) -> Dataset | Corpus:
     """The data set that `write` of this release stored, with all checksums verified; otherwise a `DataError`."""
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with path.open("rb") as file:
             # `write` does not compress, so a file that would unpack to more than its own size is not one of its files.
-            if sum(member.file_size for member in file.zip.infolist()) > path.stat().st_size:
-                raise DataError("it is compressed")
-            arrays = {field: file[field] for field in file.files}
+            arrays: dict[str, Any] = dict(read_arrays(file, path.stat().st_size))
         if operator.index(arrays.pop("version")) != VERSION:
             raise DataError("it was stored by another release")
         if "words" in arrays:

@@ -54,9 +54,7 @@ def _images_in_rows(data: bytes, origin: str) -> Bytes:
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingExtra(
-            "Pillow is needed to read PNG files, but it is not installed; run: pip install 'klms[learn]'"
-        ) from error
+        raise MissingExtra.told("reading PNG files needs Pillow", "learn") from error
     try:
         with Image.open(io.BytesIO(data), formats=("PNG",)) as picture:
             # Opening reads the header only. The tile's last field tells 8 bits per channel from 16.

@@ -1,19 +1,17 @@
 """MNIST, Fashion-MNIST and EMNIST: 28x28 grey images, from packages or from official files in the IDX format."""
 
 import gzip
-import importlib
 import io
 import math
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from klms.data.dataset import Bytes, Dataset, Half, images
+from klms.data.matlab import read_emnist
 from klms.data.packages import check_digest, members, unpack_deb
 from klms.errors import DataError
 
@@ -163,29 +161,15 @@ def emnist_from_folder(folder: Path) -> Dataset:
 
 
 def _from_matlab(path: Path) -> Dataset:
+    found, halves = read_emnist(path), ("train", "test")
     try:
-        scipy_io: Any = importlib.import_module("scipy.io")
-    except ImportError as error:
-        raise DataError(
-            f"{path}: SciPy is needed to read MATLAB files; run: pip install scipy, or use the IDX files"
-        ) from error
-    try:
-        content = scipy_io.loadmat(path, variable_names=["dataset"])["dataset"][0, 0]
-        halves = [content[half][0, 0] for half in ("train", "test")]
-        x = [_exact(half["images"], np.uint8).reshape(-1, 28, 28) for half in halves]
-        y, writers = ([_exact(half[field], np.int64).ravel() for half in halves] for field in ("labels", "writers"))
-    except Exception as error:  # SciPy raises many kinds of errors for a damaged file, down to Exception itself
-        raise DataError(f"{path} is not EMNIST's MATLAB file or is damaged ({error}); download it again") from error
+        x = [found[f"{half}.images"].reshape(-1, 28, 28) for half in halves]
+        y, writers = ([found[f"{half}.{field}"].ravel() for half in halves] for field in ("labels", "writers"))
+    except ValueError as error:
+        raise DataError(f"{path} does not hold images of 28 x 28 pixels ({error}); download it again") from error
     owners = np.unique(np.concatenate(writers), return_inverse=True)[1].astype(np.int64)
     cut = len(writers[0])
     return images("emnist", (_upright(x[0]), y[0]), (_upright(x[1]), y[1]), 47, (owners[:cut], owners[cut:]))
-
-
-def _exact(values: npt.NDArray[Any], dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
-    converted = values.astype(dtype)
-    if not np.array_equal(converted, values):
-        raise ValueError(f"values are not {dtype.__name__}")
-    return converted
 
 
 def _upright(x: Bytes) -> Bytes:

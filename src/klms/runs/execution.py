@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -11,6 +11,7 @@ from klms.engine import ledger, local
 from klms.engine.federation import Federation
 from klms.engine.ledger import LedgerRecord
 from klms.engine.rounds import RoundResult
+from klms.errors import RunFolderError
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 from klms.runs.run_folder import RunFolder
@@ -107,9 +108,8 @@ def execute(
         state = federation.method.init()
         records: list[LedgerRecord] = []
         if folder:
+            state = folder.resume() or state
             folder.describe(federation.description)
-            state = folder.state() or state
-            folder.rewind(state.round)
             records = list(folder.records())
         try:
             for result in engine(federation, config, state):
@@ -119,7 +119,11 @@ def execute(
                     folder.append(result.record, state)
                 if progress:
                     progress(config, result.record)
-        finally:
-            if folder:
-                folder.write_table()
+        except BaseException:
+            with suppress(RunFolderError):  # on a full disk, the first error says what happened
+                if folder:
+                    folder.write_table()
+            raise
+        if folder:
+            folder.write_table()
     return state, records

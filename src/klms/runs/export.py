@@ -6,24 +6,43 @@ The parameters of a FedPM model are its arithmetic-coded mask, because its froze
 all other models are float32 weights.
 """
 
-import json
 import struct
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from klms.compressors.mask import Mask
 from klms.engine.federation import Federation, Parts
-from klms.errors import CorruptMessage, RunFolderError
+from klms.errors import CorruptMessage, InvalidArgument, RunFolderError
 from klms.methods.fedpm import FedPM
+from klms.runs.files import replace
 from klms.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import nn
 
 MAGIC = b"KLMSMODEL1\n"
+_MASK_PARAMETERS_PER_BYTE = 1024  # ten times what the most skewed masks of FedPM have
+_SMALLEST_BOUND = 1 << 16  # parameters that any file may describe
+
+
+class Description(BaseModel):
+    """What the file says of the model. Nothing is converted: a fraction is no number of classes."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    method: str
+    model: str
+    width: float = Field(gt=0)
+    shape: tuple[Annotated[int, Field(ge=1)], ...]
+    classes: int = Field(ge=1)
+    seed: int = Field(ge=0)
+    round: int = Field(ge=1)
+    mask: bool
+    gain: float = 1.0
 
 
 def write(run: Path, file: Path) -> Path:
@@ -34,51 +53,67 @@ def write(run: Path, file: Path) -> Path:
     federation = Federation.create(config)
     assert isinstance(federation.clients, Parts)
     method, dataset = federation.method, federation.clients.dataset
-    description = {
-        "method": config.method,
-        "model": config.model,
-        "width": config.width,
-        "shape": list(dataset.train_x.shape[1:]),
-        "classes": dataset.classes,
-        "seed": config.seed,
-        "round": state.round,
-        "mask": isinstance(method, FedPM),
-        "gain": method.settings.gain if isinstance(method, FedPM) else 1.0,
-    }
+    description = Description(
+        method=config.method,
+        model=config.model,
+        width=config.width,
+        shape=tuple(dataset.train_x.shape[1:]),
+        classes=dataset.classes,
+        seed=config.seed,
+        round=state.round,
+        mask=isinstance(method, FedPM),
+        gain=method.settings.gain if isinstance(method, FedPM) else 1.0,
+    )
     if isinstance(method, FedPM):
         parameters = Mask(method.layout).pack(method.sample_mask(state))
     else:
         parameters = method.parameters(state).astype("<f4").tobytes()
-    header = json.dumps(description).encode()
+    header = description.model_dump_json().encode()
     body = MAGIC + struct.pack("<I", len(header)) + header + parameters
-    file.write_bytes(body + struct.pack("<I", zlib.crc32(body)))
+    replace(file, body + struct.pack("<I", zlib.crc32(body)))
     return file
 
 
 def load(file: Path | str) -> "nn.Module":
     """Load an exported model, ready to use on inputs scaled to [-1, 1]. The file is not trusted."""
+    from klms.learning.models import count_parameters
     from klms.learning.network import Network
 
-    data = Path(file).read_bytes()
+    about, parameters = describe(Path(file).read_bytes(), file)
+    try:
+        architecture = about.model, about.shape, about.classes, about.width
+        d = count_parameters(*architecture)  # before anything is allocated on the file's word
+    except (ValueError, InvalidArgument) as error:
+        raise CorruptMessage(f"{file}: the description is not that of a model: {error}") from error
+    if not about.mask and len(parameters) != 4 * d:
+        raise CorruptMessage(f"{file}: {len(parameters)} bytes for {d} parameters")
+    if d > max(_SMALLEST_BOUND, _MASK_PARAMETERS_PER_BYTE * len(parameters)):
+        raise CorruptMessage(f"{file}: {len(parameters)} bytes cannot be a mask of {d} parameters")
+    network = Network.create(*architecture)
+    if about.mask:
+        vector = network.signed_constants(about.seed, about.gain) * Mask(network.layout).unpack(parameters)
+    else:
+        vector = np.frombuffer(parameters, dtype="<f4").astype(np.float32)
+    if not np.isfinite(vector).all():
+        raise CorruptMessage(f"{file}: a parameter is not finite")
+    return network.module_with(vector)
+
+
+def describe(data: bytes, file: Path | str) -> tuple[Description, bytes]:
+    """Return what an exported model says of itself, and its parameters; errors call it `file`."""
     start = len(MAGIC) + 4
-    if data[: len(MAGIC)] != MAGIC or len(data) < start + 4:
+    if not is_model(data) or len(data) < start + 4:
         raise CorruptMessage(f"{file} is not an exported klms model")
     if zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise CorruptMessage(f"{file}: the checksum does not match")
     length = int.from_bytes(data[len(MAGIC) : start], "little")
     try:
-        about = json.loads(data[start : start + length])
-        shape = tuple(int(n) for n in about["shape"])
-        model, classes, width = str(about["model"]), int(about["classes"]), float(about["width"])
-        network = Network.create(model, shape, classes, width)
-        seed, masked, gain = int(about["seed"]), bool(about["mask"]), float(about.get("gain", 1.0))
-    except (ValueError, KeyError, TypeError) as error:
+        about = Description.model_validate_json(data[start : start + length])
+    except ValueError as error:
         raise CorruptMessage(f"{file}: the description is not that of a model: {error}") from error
-    parameters = data[start + length : -4]
-    if masked:
-        vector = network.signed_constants(seed, gain) * Mask(network.layout).unpack(parameters)
-    elif len(parameters) != 4 * network.layout.d:
-        raise CorruptMessage(f"{file}: {len(parameters)} bytes for {network.layout.d} parameters")
-    else:
-        vector = np.frombuffer(parameters, dtype="<f4").astype(np.float32)
-    return network.module_with(vector)
+    return about, data[start + length : -4]
+
+
+def is_model(data: bytes) -> bool:
+    """Return whether these bytes begin as an exported model does."""
+    return data[: len(MAGIC)] == MAGIC

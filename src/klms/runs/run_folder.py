@@ -2,29 +2,33 @@
 
 Reading is tolerant, because a report reads folders while they are being written, or after they were copied around: what
 is damaged is left out and explained. The line of a round is written before its checkpoint, so a run that is killed at
-any moment has at least the lines of its checkpoint; resuming drops those beyond it and loses only that round.
+any moment has at least the lines of its checkpoint; resuming drops those beyond it and loses only that round. Every
+file carries a digest of itself (see `seals`), and resuming refuses a folder in which one does not match.
 """
 
 import csv
 import io
 import json
-import os
 import platform
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 import klms
 from klms.engine.ledger import LedgerRecord
-from klms.errors import InvalidArgument, RunFolderError
+from klms.errors import CorruptMessage, InvalidArgument, RunFolderError
 from klms.methods.state import State
 from klms.methods.table import RunConfig
-from klms.runs.settings import read_toml, resolve, to_toml
+from klms.runs import files
+from klms.runs.seals import Seal, open_settings, seal_settings
+from klms.runs.settings import parse_toml, resolve, to_toml
 
 CONFIG, VERSIONS, METRICS, CHECKPOINT = "config.toml", "versions.json", "metrics.jsonl", "checkpoint.npz"
 DESCRIPTION, TABLE, LOCK = "run.json", "metrics.csv", "lock"
@@ -63,9 +67,14 @@ class RunFolder:
     def create(cls, path: Path, config: RunConfig) -> Self:
         """Create the folder of a new run; a `RunFolderError` is raised if `path` holds a run already."""
         cls.check_free(path)
-        path.mkdir(parents=True, exist_ok=True)
-        _replace(path / VERSIONS, json.dumps(_versions(), indent=2).encode())
-        _replace(path / CONFIG, to_toml(config).encode())
+        settings = to_toml(config)
+        seal = Seal.of(settings)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be created: {error.strerror}") from error
+        files.replace(path / VERSIONS, seal.seal_object(json.dumps(_versions())).encode())
+        files.replace(path / CONFIG, seal_settings(settings).encode())
         return cls(path)
 
     @classmethod
@@ -81,8 +90,18 @@ class RunFolder:
 
     @classmethod
     def check_free(cls, path: Path) -> None:
+        """Raise a `RunFolderError` if no new run can be in `path`."""
         if cls(path).exists():
             raise RunFolderError(f"{path} already holds a run: resume it with --resume {path}, or choose another --out")
+        if path.exists() and not path.is_dir():
+            raise RunFolderError(f"{path} is a file: choose another --out")
+
+    def extend(self, config: RunConfig) -> None:
+        """Give the run another number of rounds, those of `config`, which must be at least those that are complete."""
+        if config.rounds < self.rounds():
+            raise RunFolderError(f"{self.path} has {self.rounds()} rounds already: it cannot end after {config.rounds}")
+        with self.locked():
+            files.replace(self.path / CONFIG, seal_settings(to_toml(config)).encode())
 
     def exists(self) -> bool:
         return (self.path / CONFIG).exists()
@@ -90,7 +109,11 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from running in this folder; the lock ends with the process, however that ends."""
-        with (self.path / LOCK).open("a") as file:
+        try:
+            file = (self.path / LOCK).open("a")
+        except OSError as error:
+            raise RunFolderError(f"{self.path} cannot be written: {error.strerror}") from error
+        with file:
             if fcntl is not None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,9 +122,9 @@ class RunFolder:
             yield
 
     def settings(self) -> dict[str, object]:
-        """Return the settings as written, unchecked except that they are TOML and name a method."""
+        """Return the settings as written, unchecked except for their digest, that they are TOML and name a method."""
         try:
-            settings = read_toml(self.path / CONFIG, CONFIG)
+            settings = parse_toml(self._settings()[0], CONFIG)
         except InvalidArgument as error:
             raise RunFolderError(str(error)) from error
         if not isinstance(settings.get("method"), str):
@@ -119,17 +142,17 @@ class RunFolder:
 
     def versions(self) -> dict[str, str]:
         try:
-            return dict(json.loads((self.path / VERSIONS).read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
+            return dict(json.loads(self._object(VERSIONS)))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise RunFolderError(f"{self.path / VERSIONS} cannot be read: {error}") from error
 
     def describe(self, description: Mapping[str, object]) -> None:
-        _replace(self.path / DESCRIPTION, json.dumps(description).encode())
+        files.replace(self.path / DESCRIPTION, self._seal.seal_object(json.dumps(description)).encode())
 
     def description(self) -> RunDescription:
-        """Read what `describe` wrote; whatever is missing or makes no sense is left empty."""
+        """Read what `describe` wrote. What is missing or makes no sense is empty; a wrong digest is an error."""
         try:
-            found = json.loads((self.path / DESCRIPTION).read_bytes())
+            found = json.loads(self._object(DESCRIPTION))
             layers = tuple(Layer(str(layer["name"]), int(layer["size"])) for layer in found.get("layers", []))
             split = tuple(tuple(int(examples) for examples in client) for client in found.get("split", []))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
@@ -142,12 +165,31 @@ class RunFolder:
         return RunDescription(layers, split)
 
     def read_ledger(self) -> tuple[list[LedgerRecord], str]:
-        """Return the records of rounds 1, 2, ... up to the first damaged line, and a note on what is left out.
+        """Return the records of rounds 1, 2, ... up to the first damaged line, and a note on that line.
 
         A last line without a line end is being written, or was cut short when the run was killed: no note mentions it.
         """
-        lines, note = self._ledger()
-        return [record for _, record in lines], note
+        try:
+            lines = (self.path / METRICS).read_bytes().decode(errors="replace").split("\n")
+        except FileNotFoundError:
+            return [], f"there is no {METRICS} yet"
+        except OSError as error:
+            return [], f"{METRICS}: {error.strerror}"
+        sealed = self._settings()[1]
+        good: list[LedgerRecord] = []
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = LedgerRecord.from_json(self._seal.open_object(line, required=sealed))
+                if record.round != len(good) + 1:
+                    raise RunFolderError(f"round {record.round} instead of {len(good) + 1}")
+            except RunFolderError as error:
+                if number == len(lines):
+                    break
+                return good, f"line {number} of {METRICS} is damaged ({error})"
+            good.append(record)
+        return good, ""
 
     def records(self) -> Iterator[LedgerRecord]:
         return iter(self.read_ledger()[0])
@@ -158,40 +200,55 @@ class RunFolder:
 
     def checkpointed(self) -> int:
         """Return the round of the checkpoint; 0 if there is none."""
-        with suppress(FileNotFoundError), self._checkpoint() as file, np.load(file, allow_pickle=False) as stored:
-            return int(stored["round"])
-        return 0
+        stored = self._checkpoint()
+        return 0 if stored is None else stored.round
 
     def state(self) -> State | None:
         """Return the state to resume from; None before the first round is complete."""
-        reached = self.checkpointed()
-        if not reached:
-            return None
+        stored = self._checkpoint()
         records, note = self.read_ledger()
-        if len(records) < reached:
+        if stored is None:
+            if len(records) > 1:  # one line may be ahead of its checkpoint
+                raise RunFolderError(f"{self.path} has lost its {CHECKPOINT}: delete the folder and run it again")
+            return None
+        if len(records) < stored.round:
             reason = f" ({note})" if note else ""
             raise RunFolderError(f"{self.path} has lost lines of {METRICS}{reason}: delete the folder and run it again")
-        with self._checkpoint() as file:
-            return State.from_bytes(file.read())
+        return stored
+
+    def resume(self) -> State | None:
+        """Check every file, drop lines beyond the checkpoint, and return the state to resume from.
+
+        A folder of a release without digests gets them, the settings last: whoever has those has all.
+        """
+        state, sealed = self.state(), self._settings()[1]
+        versions = self.versions() if (self.path / VERSIONS).exists() else None
+        self.rewind(state.round if state else 0)
+        if not sealed:
+            warnings.warn(f"{self.path} has no digests yet: damage before now would not be noticed", stacklevel=2)
+            if versions is not None:
+                files.replace(self.path / VERSIONS, self._seal.seal_object(json.dumps(versions)).encode())
+            if state is not None:
+                self._write_checkpoint(state)
+            files.replace(self.path / CONFIG, seal_settings(self._settings()[0]).encode())
+        return state
 
     def block_bounds(self) -> list[int]:
         """Return the bounds of the checkpoint's blocks, from 0 to the number of parameters; empty if it has none."""
-        try:
-            with self._checkpoint() as file, np.load(file, allow_pickle=False) as stored:
-                bounds = np.asarray(stored["shared.block_bounds"])
-        except (FileNotFoundError, RunFolderError):
-            return []
+        stored = self._checkpoint()
+        bounds = np.asarray([] if stored is None else stored.shared.get("block_bounds", []))
         valid = bounds.dtype.kind in "iu" and bounds.ndim == 1 and bounds.size >= 2
         return bounds.tolist() if valid and bounds[0] == 0 and np.all(np.diff(bounds) > 0) else []
 
     def append(self, record: LedgerRecord, state: State) -> None:
         """Write the line of a round, then the checkpoint after it."""
-        _write(self.path / METRICS, "ab", f"{record.to_json()}\n".encode())
-        _replace(self.path / CHECKPOINT, state.to_bytes(private=True))
+        files.append(self.path / METRICS, self._line(record).encode())
+        self._write_checkpoint(state)
 
     def rewind(self, rounds: int) -> None:
-        lines, _ = self._ledger()
-        _replace(self.path / METRICS, "".join(f"{line}\n" for line, _ in lines[:rounds]).encode())
+        """Drop the lines after so many rounds."""
+        records, _ = self.read_ledger()
+        files.replace(self.path / METRICS, "".join(map(self._line, records[:rounds])).encode())
 
     def write_table(self) -> None:
         """Write the ledger as CSV for spreadsheets, with a column for every number of any round."""
@@ -200,40 +257,50 @@ class RunFolder:
         writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
-        _replace(self.path / TABLE, text.getvalue().encode())
+        files.replace(self.path / TABLE, text.getvalue().encode())
 
-    def _ledger(self) -> tuple[list[tuple[str, LedgerRecord]], str]:
+    @cached_property
+    def _seal(self) -> Seal:
+        # A folder that is being written keeps the seal that it started with.
+        return Seal.of(self._settings()[0])
+
+    def _settings(self) -> tuple[str, bool]:
+        """Return the text of the settings without its digest, and whether it has one."""
         try:
-            lines = (self.path / METRICS).read_bytes().decode(errors="replace").split("\n")
-        except FileNotFoundError:
-            return [], f"there is no {METRICS} yet"
+            return open_settings((self.path / CONFIG).read_bytes().decode(errors="replace"))
         except OSError as error:
-            return [], f"{METRICS}: {error.strerror}"
-        good: list[tuple[str, LedgerRecord]] = []
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = LedgerRecord.from_json(line)
-                if record.round != len(good) + 1:
-                    raise RunFolderError(f"round {record.round} instead of {len(good) + 1}")
-            except RunFolderError as error:
-                if number == len(lines):
-                    break
-                return good, f"line {number} of {METRICS} is damaged ({error}); it and all later rounds are left out"
-            good.append((line, record))
-        return good, ""
+            raise RunFolderError(f"{CONFIG}: {error.strerror}") from error
+        except RunFolderError as error:
+            raise RunFolderError(f"{CONFIG}: {error}") from error
 
-    @contextmanager
-    def _checkpoint(self) -> Iterator[IO[bytes]]:
-        """Open the checkpoint; a `RunFolderError` is raised for damage, `FileNotFoundError` where there is none."""
+    def _object(self, name: str) -> str:
+        """Return the text of a JSON file without its digest."""
+        text = (self.path / name).read_bytes().decode(errors="replace")
         try:
-            with (self.path / CHECKPOINT).open("rb") as file:
-                yield file
+            return self._seal.open_object(text, required=self._settings()[1])
+        except RunFolderError as error:
+            remedy = f"delete {self.path / name}, which is not needed to resume"
+            raise RunFolderError(f"{name} is damaged ({error}): {remedy}") from error
+
+    def _line(self, record: LedgerRecord) -> str:
+        return f"{self._seal.seal_object(record.to_json())}\n"
+
+    def _write_checkpoint(self, state: State) -> None:
+        files.replace(self.path / CHECKPOINT, self._seal.seal_archive(state.to_bytes(private=True)))
+
+    def _checkpoint(self) -> State | None:
+        """Read the checkpoint; a `RunFolderError` is raised for damage."""
+        try:
+            data = (self.path / CHECKPOINT).read_bytes()
         except FileNotFoundError:
-            raise
-        except Exception as error:  # NumPy's reader raises almost any kind, depending on where the damage is
-            raise RunFolderError(f"{self.path / CHECKPOINT} is damaged: delete {self.path} and run it again") from error
+            return None
+        except OSError as error:
+            raise RunFolderError(f"{self.path / CHECKPOINT} cannot be read: {error.strerror}") from error
+        sealed = self._settings()[1]
+        try:
+            return State.from_bytes(self._seal.open_archive(data, required=sealed))
+        except (RunFolderError, CorruptMessage) as error:
+            raise RunFolderError(f"{CHECKPOINT} is damaged ({error}): delete {self.path} and run it again") from error
 
 
 def _versions() -> dict[str, str]:
@@ -243,16 +310,3 @@ def _versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".new")
-    _write(temporary, "wb", content)
-    os.replace(temporary, path)
-
-
-def _write(path: Path, mode: Literal["ab", "wb"], content: bytes) -> None:
-    with path.open(mode) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

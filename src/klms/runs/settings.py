@@ -13,7 +13,15 @@ from klms.methods.table import METHODS, RunConfig
 
 PROFILES = ("small", "paper")
 PRESETS: dict[str, dict[str, object]] = {
-    "paper": {"bits": 8, "target": 8.0, "memory": 0, "group": 1, "selection": "sample", "aggregate": "location"}
+    "paper": {
+        "bits": 8,
+        "target": 8.0,
+        "memory": 0,
+        "group": 1,
+        "selection": "sample",
+        "aggregate": "location",
+        "spread": 1e6,  # whatever clients report
+    }
 }
 """Settings of the codec by name; `paper` is the paper's own rule, to compare with what is tuned."""
 
@@ -40,15 +48,27 @@ def resolve(
     values["method"] = method
     for name in values:
         check_name("setting", name, RunConfig.model_fields)
-    return RunConfig.checked(values)
+    config = RunConfig.checked(values)
+    if config.sets_rate and not METHODS[method].takes_rate:
+        able = ", ".join(name for name, entry in METHODS.items() if entry.takes_rate)
+        given_name = "round_budget" if config.round_budget else "rate_schedule"
+        raise InvalidArgument(f"{method} has no rate that {given_name} could set; methods with one: {able}")
+    return config
 
 
 def read_toml(file: Path, shown_as: str) -> dict[str, object]:
     """Read a TOML file; an `InvalidArgument` says why that is impossible, calling the file `shown_as`."""
     try:
-        return tomllib.loads(file.read_bytes().decode(errors="replace"))
+        text = file.read_bytes().decode(errors="replace")
     except OSError as error:
         raise InvalidArgument(f"{shown_as}: {error.strerror}") from error
+    return parse_toml(text, shown_as)
+
+
+def parse_toml(text: str, shown_as: str) -> dict[str, object]:
+    """Parse the text of a TOML file; an `InvalidArgument` says why that is impossible."""
+    try:
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{shown_as} is not TOML: {error}") from error
 
@@ -60,8 +80,11 @@ def profile_settings(profile: str, method: str) -> dict[str, object]:
     return {**tables["all"], **tables.get(method, {})}
 
 
-def parse_options(arguments: Iterable[str]) -> dict[str, str]:
-    """Parse `--some-setting value` and `--some-setting=value` into a dictionary of settings."""
+def parse_options(arguments: Iterable[str], others: Iterable[str] = ()) -> dict[str, str]:
+    """Parse `--some-setting value` and `--some-setting=value` into a dictionary of settings.
+
+    `others` are the names of the command's other options, one of which a misspelt option may have meant.
+    """
     given: dict[str, str] = {}
     remaining = iter(arguments)
     for argument in remaining:
@@ -69,12 +92,19 @@ def parse_options(arguments: Iterable[str]) -> dict[str, str]:
             raise InvalidArgument(f"{argument!r} is not a setting; settings look like --rounds 20")
         option, equals, value = argument[2:].partition("=")
         name = option.replace("-", "_")
-        check_name("setting", name, RunConfig.model_fields)
+        if name not in RunConfig.model_fields:
+            near = difflib.get_close_matches(option, [*map(_as_option, RunConfig.model_fields), *others], n=1)
+            hint = f"did you mean --{near[0]}?" if near else "--help lists all settings"
+            raise InvalidArgument(f"there is no option --{option}; {hint}")
         found = value if equals else next(remaining, None)
         if found is None:
-            raise InvalidArgument(f"--{name.replace('_', '-')} needs a value")
+            raise InvalidArgument(f"--{_as_option(name)} needs a value")
         given[name] = found
     return given
+
+
+def _as_option(setting: str) -> str:
+    return setting.replace("_", "-")
 
 
 def to_toml(config: RunConfig) -> str:
