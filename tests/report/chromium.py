@@ -90,10 +90,25 @@ class Page:
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def press(self, key: str) -> None:
-        code = {"Enter": 13, "ArrowRight": 39, "Tab": 9}[key]
+        code = {"Enter": 13, "ArrowRight": 39, "Tab": 9, "Escape": 27, "+": 187}[key]
         for kind in ("keyDown", "keyUp"):
             text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+
+    def point(self, selector: str, x: float, y: float, kind: str = "mouseMoved", **more) -> None:
+        """Send an event of the mouse at a place within an element, given as shares of its width and height."""
+        box = self.run(f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().toJSON()")
+        place = {"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]}
+        self.call("Input.dispatchMouseEvent", type=kind, **place, **more)
+
+    def drag(self, selector: str, start: float, end: float) -> None:
+        """Draw the mouse across an element, between two shares of its width."""
+        self.point(selector, start, 0.5)
+        self.point(selector, start, 0.5, "mousePressed", button="left", buttons=1, clickCount=1)
+        self.point(selector, (start + end) / 2, 0.5, button="left", buttons=1)
+        self.point(selector, end, 0.5, button="left", buttons=1)
+        self.point(selector, end, 0.5, "mouseReleased", button="left", clickCount=1)
+        self.settle()
 
     def requests(self) -> list[str]:
         return [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]

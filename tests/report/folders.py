@@ -22,6 +22,7 @@ DEFAULTS = {
 
 def line(number, accuracy=None, *, bits=0.5, bytes_up=1000, bytes_down=4000, kl=None, seconds=None, **more):
     record = {"round": number, "clients": [0, 1], "uplink_bytes": bytes_up, "bits_per_parameter": bits}
+    record |= {"message_bytes": [bytes_up // 4, bytes_up - bytes_up // 4]}
     if bytes_down is not None:  # older releases did not count them
         record |= {"downlink_bytes": bytes_down}
     if accuracy is not None:

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from klms.engine.ledger import LedgerRecord
+from klms.methods.state import State
 from klms.report.collect import LONGEST_TEXT, collect, text
-from klms.runs.run_folder import RunDescription
+from klms.runs.run_folder import RunDescription, RunFolder
+from klms.runs.settings import resolve
 from tests.report.folders import gallery, line, write_run
 
 
@@ -80,8 +83,23 @@ def test_other_files_may_be_damaged(tmp_path):
     folder = write_run(tmp_path / "run")
     (folder / "run.json").write_text('{"layers": 3}')
     (folder / "checkpoint.npz").write_bytes(b"PK\x03\x04 half a checkpoint")
-    (run,) = collect([tmp_path]).runs
-    assert (run.description, run.bounds) == (RunDescription(), [])
+    found = collect([tmp_path])
+    assert [(run.description, run.bounds) for run in found.runs] == [(RunDescription(), [])]
+    assert "checkpoint.npz is damaged" in found.incomplete[0].why
+
+
+def test_a_digest_that_does_not_match_costs_its_own_folder_only(tmp_path):
+    for name in ("a", "b", "c"):
+        folder = RunFolder.create(tmp_path / name, resolve("fedavg"))
+        folder.append(LedgerRecord(round=1, uplink_bytes=1, bits_per_parameter=1.0), State(1))
+    for path in (tmp_path / "a" / "config.toml", tmp_path / "b" / "metrics.jsonl"):
+        path.write_text(path.read_text().replace("0", "1"))
+    found = collect([tmp_path])
+    assert [run.name for run in found.runs] == ["c"]
+    assert {remark.name: remark.why[:40] for remark in found.left_out} == {
+        "a": "config.toml: the digest does not match: ",
+        "b": "line 1 of metrics.jsonl is damaged (its ",
+    }
 
 
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):

@@ -3,11 +3,11 @@ import csv
 import pytest
 
 from klms.report import page
-from klms.report.document import make
+from klms.report.document import as_json, make
 from tests.report.folders import gallery, line, write_run
 
-ALL = ["accuracy-bits", "accuracy-rounds", "accuracy-megabytes", "accuracy-megabytes-total", "bits-rounds", "kl-rounds"]
-ALL += ["kl-layers", "block-sizes", "phases", "split"]
+ALL = ["accuracy-cost", "accuracy", "nll", "bits", "megabytes", "kl", "kl-layers", "block-sizes", "phases"]
+ALL += ["client-bytes", "split"]
 
 
 def figures(place):
@@ -17,49 +17,92 @@ def figures(place):
 
 def test_a_figure_without_data_is_left_out(tmp_path):
     assert list(figures(gallery(tmp_path / "all"))) == ALL
-    assert list(figures(write_run(tmp_path / "bare"))) == [*ALL[:5], "phases"]
-    bare = write_run(tmp_path / "barer", rounds=1, lines=[line(1, seconds={"total": 1.0})])
-    assert list(figures(bare)) == ["bits-rounds"]
+    assert list(figures(write_run(tmp_path / "bare"))) == [*ALL[:5], "phases", "client-bytes"]
+    bare = write_run(tmp_path / "barer", rounds=1, lines=[line(1, seconds={"total": 1.0}, message_bytes=None)])
+    assert list(figures(bare)) == ["bits", "megabytes"]
 
 
-def test_curves_are_means_over_seeds(tmp_path):
+def track(figure, run):
+    (found,) = [track for track in figure.tracks if track.run == run]
+    return found
+
+
+def test_every_run_has_what_it_measured_and_what_it_can_be_drawn_against(tmp_path):
     made = figures(gallery(tmp_path))
-    (klms,) = [series for series in made["accuracy-megabytes"].series if series.name == "fedpm-klms"]
-    assert [point.x for point in klms.points] == pytest.approx([50e-6, 100e-6, 150e-6])
-    assert [point.y for point in klms.points] == pytest.approx([0.8005, 0.8105, 0.8205])
-    assert klms.points[0].deviation == pytest.approx(0.001 / 2**0.5)
-    names = [series.name for series in made["kl-rounds"].series]
-    assert names == ["fedpm-klms: KL", "fedpm-klms: index bits"]
+    klms = track(made["accuracy"], "klms-1")
+    assert (klms.row, klms.seed) == ("fedpm-klms", "1")
+    assert klms.columns["accuracy"] == pytest.approx((0.801, 0.811, 0.821))
+    assert klms.columns["round"] == (1, 2, 3)
+    assert klms.columns["seconds"] == (5, 10, 15)
+    assert klms.columns["up"] == pytest.approx((50e-6, 100e-6, 150e-6))
+    assert klms.columns["down"] == pytest.approx((100e-6, 200e-6, 300e-6))
+    assert klms.columns["total"] == pytest.approx((150e-6, 300e-6, 450e-6))
+    assert klms.columns["round_down"] == pytest.approx((100e-6,) * 3)
+    assert {one.run for one in made["kl"].tracks} == {"klms-0", "klms-1"}
+    assert [measure.label for measure in made["kl"].measures] == ["KL", "index bits"]
 
 
-def test_megabytes_in_total_are_those_up_and_down(tmp_path):
-    figure = figures(gallery(tmp_path))["accuracy-megabytes-total"]
-    (klms,) = [series for series in figure.series if series.name == "fedpm-klms"]
-    assert [point.x for point in klms.points] == pytest.approx([150e-6, 300e-6, 450e-6])
-    assert figure.x.label == "MB up and down"
+def axes(place):
+    return {axis["column"]: axis["log"] for axis in as_json(make([place]))["tasks"][0]["axes"]}
+
+
+def test_the_axes_are_rounds_time_and_bytes_each_way(tmp_path):
+    assert axes(gallery(tmp_path)) == {"round": False, "seconds": False, "up": True, "down": True, "total": True}
+
+
+def test_an_axis_is_logarithmic_if_some_runs_are_much_longer(tmp_path):
+    write_run(tmp_path / "short")
+    write_run(tmp_path / "long", "qsgd", rounds=13)
+    assert axes(tmp_path)["round"]
 
 
 def test_runs_that_did_not_count_the_downlink_have_no_total(tmp_path):
     write_run(tmp_path / "old", "fedavg", lines=[line(n, 0.9, bytes_down=None) for n in (1, 2, 3)])
-    assert "accuracy-megabytes-total" not in figures(tmp_path)
+    assert list(axes(tmp_path)) == ["round", "seconds", "up"]
     write_run(tmp_path / "resumed", lines=[line(1, 0.9, bytes_down=None), line(2, 0.9), line(3, 0.9)])
     write_run(tmp_path / "new", "qsgd")
+    assert list(axes(tmp_path)) == ["round", "seconds", "up", "down", "total"]
     made = figures(tmp_path)
-    assert [one.name for one in made["accuracy-megabytes-total"].series] == ["qsgd"]
-    assert {one.name for one in made["accuracy-megabytes"].series} == {"fedavg", "fedpm", "qsgd"}
+    assert [one.run for one in made["accuracy"].tracks if "total" in one.columns] == ["new"]
+    cost = {one.row: one.points[0].x for one in made["accuracy-cost"].series if not one.paper}
+    assert cost["fedavg"] == (0.5, pytest.approx(0.003), None)
+    assert cost["qsgd"] == (0.5, pytest.approx(0.003), pytest.approx(0.015))
 
 
-def test_rounds_that_not_all_seeds_have_are_not_in_a_curve(tmp_path):
-    write_run(tmp_path / "a", rounds=9, lines=[line(1, 0.1), line(2), line(3, 0.3)])
-    write_run(tmp_path / "b", rounds=9, seed=1, lines=[line(1, 0.3), line(2, 0.4)])
-    (series,) = figures(tmp_path)["accuracy-rounds"].series
-    assert [(point.x, point.y) for point in series.points] == [(1, pytest.approx(0.2))]
+def test_numbers_that_are_far_apart_have_a_logarithmic_axis_but_accuracies_do_not(tmp_path):
+    write_run(tmp_path / "a", lines=[line(1, 0.01, bits=0.01), line(2, 0.5), line(3, 0.9)])
+    made = figures(tmp_path)
+    assert made["bits"].y.log
+    assert not made["accuracy"].y.log
 
 
-def test_accuracy_against_bits_has_the_papers_points(tmp_path):
-    series = figures(gallery(tmp_path))["accuracy-bits"].series
-    paper = {one.name: [(point.y, point.x) for point in one.points] for one in series if one.paper}
-    assert paper["paper: fedpm-klms"] == [(0.9945, 0.041), (0.9943, 0.014)]
+def test_accuracy_against_cost_is_a_mean_over_seeds_beside_the_papers_points(tmp_path):
+    figure = figures(gallery(tmp_path))["accuracy-cost"]
+    assert [axis.label for axis in figure.x] == ["bits/parameter up", "MB up", "MB total"]
+    (klms,) = [one for one in figure.series if one.row == "fedpm-klms" and not one.paper]
+    assert klms.points[0].y == pytest.approx(0.8205)
+    assert klms.points[0].deviation == pytest.approx(0.001 / 2**0.5)
+    assert klms.points[0].x == pytest.approx((0.02, 150e-6, 450e-6))
+    (paper,) = [one for one in figure.series if one.row == "fedpm-klms" and one.paper]
+    assert [(point.y, point.x) for point in paper.points] == [
+        (0.9945, (0.041, None, None)),
+        (0.9943, (0.014, None, None)),
+    ]
+
+
+def test_bytes_of_the_clients_are_sums_over_rounds_and_means_over_seeds(tmp_path):
+    write_run(tmp_path / "a", lines=[line(1, bytes_up=4_000_000), line(2, bytes_up=8_000_000)], rounds=2)
+    other = line(1, bytes_up=0) | {"clients": [1, 7], "message_bytes": [1_000_000, 3_000_000]}
+    write_run(tmp_path / "b", seed=1, lines=[other, line(2, bytes_up=0)], rounds=2)
+    (panel,) = figures(tmp_path)["client-bytes"].panels
+    assert panel.rows == ("0", "1", "7")
+    assert panel.values == ((1.5,), (5.0,), (1.5,))
+
+
+@pytest.mark.parametrize("sizes", [None, [1], [1, 2, 3]])
+def test_bytes_of_the_clients_need_the_size_of_every_message(tmp_path, sizes):
+    write_run(tmp_path / "a", lines=[line(1), line(2, message_bytes=sizes), line(3)])
+    assert "client-bytes" not in figures(tmp_path)
 
 
 def test_long_runs_are_averaged_for_the_eye(tmp_path):
@@ -107,10 +150,12 @@ def test_csv_holds_what_is_drawn(tmp_path):
         with (tmp_path / "figure.csv").open(newline="") as file:
             return list(csv.reader(file))
 
-    assert rows("accuracy-rounds")[:2] == [
-        ["series", "round", "accuracy", "deviation"],
-        ["fedpm", "1.0", "0.81", "0.0"],
+    assert rows("accuracy")[:2] == [
+        ["run", "series", "seed", "round", "seconds since the start", "MB up", "MB down", "MB total", "accuracy"],
+        ["fedpm-0", "fedpm", "0", "1.0", "5.0", "0.001", "0.004", "0.005", "0.81"],
     ]
+    assert len(rows("accuracy")) == 1 + 5 * 3
+    assert rows("accuracy-cost")[0] == ["series", "bits/parameter up", "MB up", "MB total", "accuracy", "deviation"]
     assert rows("kl-layers")[1] == ["fedpm-klms", "conv.weight", "1", "0.005"]
     assert rows("block-sizes")[1:] == [
         ["fedpm-klms", "0", "10", "10.0"],
@@ -127,5 +172,5 @@ def test_csv_holds_what_is_drawn(tmp_path):
 
 def test_a_spreadsheet_runs_no_formula_of_a_name(tmp_path):
     made = figures(write_run(tmp_path / "a", method="=HYPERLINK(0)"))
-    page.write_csv(made["bits-rounds"], tmp_path / "figure.csv")
+    page.write_csv(made["accuracy-cost"], tmp_path / "figure.csv")
     assert (tmp_path / "figure.csv").read_text().splitlines()[1].startswith("'=HYPERLINK(0)")

@@ -78,6 +78,39 @@ def test_no_other_path_leads_anywhere(server, path):
     assert b"method" not in body
 
 
+def links(server):
+    (run,) = json.loads(ask(server, "/data.json")[1])["tasks"][0]["runs"]
+    return {name: "/" + address for name, address in run["files"].items()}
+
+
+def test_the_files_of_a_run_are_served_as_text(server, tmp_path):
+    found = links(server)
+    assert list(found) == ["config.toml", "metrics.jsonl"]
+    for name, address in found.items():
+        status, body, headers = ask(server, address)
+        assert (status, body) == (200, (tmp_path / "runs" / "a" / name).read_bytes())
+        assert headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert ask(server, address, Host="evil.example:80")[0] == 404
+    assert links(server) == found
+
+
+@pytest.mark.parametrize("end", ["checkpoint.npz", "../metrics.jsonl", "metrics.jsonl/", "%6detrics.jsonl", ""])
+def test_no_other_file_of_a_run_is_served(server, tmp_path, end):
+    (tmp_path / "runs" / "a" / "checkpoint.npz").write_bytes(b"weights")
+    address = links(server)["metrics.jsonl"]
+    assert ask(server, address.removesuffix("metrics.jsonl") + end)[0] == 404
+
+
+def test_a_file_that_became_a_link_or_vanished_is_not_served(server, tmp_path):
+    address = links(server)["metrics.jsonl"]
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "runs" / "a" / "metrics.jsonl").unlink()
+    assert ask(server, address)[0] == 404
+    (tmp_path / "runs" / "a" / "metrics.jsonl").symlink_to(tmp_path / "secret")
+    assert ask(server, address)[0] == 404
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
 def test_only_get(server, method):
     assert ask(server, "/data.json", method)[0] == 501

@@ -4,12 +4,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from klms.engine.ledger import LedgerRecord, bits_per_parameter
 from klms.errors import RunFolderError
-from klms.runs.run_folder import CONFIG, RunDescription, RunFolder
+from klms.runs.run_folder import CONFIG, DESCRIPTION, METRICS, TABLE, VERSIONS, RunDescription, RunFolder
 
+FILES = (CONFIG, METRICS, TABLE, DESCRIPTION, VERSIONS)
+"""Files of a run that the report offers to its readers."""
 LONGEST_TEXT = 120
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -17,12 +22,15 @@ class Run:
     """The contents of a run folder."""
 
     name: str
+    folder: Path
     settings: dict[str, object]
+    versions: dict[str, str]
+    """Versions of the packages that it ran with; empty if the folder does not say."""
     records: list[LedgerRecord]
     """One record per completed round, at least one."""
     description: RunDescription
     bounds: list[int]
-    """Block bounds of the last checkpoint; empty if it has none."""
+    """Block bounds of the last checkpoint; empty if it has none, or belongs to a round that is not shown."""
     bits: float
     """Bits per parameter up."""
 
@@ -59,7 +67,7 @@ class Collected:
     runs: list[Run] = field(default_factory=list)
     left_out: list[Remark] = field(default_factory=list)
     incomplete: list[Remark] = field(default_factory=list)
-    """Runs that are shown without the rounds after a damaged line."""
+    """Runs that are shown without what is damaged."""
 
 
 def collect(places: Sequence[Path]) -> Collected:
@@ -87,7 +95,7 @@ def collect(places: Sequence[Path]) -> Collected:
                 continue
             found.runs.append(run)
             if note:
-                found.incomplete.append(Remark(name, text(note)))
+                found.incomplete.append(Remark(name, f"{text(note)}; rounds shown: {len(run.records)}"))
     return found
 
 
@@ -112,5 +120,20 @@ def _read(folder: RunFolder, name: str) -> tuple[Run, str]:
     records, note = folder.read_ledger()
     if not records:
         raise RunFolderError(note or "no round is done yet")
-    bits = bits_per_parameter(records)
-    return Run(name, settings, records, folder.description(), folder.block_bounds(), bits), note
+    notes = [note] if note else []
+    versions: dict[str, str] = _sound(folder.versions, {}, notes) if (folder.path / VERSIONS).exists() else {}
+    description = _sound(folder.description, RunDescription(), notes)
+    # If a line is damaged, the checkpoint is of a round after it.
+    bounds: list[int] = [] if note else _sound(folder.block_bounds, [], notes)
+    named = {text(name): text(version) for name, version in versions.items()}
+    run = Run(name, folder.path, settings, named, records, description, bounds, bits_per_parameter(records))
+    return run, "; ".join(notes)
+
+
+def _sound(read: Callable[[], T], otherwise: T, notes: list[str]) -> T:
+    """Return what can be read; if it is damaged, take note of that."""
+    try:
+        return read()
+    except RunFolderError as error:
+        notes.append(str(error))
+        return otherwise

@@ -2,9 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from klms.report.groups import Style
+from klms.report.tracks import AXES, Track
 
 Line = tuple[object, ...]
 
@@ -21,16 +22,17 @@ class Axis:
 class Point:
     """A mean over seeds, and its standard deviation if there is more than one seed."""
 
-    x: float
+    x: tuple[float | None, ...]
+    """A number for each axis of its figure; None if the runs did not record it."""
     y: float
     deviation: float | None = None
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points that share a style and an entry in the legend."""
+    """Points of one row of the table."""
 
-    name: str
+    row: str
     style: Style
     points: tuple[Point, ...]
     paper: bool = False
@@ -49,23 +51,58 @@ class Figure(ABC):
     def kind(self) -> str:
         return type(self).__name__.lower()
 
+    def drawn(self) -> dict[str, object]:
+        """What the page's script draws from."""
+        return {"kind": self.kind, **asdict(self)}
+
     @abstractmethod
     def table(self) -> Iterator[Line]:
         """The rows of the CSV file, starting with the header."""
 
 
 @dataclass(frozen=True)
-class Curves(Figure):
-    """Points in the plane, joined by lines or not."""
+class Measure:
+    """A column of the tracks that a figure shows, and what it is called where the figure shows several."""
 
-    x: Axis
+    column: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Curves(Figure):
+    """Columns of the tracks, against any of the axes and for runs or means over them, as the reader chooses."""
+
     y: Axis
-    series: tuple[Series, ...]
-    joined: bool = True
+    measures: tuple[Measure, ...]
+    tracks: tuple[Track, ...] = ()
+
+    def drawn(self) -> dict[str, object]:
+        return Figure.drawn(replace(self, tracks=()))  # the page has the tracks once, with its runs
 
     def table(self) -> Iterator[Line]:
-        yield ("series", self.x.label, self.y.label, "deviation")
-        yield from ((one.name, point.x, point.y, point.deviation) for one in self.series for point in one.points)
+        axes = [name for name in AXES if any(name in track.columns for track in self.tracks)]
+        names = [*axes, *(measure.column for measure in self.measures)]
+        yield ("run", "series", "seed", *(AXES[name] for name in axes), *(measure.label for measure in self.measures))
+        for track in self.tracks:
+            empty = (None,) * len(track.columns["round"])
+            lines = zip(*(track.columns.get(name, empty) for name in names), strict=True)
+            measured = (line for line in lines if any(number is not None for number in line[len(axes) :]))
+            yield from ((track.run, track.row, track.seed, *line) for line in measured)
+
+
+@dataclass(frozen=True)
+class Points(Figure):
+    """One point per row of the table and the paper's points, against one of several axes."""
+
+    x: tuple[Axis, ...]
+    y: Axis
+    series: tuple[Series, ...]
+
+    def table(self) -> Iterator[Line]:
+        yield ("series", *(axis.label for axis in self.x), self.y.label, "deviation")
+        for one in self.series:
+            name = f"paper: {one.row}" if one.paper else one.row
+            yield from ((name, *point.x, point.y, point.deviation) for point in one.points)
 
 
 @dataclass(frozen=True)

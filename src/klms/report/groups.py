@@ -66,7 +66,7 @@ def tasks(runs: Sequence[Run]) -> tuple[list[Task], list[Remark]]:
     repeated: list[Remark] = []
     by_task: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        by_task.setdefault(tuple(_shown(_relevant(run).get(name)) for name in TASK), []).append(run)
+        by_task.setdefault(tuple(value_text(_relevant(run).get(name)) for name in TASK), []).append(run)
     made: list[Task] = []
     for members in by_task.values():
         config = _relevant(members[0])
@@ -138,7 +138,7 @@ def _is_klms(method: str) -> bool:
 def _differing(runs: list[Run]) -> list[str]:
     """Settings with more than one value; a run that lacks a setting counts for no value of it."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in APART.union(TASK))
-    return [name for name in names if len({_shown(run.settings[name]) for run in runs if name in run.settings}) > 1]
+    return [name for name in names if len({value_text(run.settings[name]) for run in runs if name in run.settings}) > 1]
 
 
 def _telling(runs: list[Run], differing: list[str]) -> list[str]:
@@ -154,11 +154,11 @@ def _telling(runs: list[Run], differing: list[str]) -> list[str]:
 
 
 def _listed(run: Run, names: list[str]) -> str:
-    return ", ".join(f"{name} {_shown(run.settings[name])}" for name in names if name in run.settings)
+    return ", ".join(f"{name} {value_text(run.settings[name])}" for name in names if name in run.settings)
 
 
 def _titles(config: dict[str, object]) -> tuple[str, str]:
-    shown = {name: _shown(value) for name, value in config.items()}
+    shown = {name: value_text(value) for name, value in config.items()}
     split = shown.get("split", "")
     title = f"{shown.get('data', '')}, {({'iid': 'i.i.d.', 'noniid': 'non-i.i.d.'}).get(split, split)}"
     if "c_max" in shown:
@@ -173,12 +173,15 @@ def _titles(config: dict[str, object]) -> tuple[str, str]:
     return title, f"{model}, {part} per round, {size}"
 
 
-def _shown(value: object) -> str:
+def value_text(value: object) -> str:
+    """A setting as the report shows it."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else text("" if value is None else value)
 
 
 def _slug(parts: Sequence[object], taken: set[str]) -> str:
     """A file name of ASCII letters, digits and hyphens, whatever the settings hold."""
-    joined = "-".join(_shown(part) for part in parts if part is not None).lower()
+    joined = "-".join(value_text(part) for part in parts if part is not None).lower()
     clean = "".join(c if c.isascii() and c.isalnum() else "-" for c in joined).strip("-")[:60] or "runs"
     return next(slug for slug in chain([clean], (f"{clean}-{n}" for n in count(2))) if slug not in taken)

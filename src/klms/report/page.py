@@ -8,21 +8,28 @@ import base64
 import csv
 import hashlib
 import json
+import os
 from collections.abc import Mapping
+from functools import partial
 from importlib import resources
 from pathlib import Path
+from urllib.parse import quote
 
 from klms.report.document import Report, as_json
 from klms.report.figures import Figure
 
-SCRIPTS = ("dom.js", "scales.js", "curves.js", "panels.js", "table.js", "svg_file.js", "page.js")
+UPLOT = "vendor/uplot"
+SCRIPTS: tuple[str, ...] = (f"{UPLOT}/uPlot.iife.min.js", "dom.js", "ticks.js", "tip.js", "selection.js", "means.js")
+SCRIPTS += ("specs.js", "paths.js", "chart.js", "pointer.js", "chart_svg.js", "svg_file.js", "heat.js", "bars.js")
+SCRIPTS += ("figure.js", "toolbar.js", "table.js", "settings.js", "theme.js", "live.js", "page.js")
+STYLES = (f"{UPLOT}/uPlot.min.css", "page.css")
 POLL_SECONDS = 3
 
 
 def render(document: Mapping[str, object], *, live: bool = False) -> str:
     """Render the page as HTML. A live page polls `data.json`; any other page makes no request."""
     script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
-    style = _asset("page.css")
+    style = "\n".join(map(_asset, STYLES))
     connect = "'self'" if live else "'none'"
     policy = (
         f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}; "
@@ -59,7 +66,16 @@ def write(report: Report, out: Path) -> None:
     for section in report.sections:
         for figure in section.figures:
             write_csv(figure, folder / f"{section.task.slug}-{figure.id}.csv")
-    (out / "index.html").write_text(render(as_json(report, csv=True)), encoding="utf-8")
+    document = as_json(report, csv=True, link=partial(_relative, out.resolve()))
+    (out / "index.html").write_text(render(document), encoding="utf-8")
+
+
+def _relative(out: Path, path: Path) -> str:
+    """The address of a file as seen from the page; empty if they lie on different drives."""
+    try:
+        return quote(Path(os.path.relpath(path.resolve(), out)).as_posix())
+    except ValueError:
+        return ""
 
 
 def write_csv(figure: Figure, path: Path) -> None:

@@ -1,68 +1,74 @@
 """The figures of a task: curves with one line or point per row, and panels that show one row or seed at a time."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, takewhile
 
-from klms.engine.ledger import WORK_PHASES, LedgerRecord, seconds_by_phase, total_bytes
+from klms.engine.ledger import WORK_PHASES, LedgerRecord, seconds_by_phase, total_bytes, uplink_bytes
 from klms.report.collect import Run, text
-from klms.report.figures import Axis, Bars, Curves, Figure, Heat, Panel, Point, Series, StepPanel, Steps
+from klms.report.figures import (
+    Axis,
+    Bars,
+    Curves,
+    Figure,
+    Heat,
+    Measure,
+    Panel,
+    Point,
+    Points,
+    Series,
+    StepPanel,
+    Steps,
+)
 from klms.report.groups import Group, Task
 from klms.report.table import accuracy, mean_and_deviation, reported
+from klms.report.tracks import AXES, Track, columns
 
-Value = Callable[[LedgerRecord], float | None]
 WIDE, LONGER = 30.0, 4.0
 """An axis is logarithmic if its largest value, or the length of the longest run, is so many times the smallest."""
 PHASES = (*WORK_PHASES, "evaluate")
 MOST_COLUMNS, MOST_STEPS = 100, 2000
 """More rounds or blocks than these are averaged: neither a page nor an eye could tell them apart."""
 
+_CURVES = (  # where an axis is logarithmic here, it is so only for numbers that are far apart
+    Curves("accuracy", "Accuracy", "On the test data.", Axis("accuracy"), (Measure("accuracy", "accuracy"),)),
+    Curves("nll", "Negative log-likelihood", "On the test data, in nats.", Axis("nll"), (Measure("nll", "nll"),)),
+    Curves("loss", "Loss", "On the test data.", Axis("loss"), (Measure("loss", "loss"),)),
+    Curves("epsilon", "Privacy spent", "Epsilon until that round.", Axis("epsilon"), (Measure("epsilon", "epsilon"),)),
+    Curves(
+        "bits",
+        "Bits per parameter up",
+        "Size of the messages of a round, mean over its clients.",
+        Axis("bits/parameter up", log=True),
+        (Measure("bits", "bits/parameter up"),),
+    ),
+    Curves(
+        "megabytes",
+        "Megabytes per round",
+        "What all clients of a round send, and what they are sent.",
+        Axis("MB", log=True),
+        (Measure("round_up", "up"), Measure("round_down", "down")),
+    ),
+    Curves(
+        "kl",
+        "KL and the bits spent on it",
+        "KL of the clients' distributions to the shared one, and the bits of the indices that convey it.",
+        Axis("bits/parameter", log=True),
+        (Measure("kl", "KL"), Measure("index", "index bits")),
+    ),
+)
+_COSTS = Axis("bits/parameter up", log=True), Axis("MB up", log=True), Axis("MB total", log=True)
+
 
 def make(task: Task) -> list[Figure]:
     """The figures that the runs have data for."""
-    curves = [
-        _accuracy_and_bits(task),
-        _over_rounds(
-            task,
-            {"": lambda record: record.accuracy},
-            id="accuracy-rounds",
-            title="Accuracy by round",
-            caption="Test accuracy, mean over seeds; the band is one standard deviation.",
-            label="accuracy",
-        ),
-        _accuracy_and_megabytes(
-            task.groups,
-            lambda record: record.uplink_bytes,
-            id="accuracy-megabytes",
-            caption="Megabytes that all clients together have sent until that round.",
-            what="up",
-        ),
-        _accuracy_and_megabytes(
-            [group for group in task.groups if all(total_bytes(run.records) is not None for run in group.runs)],
-            lambda record: record.uplink_bytes + record.downlink_bytes,
-            id="accuracy-megabytes-total",
-            caption="Megabytes that all clients together have sent and been sent until that round.",
-            what="up and down",
-        ),
-        _over_rounds(
-            task,
-            {"": lambda record: record.bits_per_parameter if record.aggregated else None},
-            id="bits-rounds",
-            title="Bits per parameter up, by round",
-            caption="Size of the messages, mean over clients and seeds.",
-            label="bits/parameter up",
-        ),
-        _over_rounds(
-            task,
-            {": KL": lambda r: r.kl_bits_per_parameter, ": index bits": lambda r: r.index_bits_per_parameter},
-            id="kl-rounds",
-            title="KL and the bits spent on it",
-            caption="KL of the clients' distributions to the shared one, and the bits of the indices that convey it.",
-            label="bits/parameter",
-        ),
+    tracks = [
+        Track(run.name, group.name, run.seed, columns(run))
+        for group in task.groups
+        for run in (*group.runs, *group.unfinished)
     ]
-    figures: list[Figure] = [figure for figure in curves if any(not series.paper for series in figure.series)]
+    figures: list[Figure] = [figure for figure in (_points(task), *_curves(tracks)) if figure]
     if heat := [panel for panel in map(_layers, task.groups) if panel is not None]:
         caption = "KL in bits per parameter of each layer, mean over clients and seeds."
         figures.append(Heat("kl-layers", "KL by layer and round", caption, Axis("round"), "KL", tuple(heat)))
@@ -70,69 +76,58 @@ def make(task: Task) -> list[Figure]:
         caption = "Size of each block along the parameter vector, in the last checkpoint of the first seed."
         axes = Axis("parameter"), Axis("parameters per block")
         figures.append(Steps("block-sizes", "Block sizes along the vector", caption, *axes, tuple(steps)))
-    return [*figures, *(bars for bars in (_phases(task), _split(task)) if bars)]
+    return [*figures, *(bars for bars in (_phases(task), _client_bytes(task), _split(task)) if bars)]
 
 
-def _accuracy_and_bits(task: Task) -> Curves:
+def axes(task: Task) -> list[dict[str, object]]:
+    """The axes that curves can be drawn against, in the order in which they are offered."""
+    runs = [columns(run) for group in task.groups for run in group.runs]
+    made = []
+    for name, label in AXES.items():
+        if ends := [found[name][-1] or 0.0 for found in runs if name in found]:
+            log = name in ("up", "down", "total") or 0 < LONGER * min(ends) < max(ends)
+            made.append({"column": name, "label": label, "log": log})
+    return made
+
+
+def _points(task: Task) -> Points | None:
+    """What each row reached, against what it sent."""
     series = []
     for group in task.groups:
         accuracies = [value for run in group.runs if (value := accuracy(run)) is not None]
         bits = statistics.fmean(run.bits for run in group.runs)
         if accuracies and bits > 0:
-            mean, deviation = mean_and_deviation(accuracies)
-            series.append(Series(group.name, group.style, (Point(bits, mean, deviation),)))
+            sent = [_mean_megabytes(group, size) for size in (uplink_bytes, total_bytes)]
+            point = Point((bits, *sent), *mean_and_deviation(accuracies))
+            series.append(Series(group.name, group.style, (point,)))
+    if not series:
+        return None
     caption = "At the last evaluation, with one standard deviation over seeds."
     known = dict(reported(task.config).methods)
     for group in task.groups:
         if from_paper := known.pop(group.method, ()):
-            points = tuple(Point(x=rate, y=level) for level, rate in from_paper)
-            series.append(Series(f"paper: {group.method}", group.style, points, paper=True))
+            points = tuple(Point((rate, None, None), level) for level, rate in from_paper)
+            series.append(Series(group.name, group.style, points, paper=True))
     if any(one.paper for one in series):
         caption += " Crosses are the paper's points, with its own model and rounds."
-    axes = Axis("bits/parameter up", log=True), Axis("accuracy")
-    title = "Accuracy against bits per parameter up"
-    return Curves("accuracy-bits", title, caption, *axes, tuple(series), joined=False)
+    return Points("accuracy-cost", "Accuracy against cost", caption, _COSTS, Axis("accuracy"), tuple(series))
 
 
-def _accuracy_and_megabytes(
-    groups: Sequence[Group], size: Callable[[LedgerRecord], int], *, id: str, caption: str, what: str
-) -> Curves:
-    series = []
-    for group in groups:
-        sent = [list(accumulate(map(size, run.records))) for run in group.runs]
-        points = [
-            replace(point, x=statistics.fmean(run[int(point.x) - 1] for run in sent) / 1e6)
-            for point in _by_round(group.runs, lambda record: record.accuracy)
-        ]
-        if positive := tuple(point for point in points if point.x > 0):
-            series.append(Series(group.name, group.style, positive))
-    axes = Axis(f"MB {what}", log=True), Axis("accuracy")
-    return Curves(id, f"Accuracy against megabytes {what}", caption, *axes, tuple(series))
+def _mean_megabytes(group: Group, size: Callable[[list[LedgerRecord]], int | None]) -> float | None:
+    """Mean over the runs; None if a run did not count it."""
+    sizes = [size(run.records) for run in group.runs]
+    counted = [count for count in sizes if count is not None]
+    return statistics.fmean(counted) / 1e6 if len(counted) == len(sizes) else None
 
 
-def _over_rounds(task: Task, values: dict[str, Value], *, id: str, title: str, caption: str, label: str) -> Curves:
-    """One curve per row and entry of `values`, whose keys are appended to the names of the rows."""
-    series = []
-    for group in task.groups:
-        for index, (suffix, value) in enumerate(values.items()):
-            if points := _by_round(group.runs, value):
-                style = replace(group.style, dashes=index) if len(values) > 1 else group.style
-                series.append(Series(group.name + suffix, style, tuple(points)))
-    sizes = [point.y for one in series for point in one.points]
-    log = len(sizes) > 1 and min(sizes) > 0 and max(sizes) > WIDE * min(sizes)
-    lengths = [one.points[-1].x for one in series] or [1.0]
-    rounds = Axis("round", log=max(lengths) > LONGER * min(lengths))
-    return Curves(id, title, caption, rounds, Axis(label, log=log), tuple(series))
-
-
-def _by_round(runs: Sequence[Run], value: Value) -> list[Point]:
-    """Means over the runs, of the rounds for which all of them have a value."""
-    points = []
-    for records in zip(*(run.records for run in runs), strict=False):
-        values = [found for record in records if (found := value(record)) is not None]
-        if len(values) == len(runs):
-            points.append(Point(float(records[0].round), *mean_and_deviation(values)))
-    return points
+def _curves(tracks: Sequence[Track]) -> Iterator[Curves]:
+    for curves in _CURVES:
+        names = [measure.column for measure in curves.measures]
+        having = tuple(track for track in tracks if any(name in track.columns for name in names))
+        numbers = [n for track in having for name in names for n in track.columns.get(name, ()) if n is not None]
+        if numbers:
+            log = curves.y.log and 0 < WIDE * min(numbers) < max(numbers)
+            yield replace(curves, y=replace(curves.y, log=log), tracks=having)
 
 
 def _layers(group: Group) -> Panel | None:
@@ -190,6 +185,32 @@ def _phases(task: Task) -> Bars | None:
     caption += " Training and encoding are summed over the clients of a round."
     axis, panel = Axis("seconds per round"), Panel("", tuple(rows), PHASES, tuple(rows.values()))
     return Bars("phases", "Time by phase", caption, axis, "method", (panel,), horizontal=True)
+
+
+def _client_bytes(task: Task) -> Bars | None:
+    """One panel per row, of the runs that recorded the size of every message."""
+    panels = []
+    for group in task.groups:
+        runs = [sizes for run in group.runs if (sizes := _bytes_by_client(run))]
+        if runs and len(runs) == len(group.runs):
+            clients = sorted(set().union(*runs))
+            means = tuple((statistics.fmean(sizes.get(client, 0) for sizes in runs) / 1e6,) for client in clients)
+            panels.append(Panel(group.name, tuple(map(str, clients)), ("MB up",), means))
+    if not panels:
+        return None
+    caption = "Megabytes that each client sent in all rounds, mean over seeds."
+    return Bars("client-bytes", "Bytes of the clients", caption, Axis("MB up"), "client", tuple(panels), False)
+
+
+def _bytes_by_client(run: Run) -> dict[int, int]:
+    """Bytes that each client sent; empty if a round does not say."""
+    found: dict[int, int] = {}
+    for record in run.records:
+        if record.message_bytes is None or len(record.message_bytes) != len(record.clients):
+            return {}
+        for client, size in zip(record.clients, record.message_bytes, strict=True):
+            found[client] = found.get(client, 0) + size
+    return found
 
 
 def _split(task: Task) -> Bars | None:

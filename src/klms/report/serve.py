@@ -1,6 +1,7 @@
-"""The live page, from a small server with three fixed paths, which never opens a file that a request names."""
+"""The live page, from a small server that answers only for paths it has made itself: the page, its data, run files."""
 
 import hashlib
+import os
 import socket
 import sys
 import threading
@@ -12,9 +13,9 @@ from itertools import chain
 from pathlib import Path
 
 from klms.report import page
-from klms.report.collect import run_folders
+from klms.report.collect import FILES, run_folders
 from klms.report.document import as_json, make
-from klms.runs.run_folder import CHECKPOINT, CONFIG, DESCRIPTION, METRICS
+from klms.runs.run_folder import CHECKPOINT
 
 DATA = "/data.json"
 LOOPBACK = ("127.0.0.1", "::1")
@@ -30,6 +31,7 @@ class Server(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self._seen: list[tuple[Path, int, int]] | None = None
         self._document: dict[str, object] = {}
+        self._files: dict[str, Path] = {}
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
@@ -45,12 +47,27 @@ class Server(ThreadingHTTPServer):
         with self._lock:
             seen = []
             for folder in chain.from_iterable(map(run_folders, self._places)):
-                for path in (folder / CONFIG, folder / METRICS, folder / CHECKPOINT, folder / DESCRIPTION):
+                for path in (folder / name for name in (*FILES, CHECKPOINT)):
                     with suppress(OSError):
                         seen.append((path, path.stat().st_mtime_ns, path.stat().st_size))
             if seen != self._seen:
-                self._document, self._seen = as_json(make(self._places)), seen
+                self._document, self._seen = as_json(make(self._places), link=self._link), seen
             return self._document
+
+    def _link(self, path: Path) -> str:
+        """Make the address of a run's file, which stays the same while the server runs."""
+        number = hashlib.sha256(os.fsencode(path.parent)).hexdigest()[:16]
+        self._files[f"/runs/{number}/{path.name}"] = path
+        return f"runs/{number}/{path.name}"
+
+    def file(self, address: str) -> bytes | None:
+        """The content of a file that the page links to; None if there is none, or only a link to another file."""
+        path = self._files.get(address)
+        if path is None or path.is_symlink():
+            return None
+        with suppress(OSError):
+            return path.read_bytes()
+        return None
 
     def expects(self, host: str) -> bool:
         """Whether to answer this Host header: a foreign page may resolve its own name to this machine."""
@@ -72,15 +89,11 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        if self.path not in ("/", "/index.html", DATA) or not self.server.expects(self.headers.get("Host", "")):
+        found = self._answer() if self.server.expects(self.headers.get("Host", "")) else None
+        if found is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        document = self.server.document()
-        if self.path == DATA:
-            kind, content = "application/json", page.encode({**document, "poll": page.POLL_SECONDS})
-        else:
-            kind, content = "text/html; charset=utf-8", page.render(document, live=True)
-        body = content.encode()
+        kind, body = found
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         unchanged = self.headers.get("If-None-Match") == tag
         self.send_response(HTTPStatus.NOT_MODIFIED if unchanged else HTTPStatus.OK)
@@ -93,6 +106,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(b"" if unchanged else body)
+
+    def _answer(self) -> tuple[str, bytes] | None:
+        """The type and the content of what is asked for."""
+        if self.path == DATA:
+            return "application/json", page.encode({**self.server.document(), "poll": page.POLL_SECONDS}).encode()
+        if self.path in ("/", "/index.html"):
+            return "text/html; charset=utf-8", page.render(self.server.document(), live=True).encode()
+        body = self.server.file(self.path)
+        return None if body is None else ("text/plain; charset=utf-8", body)
 
     def log_message(self, format: str, *args: object) -> None:
         pass  # polling would fill the terminal

@@ -41,6 +41,7 @@ UNKNOWN = Cell("-", None)
 class Row:
     """The numbers of a group."""
 
+    name: str
     method: str
     settings: str
     style: Style
@@ -197,6 +198,6 @@ def make(task: Task) -> Table:
     columns = [(column, [cell(group) for group in task.groups]) for column, cell in makers]
     columns = [(column, cells) for column, cells in columns if any(cell.value is not None for cell in cells)]
     by_row = zip(task.groups, *(cells for _, cells in columns), strict=True)
-    rows = tuple(Row(group.method, group.settings, group.style, tuple(cells)) for group, *cells in by_row)
+    rows = tuple(Row(group.name, group.method, group.settings, group.style, tuple(cells)) for group, *cells in by_row)
     source = paper.source if any(group.method in paper.methods for group in task.groups) else ""
     return Table(tuple(column for column, _ in columns), rows, source)

@@ -1,11 +1,13 @@
 // The table of a task. A click on a header sorts by its column, another reverses the order; empty cells stay last.
+const narrow = window.matchMedia('(max-width: 640px)');
+
 // A header may be broken after a slash, but not after its first letter, and a short one nowhere.
 const breakable = (name) => (name.length > 9 ? name.replace(/^x /, 'x\u00a0') : name.replace(' ', '\u00a0'))
   .split('/').flatMap((part, index) => (index ? ['/', h('wbr'), part] : [part]));
 
-function drawTable(task, sorted) {
+function drawTable(task, view) {
   const { columns, rows } = task.table;
-  const body = h('tbody');
+  const { sorted } = view;
   const spreads = columns.map((_, index) => rows.some((row) => row.cells[index].spread));
   const names = ['method', ...columns.map((column) => column.name)];
   const hints = ['name of the method, as in klms methods', ...columns.map((column) => column.hint)];
@@ -18,54 +20,72 @@ function drawTable(task, sorted) {
       // The first click puts the largest number first, but the names in alphabetical order.
       sorted.down = sorted.column === name ? !sorted.down : index > 0;
       sorted.column = name;
-      order();
+      update();
     },
   }, breakable(name))));
+  const table = h('table', null, h('thead'));
   const value = (row, index) => (index ? row.cells[index - 1].value : `${row.method} ${row.settings}`);
-  const element = (row) => {
-    const label = swatch({ style: row.style }, false);
-    return h('tr', null,
-      h('th', { scope: 'row' }, label, h('span', { class: 'method', title: row.method }, row.method), row.settings ? h('small', null, row.settings) : null),
-      ...row.cells.map((cell, index) => h('td', {
-        class: columns[index].name.startsWith('paper') ? 'paper' : null,
-        title: cell.deviation === null ? null : `± ${shown(cell.deviation, 2)}`,
-      }, cell.text,
-        spreads[index] ? h('span', { class: 'spread' }, cell.spread ? ` ± ${cell.spread}` : '') : null)));
-  };
-  function order() {
+  const nameCell = (row, more) => h('th', more, swatch(row, false),
+    h('span', { class: 'method', title: row.method }, row.method), row.settings ? h('small', null, row.settings) : null);
+  const cells = (row) => row.cells.map((cell, index) => h('td', {
+    class: columns[index].name.startsWith('paper') ? 'paper' : null,
+    title: cell.deviation === null ? null : `± ${shown(cell.deviation, 2)}`,
+  }, cell.text, spreads[index] ? h('span', { class: 'spread' }, cell.spread ? ` ± ${cell.spread}` : '') : null));
+  // On a narrow screen a name stands above its numbers, so that the first columns fit beside each other.
+  const body = (row) => (narrow.matches
+    ? h('tbody', { class: 'tall' }, h('tr', null, nameCell(row, { scope: 'rowgroup', colspan: columns.length })), h('tr', null, cells(row)))
+    : h('tbody', null, h('tr', null, nameCell(row, { scope: 'row' }), cells(row))));
+
+  function update() {
     const index = names.indexOf(sorted.column);
     heads.forEach((head, k) => {
       if (k === index) head.setAttribute('aria-sort', sorted.down ? 'descending' : 'ascending');
       else head.removeAttribute('aria-sort');
     });
+    if (narrow.matches) heads[0].setAttribute('colspan', columns.length);
+    else heads[0].removeAttribute('colspan');
+    const headRows = narrow.matches ? [heads.slice(0, 1), heads.slice(1)] : [heads];
+    table.tHead.replaceChildren(...headRows.map((row) => h('tr', null, row)));
     const sign = sorted.down ? -1 : 1;
-    const ordered = index < 0 ? rows : [...rows].sort((one, two) => {
-      const [a, b] = [value(one, index), value(two, index)];
-      if (a === null || b === null) return (a === null) - (b === null);
-      return sign * (typeof a === 'string' ? a.localeCompare(b, 'en') : a - b);
-    });
-    body.replaceChildren(...ordered.map(element));
+    const passing = shownRows(task, view);
+    const ordered = rows.filter((_, k) => passing.has(k));
+    if (index >= 0) {
+      ordered.sort((one, two) => {
+        const [a, b] = [value(one, index), value(two, index)];
+        if (a === null || b === null) return (a === null) - (b === null);
+        return sign * (typeof a === 'string' ? a.localeCompare(b, 'en') : a - b);
+      });
+    }
+    table.replaceChildren(table.tHead, ...ordered.map(body));
   }
-  order();
-  const label = `Results: ${task.title}`;
-  return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label },
-    h('table', null, h('thead', null, h('tr', null, heads)), body));
+  narrow.onchange = () => sections.forEach((section) => section.update());
+  const element = h('div', { class: 'scroll results', tabindex: 0, role: 'region', 'aria-label': `Results: ${task.title}` }, table);
+  return { element, update };
 }
 
-// One row per run.
-function drawRuns(task, open) {
-  const names = ['run', 'method and settings', 'seed', 'rounds', 'accuracy', 'bits/parameter up', 'MB up', 'MB down', 'MB total'];
+// One row per run, with links to its files.
+function drawRuns(task, view, open) {
+  const names = ['run', 'method and settings', 'seed', 'rounds', 'accuracy', 'bits/parameter up', 'MB up', 'MB down', 'MB total', 'files'];
   const size = (value) => shown(value) || '-';
-  const rows = task.runs.map((run) => h('tr', null,
+  const links = (files) => Object.entries(files).flatMap(([name, address]) => [h('a', { href: address, target: '_blank', rel: 'noopener' }, name), ' ']);
+  const row = (run) => h('tr', null,
     h('th', { scope: 'row' }, run.name),
-    ...[run.group, run.seed, run.rounds, shown(run.accuracy), shown(run.bits),
-      ...['up', 'down', 'total'].map((way) => size(run.megabytes[way]))].map((text) => h('td', null, text))));
-  const details = h('details', { class: 'runs', open: open.has(task.slug) },
-    h('summary', { 'data-key': `${task.slug}/runs` }, `All runs (${task.runs.length})`),
+    ...[task.table.rows[run.row].name, run.seed, run.rounds, shown(run.accuracy), shown(run.bits),
+      ...['up', 'down', 'total'].map((way) => size(run.megabytes[way]))].map((text) => h('td', null, text)),
+    h('td', { class: 'links' }, links(run.files)));
+  const body = h('tbody');
+  const summary = h('summary', { 'data-key': `${task.slug}/runs` });
+  const details = h('details', { class: 'more', open: open.has(task.slug) },
+    summary,
     h('div', { class: 'scroll plain', tabindex: 0, role: 'region', 'aria-label': 'All runs' },
-      h('table', null,
-        h('thead', null, h('tr', null, names.map((name) => h('th', { scope: 'col' }, h('span', null, name))))),
-        h('tbody', null, rows))));
+      h('table', null, h('thead', null, h('tr', null, names.map((name) => h('th', { scope: 'col' }, h('span', null, name))))), body)));
   details.addEventListener('toggle', () => (details.open ? open.add(task.slug) : open.delete(task.slug)));
-  return details;
+
+  function update() {
+    const rows = shownRows(task, view);
+    const runs = task.runs.filter((run) => rows.has(run.row));
+    summary.textContent = `All runs (${runs.length})`;
+    body.replaceChildren(...runs.map(row));
+  }
+  return { element: details, update };
 }
