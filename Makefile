@@ -3,20 +3,31 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+DEMO   := $(VENV)/.ready-for-demo
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SECONDS ?= 60
+# Only fuzzing needs it, and it has no wheels for some platforms: so it is no part of the environment.
+ATHERIS := atheris==3.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench compat soak results report format clean
+.PHONY: help demo test check bench compat soak fuzz results report format lock notices sbom audit clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 10
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,learn,flower,simulation,plots,privacy,trackers]'
+$(DEMO): pyproject.toml constraints.txt
+	@echo "installing klms with torch and matplotlib into $(VENV), once: some minutes"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) torch
+	@$(PIP) -e '.[learn,plots]'
 	@touch $@
 
-demo: $(READY)  ## MNIST with and without: FedAvg, FedPM, FedPM-KLMS, in a few minutes
+$(READY): $(DEMO)
+	@echo "installing Flower and the tools of developers into $(VENV), once: some minutes"
+	@$(PIP) -e '.[all]'
+	@touch $@
+
+demo: $(DEMO)  ## MNIST with FedAvg, dense updates at 0.1 bits and FedPM-KLMS: accuracy and bytes, a picture
 	@$(BIN)/klms demo
 
 test: $(READY)  ## everything that must pass
@@ -41,6 +52,10 @@ compat: $(READY)  ## the two lines with the oldest and the newest release of flw
 soak: $(READY)  ## the long tests: millions of hostile messages
 	$(BIN)/python -m pytest -m soak
 
+fuzz: $(READY)  ## coverage-guided fuzzing of all readers, SECONDS=60 for each; TARGETS='codec frame' for some
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ATHERIS)
+	$(BIN)/python -m fuzz.run --seconds $(SECONDS) $(TARGETS)
+
 results: $(READY)  ## docs/results.md from the JSON under results/ (klms experiment run makes that)
 	$(BIN)/klms results
 
@@ -51,6 +66,23 @@ format: $(READY)  ## make `check` happy about the format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+lock: $(READY)  ## constraints-hashed.txt: digests for every pin of constraints.txt, all but torch
+	$(BIN)/uv pip compile constraints.txt --quiet --no-deps --generate-hashes --no-annotate --no-emit-package torch \
+	    --custom-compile-command 'make lock' --output-file constraints-hashed.txt
+
+notices: $(READY)  ## THIRD_PARTY.md: packages and their licences
+	$(BIN)/python tools/supply_chain.py notices > THIRD_PARTY.md
+
+sbom: $(READY)  ## dist/sbom.json: what klms is installed with, in CycloneDX
+	mkdir -p dist
+	$(BIN)/python tools/supply_chain.py sbom > dist/sbom.json
+
+audit:  ## known vulnerabilities of the pinned versions; needs the internet
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)-audit/bin/pip-audit --strict --require-hashes --disable-pip -r constraints-hashed.txt || \
+	    { echo 'audit: a version is vulnerable, or the data of pip-audit cannot be reached from here (see above)'; exit 1; }
+
 clean:  ## back to a fresh clone
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(VENV)-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
