@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import klms
 from klms.cli import app
+from klms.methods.entry import RUN_GROUPS, RunSettings
 from klms.methods.table import METHODS, RunConfig
 from tests.report.folders import write_run
 
@@ -72,7 +73,7 @@ for call in {calls!r}:
 for call in (["run", "fedavg"], ["demo"], ["export", "run"], ["experiment", "run", "table1"]):
     shown = CliRunner().invoke(app, call)
     assert shown.exit_code == 1, call
-    assert "needs torch: pip install 'klms[learn]'" in shown.output, (call, shown.output)
+    assert "needs torch: run pip install '.[learn]' in the clone" in shown.output, (call, shown.output)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -83,17 +84,30 @@ def test_methods_are_listed_with_their_papers():
     assert all(entry.name in shown and entry.reference in shown for entry in METHODS.values())
 
 
-def test_the_settings_of_a_method_are_listed_with_its_defaults():
-    shown = runner.invoke(app, ["methods", "klms"]).output
-    assert re.search(r"--rate +1\.0 +\w", shown)
+@pytest.mark.parametrize("command", [["methods", "klms"], ["run", "klms", "--help"], ["run", "--help", "klms"]])
+def test_the_settings_of_a_method_are_listed_with_default_range_and_meaning(command):
+    shown = runner.invoke(app, command).output
+    assert re.search(r"--rate\W+1\.0\W+0\.0001 to 8\W+klms: bits per parameter", shown)
+    assert re.search(r"--optimizer\W+adam\W+sgd, momentum, adam\W", shown)
+    assert re.search(r"--rounds\W+20\W+from 1\W", shown)
     assert "--gamma" not in shown  # a setting of other methods
+
+
+def test_the_help_of_run_lists_the_settings_of_every_run():
+    shown = runner.invoke(app, ["run", "--help"]).output
+    general = [name for name in RunSettings.model_fields if name != "method"]
+    assert all(f"--{name.replace('_', '-')} " in shown for name in general)
+    assert "Settings of the downlink" in shown
+    assert {name for group in RUN_GROUPS for name in group.model_fields} == set(general)
     assert all(field.description for name, field in RunConfig.model_fields.items() if name != "method")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "fedpm-klms", "--rouns", "3"], "rounds"),
+        (["run", "fedpm-klms", "--rouns", "3"], "did you mean --rounds?"),
+        (["run", "fedpm-klms", "--profle", "small"], "did you mean --profile?"),
+        (["run", "nope"], f"choose one of {', '.join(METHODS)}"),
         (["run"], "name a method"),
         (["methods", "fedpm-klsm"], "did you mean 'fedpm-klms'"),
         (["run", "fedavg", "--resume", "runs/x"], "keeps its settings"),
@@ -104,6 +118,10 @@ def test_the_settings_of_a_method_are_listed_with_its_defaults():
         (["bench", "mean", "--scheme", "qsdg"], "qsgd"),
         (["report", "nowhere"], "no run to report"),
         (["inspect", "[/bold]none"], "No such file"),
+        (["run", "fedavg", "--out", __file__], f"{__file__} is a file"),
+        (["demo", "--out", f"{__file__}/x"], "Not a directory"),
+        (["export", "nowhere", "--out", __file__], "not the folder of a run"),
+        (["flower", "new", __file__], "Not a directory"),
     ],
 )
 def test_mistakes_are_explained(arguments, message, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import click
+import pytest
 import typer.main
 
 from klms.cli import app
@@ -16,14 +17,15 @@ from tests.support.messages import GOLDEN_WITH_EVERYTHING
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_examples_of_the_readme_run(capsys):
+@pytest.mark.parametrize(("file", "shown"), [("README.md", "klms.Codec"), ("docs/tutorial.md", "klms.federate")])
+def test_the_examples_run(file, shown, capsys):
     """Where the last line of an example is a comment, it shows what the example prints."""
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert any("klms.Codec" in code for code in examples)
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(), re.DOTALL)
+    assert any(shown in code for code in examples)
     for code in examples:
         lines = [line for line in code.splitlines() if line.strip()]
         assert len(lines) <= 12
-        exec(compile(code, "README.md", "exec"), {})
+        exec(compile(code, file, "exec"), {})
         printed = capsys.readouterr().out.strip()
         assert printed
         if lines[-1].startswith("#"):

@@ -1,5 +1,7 @@
 """Every error that klms raises on purpose, in one tree: catch `KLMSError` and you have caught them all."""
 
+from typing import Self
+
 
 class KLMSError(Exception):
     """Base class of every error that klms raises on purpose."""
@@ -43,6 +45,11 @@ class DataError(KLMSError):
 
 class MissingExtra(KLMSError, ImportError):
     """An optional dependency is not installed; the message names the extra that provides it."""
+
+    @classmethod
+    def told(cls, need: str, extra: str) -> Self:
+        """Return the error that says what needs which package, and how to get it."""
+        return cls(f"{need}: run pip install '.[{extra}]' in the clone of klms")
 
 
 class DeploymentFailed(KLMSError):

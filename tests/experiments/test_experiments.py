@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,9 +95,12 @@ def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path
     assert len(whole["data"]["mnist"]["fedavg"]["series"]["bits_per_parameter"]) == 3
     assert json.loads(json.dumps(whole)) == whole
 
-    # A run that lost its checkpoint is not complete: it runs again, and the results are the same.
+    # A run that lost its checkpoint is not complete. Once its folder is gone, as the error says, it runs again.
     (cells[0].folder(tmp_path) / "checkpoint.npz").unlink()
     assert [found.rounds for found in grid.status(cells, tmp_path)] == [0, 3, 3, 3, 3]
+    with pytest.raises(KLMSError, match="delete the folder and run it again"):
+        grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
+    shutil.rmtree(cells[0].folder(tmp_path))
     grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
     assert grid.collect(tiny, cells, tmp_path) == whole
 
@@ -234,13 +238,13 @@ def test_the_picture_of_the_demo_shows_bytes_both_ways(tmp_path, monkeypatch):
     figure = pytest.importorskip("matplotlib.figure").Figure
     drawn = []
     monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    for method, down in (("fedavg", None), ("fedpm", 9_000_000), ("fedpm-klms", 1_000_000)):
+    for method, down in (("fedavg", None), ("klms", 9_000_000), ("fedpm-klms", 1_000_000)):
         lines = [line(n, n / 10, bytes_up=1_000_000, bytes_down=down) for n in (1, 2)]
         write_run(tmp_path / f"{method}-2", method, rounds=2, lines=lines)
     demo.draw(tmp_path, 2)
     (axes,) = drawn[0].axes
     assert {one.get_label(): list(one.get_xdata()) for one in axes.lines} == {
-        "fedpm": [10.0, 20.0],
+        "klms": [10.0, 20.0],
         "fedpm-klms": [2.0, 4.0],
     }  # what FedAvg's run sent down is not known
     assert "up and down" in axes.get_xlabel()

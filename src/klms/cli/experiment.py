@@ -73,7 +73,7 @@ def run(
         cells, folder = [cell.with_at_most(rounds) for cell in cells], folder / f"{rounds}-rounds"
     complete = sum(found.complete for found in grid.status(cells, folder))
     say(f"{len(cells)} runs in {folder}, {complete} of them complete")
-    with stoppable(), progress(bar=True) as shown:
+    with stoppable("the same command resumes from here"), progress(bar=True) as shown:
         task = shown.add_task(name, total=len(cells), completed=complete)
 
         def report(cell: catalogue.Cell) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from klms.cli.settings import ANY_OPTION, TakesSettings, settings_given
 from klms.cli.show import console, progress, say
 
 app = typer.Typer(help="Run our methods on Flower: as apps, and in a demo deployment.", no_args_is_help=True)
@@ -46,7 +47,7 @@ def demo(
     say("all processes have ended" + (f"; the run is in {out}" if out else ""))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(cls=TakesSettings, context_settings=ANY_OPTION)
 def new(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Write the app into this folder, which must be new or empty.")],
@@ -60,9 +61,9 @@ def new(
     """
     from klms.flower import template_app
     from klms.flower.settings import ServerSettings
-    from klms.runs.settings import parse_options, resolve
+    from klms.runs.settings import resolve
 
-    config = resolve(method, profile=profile, given=parse_options(context.args))
+    config = resolve(method, profile=profile, given=settings_given(context))
     template_app.create(folder, config, ServerSettings(), own=own)
     edit = f"edit {folder}/klms_app/task.py, then " if own else ""
     nodes = f"--federation-config 'num-supernodes={config.clients}'"  # Flower's own default is 2

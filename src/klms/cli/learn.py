@@ -1,22 +1,15 @@
 """`klms methods`, `klms run`, `klms demo`, `klms export` and `klms results`."""
 
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from klms.cli.show import fail, need, progress, say, show_table, stoppable
+from klms.cli.live import Live, megabytes, show_summaries
+from klms.cli.settings import settings_given, show_settings
+from klms.cli.show import fail, need, say, show_table, stoppable
 from klms.errors import InvalidArgument, MissingExtra
-
-if TYPE_CHECKING:
-    from klms.engine.ledger import LedgerRecord
-    from klms.methods.table import RunConfig
-    from klms.runs.execution import Progress, Summary
 
 
 def methods(
@@ -26,24 +19,13 @@ def methods(
 
     Examples: `klms methods`, `klms methods fedpm-klms`
     """
-    from klms.compressors.scheme import Settings
-    from klms.methods.entry import RunSettings
     from klms.methods.table import METHODS
-    from klms.runs.settings import resolve
 
-    if name is None:
-        entries = [(entry.name, entry.title, entry.reference) for entry in METHODS.values()]
-        show_table(("name", "what it does", "reference"), entries)
+    if name is not None:
+        show_settings(name)
         return
-    rows = []
-    defaults = resolve(name).model_dump(mode="json", exclude={"method"})
-    kinds: list[type[Settings]] = [RunSettings, *METHODS[name].settings]
-    fields = {setting: field for kind in kinds for setting, field in kind.model_fields.items()}
-    for setting, default in defaults.items():
-        if setting in fields:
-            shown = "" if default is None else str(default)
-            rows.append((f"--{setting.replace('_', '-')}", shown, fields[setting].description or ""))
-    show_table(("setting", "default", "description"), rows)
+    entries = [(entry.name, entry.title, entry.reference) for entry in METHODS.values()]
+    show_table(("name", "what it does", "reference"), entries)
 
 
 def run(
@@ -59,103 +41,74 @@ def run(
 ) -> None:
     """Train with a method, sending real bytes between clients and server.
 
-    Every setting is an option as well, for instance `--rounds 20` or `--lr 0.05`; `klms methods METHOD` lists them.
+    Every setting is an option as well, such as `--rounds 20` or `--lr 0.05`; `klms run METHOD --help` lists them.
+    A resumed run keeps its settings; with more `--rounds`, a finished run is extended.
 
     Examples: `klms run fedpm-klms --profile small --workers 2`, `klms run qsgd --data mnist --levels 4`,
-    `klms run --resume runs/fedpm-klms-0`
+    `klms run --resume runs/fedpm-klms-0 --rounds 60`
     """
-    need("torch", "learn")
     from klms.runs import execution
     from klms.runs.run_folder import RunFolder
-    from klms.runs.settings import parse_options, resolve
+    from klms.runs.settings import resolve
     from klms.runs.trackers import tracked
 
+    if method is not None and method.startswith("--"):  # without a method, click takes the first setting for one
+        context.args.insert(0, method)
+        method = None
+    given = settings_given(context)
     if resume is not None:
-        if method or profile or preset or config or out or context.args:
-            raise InvalidArgument("a resumed run keeps its settings: combine --resume only with --workers, --track")
+        if method or profile or preset or config or out or given.keys() - {"rounds"}:
+            raise InvalidArgument(
+                "a resumed run keeps its settings: combine --resume only with --rounds, --workers and --track"
+            )
         folder, settings = resume, RunFolder(resume).config()
+        if "rounds" in given:
+            settings = resolve(settings.method, given={**dict(settings), **given})
+            RunFolder(resume).extend(settings)
+        elif RunFolder(resume).rounds() == settings.rounds:
+            say(f"all {settings.rounds} rounds are complete; --rounds extends the run")
     elif method is None:
         raise InvalidArgument("name a method (see `klms methods`), or --resume a run")
     else:
-        settings = resolve(method, profile=profile, preset=preset, file=config, given=parse_options(context.args))
+        settings = resolve(method, profile=profile, preset=preset, file=config, given=given)
         folder = out or Path("runs") / f"{method}-{settings.seed}"
         RunFolder.check_free(folder)
-    try:
-        with _live() as live, tracked(track or [], folder, settings, live) as report:
+    need("torch", "learn")
+    with stoppable(f"resume with: klms run --resume {folder}"), Live() as live:
+        live.begin(settings, folder)
+        with tracked(track or [], folder, settings, live) as report:
             summary = execution.start_or_resume(settings, folder, workers=workers, progress=report)
-    except KeyboardInterrupt:
-        raise fail(f"stopped; resume with: klms run --resume {folder}") from None
-    _show_summaries([summary], title=f"{summary.rounds} rounds in {folder}")
-
-
-@contextmanager
-def _live() -> Iterator["Progress"]:
-    """Show the progress of runs: a bar on a terminal, one line per round elsewhere."""
-    plain, started, sent, accuracy = Console(stderr=True, width=200), time.monotonic(), [0, 0], ""
-
-    def report(config: "RunConfig", record: "LedgerRecord") -> None:
-        nonlocal sent, accuracy
-        if record.round == 1:  # another run begins
-            sent, accuracy = [0, 0], ""
-        sent = [sent[0] + record.uplink_bytes, sent[1] + record.downlink_bytes]
-        if record.accuracy is not None:
-            accuracy = f" accuracy {record.accuracy:.4f},"
-        rate = f"{record.bits_per_parameter:.4f} bits per parameter up"
-        up, down, total = map(_megabytes, (*sent, sum(sent)))
-        text = f"{config.method}:{accuracy} MB: {up} up, {down} down, {total} total; {rate}"
-        bar.update(task, description=text, completed=record.round, total=config.rounds)
-        if not plain.is_terminal:
-            seconds = time.monotonic() - started
-            plain.print(f"round {record.round}/{config.rounds} {text}, {seconds:.0f} s", highlight=False)
-
-    with progress(bar=True) as bar:
-        task = bar.add_task("loading", total=None)
-        yield report
-
-
-def _show_summaries(summaries: "list[Summary]", title: str) -> None:
-    """Show one column per run, so that the names of the rows can say what is compared with what."""
-    shown = {
-        "accuracy": [_number(one.metrics.get("accuracy"), ".4f") for one in summaries],
-        "bits per parameter up": [_number(one.bits_per_parameter, ".4f") for one in summaries],
-        "MB up": [_megabytes(one.uplink_bytes) for one in summaries],
-        "MB down": [_megabytes(one.downlink_bytes) for one in summaries],
-        "MB total": [_megabytes(one.total_bytes) for one in summaries],
-        "up: x smaller than float32 up": [_number(one.times_smaller_up, ",.1f") for one in summaries],
-        "total: x smaller than float32 both ways": [_number(one.times_smaller_total, ",.1f") for one in summaries],
-        "encoding and decoding, share of the work": [_number(one.coding_share, ".1%") for one in summaries],
-        "seconds": [_number(one.seconds, ".0f") for one in summaries],
-    }
-    methods = [one.method for one in summaries]
-    show_table(("", *methods), [(name, *values) for name, values in shown.items()], title=title, right=methods)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else f"{value:{form}}"
-
-
-def _megabytes(count: int | None) -> str:
-    return _number(None if count is None else count / 1e6, ",.3f")
+    show_summaries([summary], title=f"{summary.rounds} rounds in {folder}")
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the runs and of the picture.")] = Path("runs/demo"),
     rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 12,
 ) -> None:
-    """Compare FedAvg, FedPM and FedPM-KLMS on real MNIST: their accuracy, and their bytes up, down and in total.
+    """Compare FedAvg, dense updates at 0.1 bits and FedPM-KLMS on real MNIST: accuracy, bytes up, down and in total.
 
     Example: `klms demo --rounds 20`
     """
     need("torch", "learn")
     from klms.experiments import demo as comparison
 
-    with stoppable(), _live() as report:
-        summaries = comparison.run(out, rounds=rounds, workers=os.cpu_count() or 1, progress=report)
-    _show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds")
+    configs = comparison.configs(out, rounds)
+    methods = " and ".join(config.method for config in configs.values()).replace(" and ", ", ", len(configs) - 2)
+    say(f"Training LeNet on 6,000 images of MNIST with 10 clients and {methods}, {rounds} rounds each.")
+    summaries = []
+    with stoppable("the same command resumes from here"), Live() as live:
+        for folder, config in configs.items():
+            live.begin(config, folder)
+            found = comparison.run(config, folder, workers=os.cpu_count() or 1, progress=live)
+            summaries.append(found)
+            sent = f"{megabytes(found.uplink_bytes)} up, {megabytes(found.downlink_bytes)} down"
+            live.say(f"{found.method}: accuracy {found.metrics['accuracy']:.4f} on all test images; MB: {sent}")
+    show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds")
     try:
         say(f"picture: {comparison.draw(out, rounds)}")
     except MissingExtra as error:
         say(str(error))
+    say(f"next: klms report {out}, which writes a page with all runs below that folder")
 
 
 def export(
@@ -168,9 +121,13 @@ def export(
     """
     need("torch", "learn")
     from klms.runs.export import write
+    from klms.runs.run_folder import RunFolder
 
     file = write(run, out or run / "model.klms")
     say(f"{file}: {file.stat().st_size:,} bytes")
+    done, wanted = RunFolder(run).rounds(), RunFolder(run).config().rounds
+    if done < wanted:
+        say(f"the run is not finished: this is its model after {done} of {wanted} rounds (klms run --resume {run})")
 
 
 def results(
@@ -194,8 +151,8 @@ def results(
     try:
         if measure:
             need("torch", "learn")
-            with _live() as report:
-                committed.write_json(folder / "coding-share.json", coding_share.run(runs, 1, report))
+            with Live() as live:
+                committed.write_json(folder / "coding-share.json", coding_share.run(runs, 1, live))
             committed.write_json(folder / "mean.json", mean.as_json(list(mean.run()), clients=10))
         text, readme = committed.document(folder), committed.readme(folder, Path("README.md").read_text())
         Path("docs/results.md").write_text(text)

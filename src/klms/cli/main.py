@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
 import klms
 from klms.cli import bench, data, experiment, flower, learn, report
-from klms.cli.show import console, fail
+from klms.cli.settings import ANY_OPTION, TakesSettings
+from klms.cli.show import console, fail, progress, say, stoppable, terminable
 from klms.errors import KLMSError
 
 
@@ -20,7 +23,8 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with terminable(), stoppable():
+                return super().invoke(ctx)
         except BrokenPipeError:  # click ends quietly when nobody reads the output
             raise
         except OSError as error:
@@ -35,7 +39,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(flower.app, name="flower")
 app.command()(learn.methods)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(learn.run)
+app.command(cls=TakesSettings, context_settings=ANY_OPTION)(learn.run)
 for command in (learn.demo, learn.export, learn.results, report.report, report.serve):
     app.command()(command)
 
@@ -59,24 +63,47 @@ def main(
 
 
 @app.command()
+def warmup() -> None:
+    """Compile all kernels now, once per machine and release, so that no later call waits for that.
+
+    Example: `klms warmup`
+    """
+    from klms.compressors.warmup import compile_kernels
+
+    started = time.monotonic()
+    with progress() as shown:
+        task = shown.add_task("compiling")
+        for name in compile_kernels():
+            shown.update(task, description=f"compiled {name}")
+    say(f"all kernels are compiled ({time.monotonic() - started:.0f} s)")
+
+
+@app.command()
 def inspect(
-    file: Annotated[Path, typer.Argument(help="File that holds one message.")],
+    file: Annotated[Path, typer.Argument(help="File that holds one message, or a model of `klms export`.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the header of a message, for which neither `p` nor the key is needed.
+    """Show what a message or an exported model says of itself, for which neither `p` nor the key is needed.
 
-    Example: `klms inspect client-3.klms`
+    Examples: `klms inspect client-3.klms`, `klms inspect runs/fedpm-klms-0/model.klms`
     """
-    try:
-        info = klms.inspect(file.read_bytes())
-    except KLMSError as error:
-        raise fail(f"{file}: {error}") from error
-    fields = dataclasses.asdict(info) | {"tag": info.tag.hex(), "bits_per_parameter": info.bits_per_parameter}
+    from klms.runs import export
+
+    data = file.read_bytes()
+    if export.is_model(data):
+        about, parameters = export.describe(data, file)
+        fields = about.model_dump(mode="json") | {"parameter_bytes": len(parameters)}
+    else:
+        try:
+            info = klms.inspect(data)
+        except KLMSError as error:
+            raise fail(f"{file}: {error}") from error
+        fields = dataclasses.asdict(info) | {"tag": info.tag.hex(), "bits_per_parameter": info.bits_per_parameter}
     if as_json:
         typer.echo(json.dumps(fields, indent=2))
         return
     table = Table(box=None, show_header=False)
     for name, value in fields.items():
         shown = f"{value:.6g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
-        table.add_row(name.replace("_", " "), shown)
+        table.add_row(name.replace("_", " "), escape(shown))
     console().print(table)

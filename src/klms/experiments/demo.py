@@ -1,32 +1,51 @@
-"""`klms demo`: FedAvg, FedPM and FedPM-KLMS on real MNIST with the same number of rounds."""
+"""`klms demo`: FedAvg, the dense scheme and FedPM-KLMS on real MNIST with the same number of rounds."""
 
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
+from klms.engine.federation import Federation
 from klms.engine.ledger import total_bytes
 from klms.errors import MissingExtra
+from klms.methods.table import RunConfig
 from klms.runs import execution
 from klms.runs.execution import Progress, Summary
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
 
-METHODS = ("fedavg", "fedpm", "fedpm-klms")
+METHODS: dict[str, dict[str, object]] = {
+    "fedavg": {},
+    "klms": {"rate": 0.1, "downlink": "coded", "down_rate": 0.1},
+    "fedpm-klms": {},
+}
+"""The methods with their settings beyond those of the profile `small`."""
 
 
-def run(out: Path, *, rounds: int, workers: int, progress: Progress | None) -> list[Summary]:
-    """Train the three methods in folders of their own; complete runs are kept and interrupted ones are resumed."""
-    given = {"rounds": rounds, "evaluate_every": 2}
-    configs = {out / f"{method}-{rounds}": resolve(method, profile="small", given=given) for method in METHODS}
-    start = partial(execution.start_or_resume, workers=workers, progress=progress)
-    return [start(config, folder) for folder, config in configs.items()]
+def configs(out: Path, rounds: int) -> dict[Path, RunConfig]:
+    """Return the runs by folder. While they train, they are evaluated on a part of the test images."""
+    common: dict[str, object] = {"rounds": rounds, "evaluate_every": 2, "test_images": 1000}
+    return {
+        out / f"{method}-{rounds}": resolve(method, profile="small", given=common | own)
+        for method, own in METHODS.items()
+    }
+
+
+def run(config: RunConfig, folder: Path, *, workers: int, progress: Progress) -> Summary:
+    """Run one of them; a complete run is kept and an interrupted one is resumed. Its accuracy is on all test images."""
+    summary = execution.start_or_resume(config, folder, workers=workers, progress=progress)
+    state, federation = RunFolder(folder).state(), Federation.create(config.model_copy(update={"test_images": 0}))
+    assert state is not None
+    assert federation.test is not None
+    method = federation.method
+    predictions = method.learner.predict(method.parameters(state), federation.test)
+    return replace(summary, metrics=method.learner.metrics(predictions, federation.test))
 
 
 def draw(out: Path, rounds: int) -> Path:
-    """Draw the accuracy of the three runs against the megabytes that were sent up and down."""
+    """Draw the accuracy of the runs against the megabytes that were sent up and down."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingExtra("the picture needs matplotlib: pip install 'klms[plots]'") from error
+        raise MissingExtra.told("the picture needs matplotlib", "plots") from error
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for method in METHODS:

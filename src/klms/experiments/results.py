@@ -12,7 +12,7 @@ from typing import Any
 
 from klms.benchmarks import mean
 from klms.errors import InvalidArgument
-from klms.experiments import coding_share, fewest_bits, tables, toy
+from klms.experiments import both_ways, coding_share, fewest_bits, tables, toy
 from klms.experiments.toy import TOYS
 
 FIGURES = Path("docs/figures")
@@ -24,7 +24,7 @@ _SPECIAL: dict[str, Show] = {
     "kl-by-layer": tables.layers,
     "coding-share": coding_share.markdown,
     "mean": mean.markdown,
-    "both-ways": tables.both_ways,
+    "both-ways": both_ways.markdown,
     "flower-quickstart": tables.flower,
     "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, toy.markdown),
@@ -64,7 +64,7 @@ def readme(folder: Path, text: str) -> str:
         lines.append((name, f"{accuracy:.3f} ± {spread:.3f}", f"{bits:.4f}", f"{32 / bits:,.0f}"))
     if not _README.search(text):
         raise InvalidArgument("the README has no <!-- results --> and <!-- /results --> marks for its table")
-    table = tables.table(("method", "accuracy", "bits per parameter", "x smaller than float32"), lines)
+    table = tables.table(("method", "accuracy", "bits per parameter up", "x smaller than float32 up"), lines)
     return _README.sub(lambda match: f"{match.group(1)}{table}\n{match.group(2)}", text)
 
 
@@ -80,6 +80,7 @@ def draw(folder: Path, figures: Path) -> None:
     figures.mkdir(parents=True, exist_ok=True)
     for name in TOYS:
         toy.draw(_read(folder, name), figures / f"{name}.png")
+    both_ways.draw(_read(folder, "both-ways"), figures / "both-ways.png")
     fewest_bits.draw(_fewest_bits(folder), figures / "fewest-bits.png")
     measured = _read(folder, "mean")
     mean.draw([mean.Row(**row) for row in measured["rows"]], measured["clients"], figures / "mean.png")

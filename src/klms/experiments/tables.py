@@ -105,20 +105,6 @@ def layers(results: dict[str, Any]) -> str:
     return table(["layer", *(f"round {n + 1}" for n in shown)], lines)
 
 
-def both_ways(results: dict[str, Any]) -> str:
-    """Return a table of bytes up, down and in total."""
-    ((_, rows),) = results["data"].items()
-    lines = []
-    for name, row in rows.items():
-        accuracy, _ = mean_and_deviation(row, "accuracy")
-        up, down = (mean_and_deviation(row, f"{way}link_bytes")[0] / 1e6 for way in ("up", "down"))
-        factor, _ = mean_and_deviation(row, "times_smaller_total")
-        megabytes = (f"{up:.3f}", f"{down:.3f}", f"{up + down:.3f}")
-        lines.append([name, str(len(row["seeds"])), f"{accuracy:.4f}", *megabytes, f"{factor:,.0f}"])
-    head = ("row", "seeds", "accuracy", "MB up", "MB down", "MB in total", "x smaller than float32 both ways")
-    return table(head, lines)
-
-
 def flower(results: dict[str, Any]) -> str:
     """Return a table of `examples/flower-quickstart/compare.py`: the stock app, and the same app with compression."""
     lines = []
