@@ -31,6 +31,9 @@ def pool_of(workers: int, start: Callable[..., object] | None = None, *args: Any
         processes = list((getattr(pool, "_processes", None) or {}).values())  # public only from Python 3.14 on
         for process in processes:
             process.kill()
+        results = getattr(getattr(pool, "_result_queue", None), "_writer", None)  # not public either
+        if results is not None:  # the rest of a result that a killed process was sending would be awaited for ever
+            results.close()
         pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.join()
