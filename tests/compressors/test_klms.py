@@ -90,6 +90,20 @@ def test_sparse_and_heavy_tailed_updates_cost_a_fraction():
         assert relative_error(x, y) < bound * relative_error(x, through(Eden(x.size, rate), x)[1])
 
 
+@pytest.mark.parametrize("effort", ["fast", "balanced", "best"])
+@pytest.mark.parametrize("rate", [0.3, 2])
+def test_few_entries_that_changed_arrive_almost_exactly(rate, effort):
+    """Fine-tuning changes a small part of a model, which then has far more bits than it can use."""
+    layout = Layout(("body", "head", "bias"), ((300, 1000), (10, 256), (10,)))
+    x = np.zeros(layout.d, dtype=np.float32)
+    x[layout.parts[1]].reshape(10, 256)[:, :5] = np.random.default_rng(0).standard_normal((10, 5))
+    scheme = KLMS(layout, rate, effort)
+    message = scheme.encode(x, {}, key=SharedKey(1, 2, 3), rng=np.random.default_rng(1))
+    decoded = scheme.decode(message, {}, key=SharedKey(1, 2, 3)).vector
+    assert np.sum((decoded - x) ** 2) < 1e-9 * np.sum(x**2)
+    assert len(message) < 1000
+
+
 def test_clusters_of_entries_cost_less_than_scattered_ones():
     """An embedding's update has whole rows of zeros."""
     rows = np.random.default_rng(0).random((512, 1)) < 0.1

@@ -48,6 +48,16 @@ def test_matrices_of_low_rank_cost_less(rate, contracting, bound):
     assert len(plain) < 1.03 * rate * x.size / 8
 
 
+@pytest.mark.parametrize(("rate", "bound"), [(0.3, 2e-5), (1, 3e-6), (4, 1e-7)])
+def test_what_is_almost_of_low_rank_is_sent_almost_exactly(rate, bound):
+    """The price of a bit falls by orders of magnitude once the products are taken out."""
+    layout = Layout(("dense",), ((256, 512),))
+    rng = np.random.default_rng(0)
+    product = rng.standard_normal((256, 1)) @ rng.standard_normal((1, 512))
+    x = (product + 1e-3 * rng.standard_normal(product.shape)).astype(np.float32).ravel()
+    assert relative_error(x, through(KLMS(layout, rate), x)[1]) < bound
+
+
 @pytest.mark.parametrize("rate", [0.1, 1])
 def test_noise_has_no_low_rank_part(rate):
     x = update(rank=0, noise=1.0)

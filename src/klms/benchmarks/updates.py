@@ -16,8 +16,15 @@ _CLIENTS = 10
 _ROUNDS = 3
 _COMMON: dict[str, Any] = {"method": "fedavg", "clients": _CLIENTS, "epochs": 1, "batch": 32}
 KINDS: dict[str, dict[str, Any]] = {
-    "lenet": {"data": "mnist", "model": "lenet", "images": 600 * _CLIENTS},
-    "conv6": {"data": "cifar10", "model": "conv6", "images": 200 * _CLIENTS, "test_images": 100, "lr": 0.05},
+    "lenet": {"data": "mnist", "model": "lenet", "images": 600 * _CLIENTS, "optimizer": "sgd", "lr": 0.1},
+    "conv6": {
+        "data": "cifar10",
+        "model": "conv6",
+        "images": 200 * _CLIENTS,
+        "test_images": 100,
+        "optimizer": "sgd",
+        "lr": 0.05,
+    },
     "lstm": {
         "data": "chitchat",
         "model": "lstm",

@@ -170,9 +170,9 @@ class KLMS(Compressor):
     def _price(self, vector: Vector, bits: float) -> low_rank.Price:
         """Return what a bit costs when the vector is coded with so many, and what a unit of squared norm does."""
         pieces = self.pieces
-        theta = outliers.price(pieces.gather(vector), pieces.ranges, bits, self.contracting)
+        theta, error = outliers.price(pieces.gather(vector), pieces.ranges, bits, self.contracting)
         squares = [float(np.mean(np.square(matrix.of(vector)))) for matrix in low_rank.matrices(self.layout)]
-        return low_rank.Price(theta, [outliers.error_of_rest(s / theta, self.contracting) for s in squares])
+        return low_rank.Price(theta, error, [outliers.error_of_rest(s / theta, self.contracting) for s in squares])
 
     def _budget(self, pieces: Pieces) -> float:
         """Return the bits besides the heads."""

@@ -15,7 +15,7 @@ a sign unless they are zero.
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +32,9 @@ _NARROWEST = 4  # rows or columns: a product may not cost more than a part of th
 _MOST_PRODUCTS = 32
 _ITERATIONS = 2  # of the power method, from the largest row
 _TRIALS = 6
+_EXTRACTIONS = 3
 _AGREEMENT = 0.25  # of the logarithms of two prices
-_LARGEST = 1 << 20  # steps
+_LARGEST, _FINEST = 1 << 20, 1 << 19  # steps of the largest number: when read, and when written
 _LANES = 16  # partial sums of an inner product, which a processor adds up at once
 _HEAD = struct.Struct("<I")
 _STEP = struct.Struct("<H")
@@ -67,6 +68,8 @@ class Price(NamedTuple):
     """What a bit costs, in units of squared error, and what a unit of the squared norm of each matrix does."""
 
     theta: float
+    error: float
+    """Squared error to expect of the whole."""
     gains: list[float]
 
 
@@ -89,12 +92,42 @@ def take(
     bits at equal prices, which is found by trials.
     """
     which = matrices(layout)
-    price = price_of(update, bits) if which else Price(0.0, [])
-    if not 0 < price.theta < math.inf:
-        return b"", update
-    work = list(zip(which, price.gains, strict=True))
-    factors = each(lambda one: _factors(one[0].of(update), one[0].most_products, price.theta / one[1]), work, threads)
-    best, low, high, theta = (math.inf, b"", update), 0.0, math.inf, price.theta
+    best = Trial(price_of(update, bits) if which else Price(0.0, 0.0, []), b"", update)
+    for _ in range(_EXTRACTIONS):
+        price = best.price
+        if not 0 < price.theta < math.inf:
+            break
+        limits = [price.theta / gain for gain in price.gains]
+        factors = each(
+            lambda one: _factors(one[0].of(update), one[0].most_products, one[1]),
+            list(zip(which, limits, strict=True)),
+            threads,
+        )
+        for trial in _trials(update, which, factors, bits, price, price_of):
+            best = min(best, trial, key=lambda one: one.price.error)
+        if best.price.theta > price.theta / 4:  # otherwise more products pay than were looked for
+            break
+    return best.section, best.rest
+
+
+class Trial(NamedTuple):
+    """A low-rank part, the rest of the update, and what a bit costs that is spent on the rest."""
+
+    price: Price
+    section: bytes
+    rest: Float32
+
+
+def _trials(
+    update: Float32,
+    which: list[Matrix],
+    factors: list[tuple[Float32, Float32]],
+    bits: float,
+    price: Price,
+    price_of: Callable[[Float32, float], Price],
+) -> Iterator[Trial]:
+    """Yield low-rank parts until one is made for about the price that it leads to."""
+    low, high, theta = 0.0, math.inf, price.theta
     for _ in range(_TRIALS):
         chosen = [_quantise(*pair, theta / gain) for pair, gain in zip(factors, price.gains, strict=True)]
         section = _write(chosen) if any(products.step for products in chosen) else b""
@@ -103,13 +136,16 @@ def take(
             rest = update.copy() if section else update
             for matrix, products in zip(which, chosen, strict=True):
                 _add(products, matrix.of(rest), -1.0)
-            after = price_of(rest, bits - 8 * len(section)).theta
-            best = min(best, (abs(math.log(after / theta)), section, rest), key=lambda trial: trial[0])
-            if best[0] < _AGREEMENT:
+            price = price_of(rest, bits - 8 * len(section))
+            yield Trial(price, section, rest)
+            after = price.theta
+            if abs(math.log(after / theta)) < _AGREEMENT:
                 break
         low, high = (theta, high) if after > theta else (low, theta)
-        theta = math.sqrt(low * high) if 0 < low < high < math.inf else theta * (2 if after > theta else 0.5)
-    return best[1:]
+        if low < after < high:
+            theta = after
+        else:
+            theta = math.sqrt(low * high) if 0 < low < high < math.inf else theta * (2 if after > theta else 0.5)
 
 
 def end_of(section: bytes) -> int:
@@ -145,7 +181,8 @@ def add(section: bytes, layout: Layout, vector: Float32) -> None:
 
 def _quantise(columns: Float32, rows: Float32, theta: float) -> Products:
     """Return the products that pay, in steps that suit the price."""
-    number = log_number(math.sqrt(12 * theta))
+    largest = max(float(np.abs(factor).max(initial=0)) for factor in (columns, rows))
+    number = log_number(max(math.sqrt(12 * theta), largest / _FINEST))
     step = np.float32(log_scale(number))
     pays = [_pays(column, row, step, theta) for column, row in zip(columns, rows, strict=True)]
     chosen = [np.rint(factor[pays] / step).astype(np.int64) for factor in (columns, rows)]

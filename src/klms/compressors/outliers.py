@@ -45,7 +45,7 @@ _CLUSTERED = 0.4  # of the estimate
 _SPARSE = 0.5  # share of entries that are not zero
 _ACCURACY = 0.005  # of the bits of outliers, relative to all bits
 _EXTREMES = 1e-12, 1e3  # of theta, relative to the squared norm
-_MAX_MAGNITUDE = 1 << 24  # in steps
+_MOST_STEPS = 1 << 22  # of the largest entry: a float32 still has room for the dither
 _HEAD = struct.Struct("<IH")
 _COUNT = struct.Struct("<I")
 _THRESHOLD = struct.Struct("<H")
@@ -58,6 +58,7 @@ class Plan(NamedTuple):
     rounded: npt.NDArray[np.bool_]  # whether a group's other entries are rounded at random
     step: float
     bits: Float64  # of the outliers of each group, about
+    error: float  # of the whole vector, about
 
 
 class Found(NamedTuple):
@@ -97,15 +98,15 @@ def _edge(number: int) -> np.float32:
 def nothing(ranges: Ranges) -> Plan:
     """Return the plan to send nothing apart."""
     count = ranges.sizes.size
-    return Plan(np.full(count, _NOTHING), np.zeros(count, dtype=np.bool_), 1.0, np.zeros(count))
+    return Plan(np.full(count, _NOTHING), np.zeros(count, dtype=np.bool_), 1.0, np.zeros(count), 0.0)
 
 
-def price(gathered: Float32, ranges: Ranges, bits: float, contracting: bool) -> float:
-    """Return `theta`: with so many bits for the vector, one more bit reduces the error by `theta 2 ln 2`."""
+def price(gathered: Float32, ranges: Ranges, bits: float, contracting: bool) -> tuple[float, float]:
+    """Return `theta` and the error with so many bits for the vector: one more reduces the error by `theta 2 ln 2`."""
     if bits <= 0:
-        return math.inf
+        return math.inf, math.inf
     plan = _search(_histograms(gathered, ranges.bounds), ranges, bits, np.ones(ranges.sizes.size), contracting)
-    return plan.step**2 / 12
+    return plan.step**2 / 12, plan.error
 
 
 def plan(gathered: Float32, ranges: Ranges, bits: float, rng: np.random.Generator, contracting: bool = False) -> Plan:
@@ -195,13 +196,14 @@ def _search(table: Float64, ranges: Ranges, bits: float, costs: Float64, contrac
     edges = (tried << _MANTISSA).astype(np.int32).view(np.float32).astype(np.float64)
     choices = Choices(sizes, above, below, edges, contracting)
     low, high = _EXTREMES[0] * float(below[2].max()) / int(sizes.sum()), _EXTREMES[1] * float(below[2].max())
+    low = max(low, (float(edges[0]) / _MOST_STEPS) ** 2 / 12)
     best, apart = np.empty(sizes.size, dtype=np.int64), np.empty(sizes.size)
     for _ in range(_SEARCH_STEPS):
         theta = math.sqrt(low * high)
-        low, high = (theta, high) if _choose(choices, theta, costs, best, apart) > bits else (low, theta)
-    _choose(choices, high, costs, best, apart)
+        low, high = (theta, high) if _choose(choices, theta, costs, best, apart)[0] > bits else (low, theta)
+    error = _choose(choices, high, costs, best, apart)[1]
     thresholds = np.where(best > 0, tried[best % tried.size], _NOTHING)
-    return Plan(thresholds, best >= tried.size, math.sqrt(12 * high), apart)
+    return Plan(thresholds, best >= tried.size, math.sqrt(12 * high), apart, error)
 
 
 class Choices(NamedTuple):
@@ -218,14 +220,14 @@ class Choices(NamedTuple):
 
 
 @kernel
-def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_apart: Float64) -> float:
-    """Set the best choice of each group at the price `theta`, and the bits of its outliers; return all bits."""
+def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_apart: Float64) -> tuple[float, float]:
+    """Set each group's best choice at the price `theta`, and the bits of its outliers; return total bits and error."""
     step = math.sqrt(12 * theta)
-    total = 0.0
+    total = total_error = 0.0
     for g in range(best.size):
         size = float(choices.sizes[g])
         least = math.inf
-        best_coded = 0.0
+        best_coded = best_error = 0.0
         for e in range(choices.edges.size):
             edge, rest = choices.edges[e], choices.below[2, g, e]
             more = max(choices.above[1, g, e] - choices.above[0, g, e] * edge, 0.0) / step
@@ -237,7 +239,7 @@ def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_ap
             error += count * theta
             price = error + 2 * math.log(2) * theta * (apart + coded)
             if price < least:
-                least, best[g], best_apart[g], best_coded = price, e, apart, coded
+                least, best[g], best_apart[g], best_coded, best_error = price, e, apart, coded, error
             # The rest is rounded.
             count += choices.below[1, g, e] / edge
             apart = costs[g] * _bits_apart(size, count, more)
@@ -245,8 +247,10 @@ def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_ap
             price = error + 2 * math.log(2) * theta * apart
             if price < least:
                 least, best[g], best_apart[g], best_coded = price, choices.edges.size + e, apart, 0.0
+                best_error = error
         total += best_apart[g] + best_coded
-    return total
+        total_error += best_error
+    return total, total_error
 
 
 @kernel
@@ -292,7 +296,7 @@ def _write(groups: list[Found], step: float, dither: Float32, room: int = 8) -> 
             head += _THRESHOLD.pack(group.threshold)
             excess = (np.abs(group.values) - _edge(group.threshold)) / np.float32(log_scale(number))
             magnitudes = np.floor(excess + dither[done : done + count]).astype(np.int64)
-            _put(coder, group.places, group.values < 0, np.minimum(magnitudes, _MAX_MAGNITUDE))
+            _put(coder, group.places, group.values < 0, magnitudes)
             done += count
         used.append(8.0 * (int(coder.interval[2]) - before) + 48 * (count > 0))
     length = finish(coder)
