@@ -1,20 +1,21 @@
 """Any update at any rate, unbiased, close to what rate-distortion theory allows: the scheme to use for dense updates.
 
-The update is cut into pieces that follow its arrays (`pieces.py`). Entries that are much larger than the others are
-sent apart where that pays (`outliers.py`). Every piece of the rest is rotated, which makes its coordinates look like
-draws of a normal distribution, and coded along a path through a trellis: by signs at low rates (`sign_paths.py`) and by
-entropy-coded levels at higher ones (`level_paths.py`). The scale `|v|^2 / <v, Q>` of each piece `v` with code `Q` makes
-the estimate unbiased over rotations, as in EDEN. With `contracting`, the scale is `<v, Q> / |Q|^2`, which has the least
-error instead: it suits a sender that keeps what was lost and adds it to its next update, as the downlink does.
+The low-rank part of its matrices is sent by its factors where that pays (`low_rank.py`). What is left is cut into
+pieces that follow the arrays (`pieces.py`). Entries that are much larger than the others are sent apart, again where
+that pays (`outliers.py`). Every piece of the rest is rotated, which makes its coordinates look like draws of a normal
+distribution, and coded along a path through a trellis: by signs at low rates (`sign_paths.py`) and by entropy-coded
+levels at higher ones (`level_paths.py`). The scale `|v|^2 / <v, Q>` of each piece `v` with code `Q` makes the estimate
+unbiased over rotations, as in EDEN. With `contracting`, the scale is `<v, Q> / |Q|^2`, which has the least error
+instead: it suits a sender that keeps what was lost and adds it to its next update, as the downlink does.
 
 Rates follow the pieces' norms (`piece_rates.py`), and runs of pieces are coded in parallel (`piece_coder.py`). Where
 both sides hold the last global update, entries are ordered by it first, if that promises less error (`history.py`).
 
 The payload: log2 of the smallest and the largest size of pieces, the memories of both trellises, and flags with the
 fine part of all rates (u8 each); the tag of the history, if flagged (4 bytes); for each piece the coarse part of its
-rate (u8; 0 if the piece is zero) and its scale (u16); the outliers, if flagged; for each run of pieces the number of
-words of its levels (u32); the indices of all signs, two to a byte; the words of all levels (u16). A scale is
-`2^((number - 2^15) / 512)`, or 0 if the number is 0.
+rate (u8; 0 if the piece is zero) and its scale (u16); the low-rank part and the outliers, if flagged; for each run of
+pieces the number of words of its levels (u32); the indices of all signs, two to a byte; the words of all levels (u16).
+A scale is `2^((number - 2^15) / 512)`, or 0 if the number is 0.
 """
 
 import struct

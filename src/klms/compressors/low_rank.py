@@ -6,7 +6,9 @@ coded as ever, so that an unbiased code of the rest makes the whole unbiased.
 
 Which products pay is a question of price, as for outliers: with `2 ln 2 theta` per bit, a product that takes `B` bits
 and removes `E` of the squared norm is sent if `gain E > 2 ln 2 theta B`. `gain` is the error of the rest per squared
-norm of it, at the rate that is best at that price. Steps `D` have `gain D^2 / 12 = theta`.
+norm of it, at the rate that is best at that price. Steps `D` have `gain D^2 / 12 = theta`. Once products are taken out,
+the rest is smaller and a bit costs less, perhaps by orders of magnitude: so the price is followed until the one that
+the products were made for is the one that they lead to.
 
 The section: its length without this number (u32); for each matrix the number of products (u8) and, if there are any,
 the step (u16, on the scale of `klms.py`); then, coded, the columns and rows of all products: magnitudes in steps, with
@@ -88,8 +90,7 @@ def take(
 ) -> tuple[bytes, Float32]:
     """Return the section that holds the low-rank part, empty if none pays, and the update without it.
 
-    `price_of` tells what a bit costs when a vector is coded with so many bits. The low-rank part and the rest share the
-    bits at equal prices, which is found by trials.
+    `price_of` tells what a bit costs when a vector is coded with so many bits, and which error to expect.
     """
     which = matrices(layout)
     best = Trial(price_of(update, bits) if which else Price(0.0, 0.0, []), b"", update)
