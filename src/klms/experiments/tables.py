@@ -107,14 +107,23 @@ def layers(results: dict[str, Any]) -> str:
 
 def flower(results: dict[str, Any]) -> str:
     """Return a table of `examples/flower-quickstart/compare.py`: the stock app, and the same app with compression."""
-    lines = []
+    groups: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, run in results["runs"].items():
-        sent = run["uplink_bytes"] + run["downlink_bytes"]
-        wire = [f"{run[f'wire_{way}']:,}" if run["wire_up"] else "" for way in ("up", "down")]
-        factor = f"{run['stock_bytes'] / sent:.1f}"
-        lines.append([*name.split("; "), f"{run['accuracy'][-1]:.4f}", f"{sent / 1e6:.3f}", factor, *wire])
-    head = ("engine", "strategy", "app", "seed", "accuracy", "payload, MB both ways", "x less", "wire up", "wire down")
-    return table(head, lines)
+        *which, seed = name.split("; ")
+        groups.setdefault(tuple(which), {})[seed] = run
+    lines = []
+    for (engine, strategy, app), runs in groups.items():
+        stock = groups[engine, strategy, "stock"]
+        accuracy = statistics.fmean([run["accuracy"][-1] for run in runs.values()])
+        lost = [stock[seed]["accuracy"][-1] - run["accuracy"][-1] for seed, run in runs.items() if seed in stock]
+        points = "" if app == "stock" or not lost else f"{100 * statistics.fmean(lost):.1f}"
+        sent = statistics.fmean([run["uplink_bytes"] + run["downlink_bytes"] for run in runs.values()])
+        factor = f"{next(iter(runs.values()))['stock_bytes'] / sent:.1f}"
+        wire = [f"{run[f'wire_{way}']:,}" if run["wire_up"] else "" for run in runs.values() for way in ("up", "down")]
+        cells = [engine, strategy, app, str(len(runs)), f"{accuracy:.4f}", points, f"{sent / 1e6:.3f}", factor]
+        lines.append([*cells, *wire[:2]])
+    head = ("engine", "strategy", "app", "seeds", "accuracy", "points lost", "MB both ways", "x less")
+    return table((*head, "wire up", "wire down"), lines)
 
 
 def flower_overhead(results: dict[str, Any]) -> str:
