@@ -109,6 +109,7 @@ def test_the_help_of_run_lists_the_settings_of_every_run():
         (["run", "fedpm-klms", "--profle", "small"], "did you mean --profile?"),
         (["run", "nope"], f"choose one of {', '.join(METHODS)}"),
         (["run"], "name a method"),
+        (["run", "fedpm-klms", "--levels", "4"], "fedpm-klms has no setting levels, which is one of qsgd"),
         (["methods", "fedpm-klsm"], "did you mean 'fedpm-klms'"),
         (["run", "fedavg", "--resume", "runs/x"], "keeps its settings"),
         (["run", "--resume", "nowhere"], "not the folder of a run"),
@@ -144,6 +145,22 @@ def test_inspect(message_file):
     broken = runner.invoke(app, ["inspect", str(message_file)])
     assert broken.exit_code == 1
     assert "checksum" in broken.output
+
+
+def test_inspect_reads_messages_of_compress(tmp_path):
+    update = {"weight": np.ones((20, 30), np.float32), "[steps]": np.arange(3)}
+    file = tmp_path / "update"
+    file.write_bytes(klms.compress(update, 2.0, key=klms.SharedKey(1, 2, 3)))
+    shown = runner.invoke(app, ["inspect", str(file)])
+    assert "weight: [20, 30] <f4" in shown.output
+    assert "[steps]: [3] <i8" in shown.output
+    fields = json.loads(runner.invoke(app, ["inspect", "--json", str(file)]).output)
+    assert fields["parameters"] == 603
+    assert fields["bits_per_parameter"] == 8 * file.stat().st_size / 603
+
+
+def test_help_shows_brackets():
+    assert "theta stays in [margin, 1 - margin]" in runner.invoke(app, ["methods", "fedpm"]).output
 
 
 def test_bench_prints_json():

