@@ -57,13 +57,16 @@ def resolve(
     return config
 
 
-def check_settings_of(method: str, given: Iterable[str]) -> None:
-    """Raise an `InvalidArgument` if a setting is one of other methods only, which would have no effect."""
+def check_settings_of(method: str, given: Mapping[str, object]) -> None:
+    """Raise an `InvalidArgument` if a setting is one of other methods only, which would have no effect.
+
+    Such settings may have their defaults, as they have in the configuration of a run.
+    """
     check_name("method", method, METHODS)
     kinds = (*RUN_GROUPS, *METHODS[method].settings)
     used = {name for kind in kinds for name in kind.model_fields}
-    for name in given:
-        if name in RunConfig.model_fields and name not in used:
+    for name, value in given.items():
+        if name in RunConfig.model_fields.keys() - used and value != RunConfig.model_fields[name].default:
             users = ", ".join(entry.name for entry in METHODS.values() if _has(entry, name))
             raise InvalidArgument(f"{method} has no setting {name}, which is one of {users}")
 
