@@ -63,7 +63,7 @@ def run(engine: str, app: Path, folder: Path, settings: dict) -> dict:
         environment = {
             **os.environ,
             "PYTHONPATH": str(HERE.parent.parent),
-        }  # the grid in one process is among the tests
+        }  # for the grid of the tests
         subprocess.run(command, check=True, capture_output=True, env=environment)
     else:
         wire = deployed(app, folder, settings, nodes, simulated=engine == "simulation")
