@@ -22,9 +22,11 @@ _DIGEST = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
-class Package:
-    """An installed package."""
+class Component:
+    """Code of others: an installed package, or a folder `vendor/NAME` of this repository."""
 
+    registry: str
+    """Type of its package URL: `pypi` or `npm`."""
     name: str
     version: str
     licence: str
@@ -32,10 +34,10 @@ class Package:
 
     @property
     def purl(self) -> str:
-        return f"pkg:pypi/{self.name.lower().replace('_', '-').replace('.', '-')}@{self.version}"
+        return f"pkg:{self.registry}/{_normal(self.name)}@{self.version}"
 
 
-def packages() -> list[Package]:
+def packages() -> list[Component]:
     """Return the pinned packages that are installed, in the order of their names."""
     digests = hashed(ROOT / "constraints-hashed.txt")
     found = []
@@ -44,32 +46,18 @@ def packages() -> list[Package]:
             installed = metadata.metadata(name)
         except metadata.PackageNotFoundError:
             continue  # for another platform
-        found.append(Package(installed["Name"], version, licence(installed), digests.get(name, ())))
+        found.append(Component("pypi", installed["Name"], version, licence(installed), digests.get(name, ())))
     return found
 
 
-@dataclass(frozen=True)
-class Vendored:
-    """Code of others in this repository, in a folder `vendor/NAME` with its licence."""
-
-    name: str
-    version: str
-    licence: str
-    digests: tuple[str, ...]
-
-    @property
-    def purl(self) -> str:
-        return f"pkg:npm/{self.name.lower()}@{self.version}"
-
-
-def vendored() -> list[Vendored]:
+def vendored() -> list[Component]:
     """Return what is under `vendor`; the first line of each README begins with the name and the version."""
     found = []
     for folder in sorted((ROOT / "src" / "klms").rglob("vendor/*")):
         name, version = (folder / "README.md").read_text().replace(",", " ").split()[:2]
         files = sorted(path for path in folder.iterdir() if path.suffix in (".js", ".css"))
         digests = tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
-        found.append(Vendored(name, version, (folder / "LICENSE").read_text().strip(), digests))
+        found.append(Component("npm", name, version, (folder / "LICENSE").read_text().strip(), digests))
     return found
 
 

@@ -60,10 +60,7 @@ def run(engine: str, app: Path, folder: Path, settings: dict) -> dict:
     settings = {**settings, "results": str(results)}
     if engine == "process":
         command = [sys.executable, HERE / "one_process.py", app, str(nodes), json.dumps(settings)]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(HERE.parent.parent),
-        }  # for the grid of the tests
+        environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent)}  # its grid is one of the tests
         subprocess.run(command, check=True, capture_output=True, env=environment)
     else:
         wire = deployed(app, folder, settings, nodes, simulated=engine == "simulation")
