@@ -1,10 +1,14 @@
-"""Print the table of docs/performance.md: CPU time per parameter of `klms` at every effort, beside EDEN's.
+"""Print the tables of docs/performance.md: CPU time per parameter of `klms` at every effort, beside EDEN's.
 
-    python examples/large-update/beside_eden.py
+    python examples/large-update/beside_eden.py --update vector
+    python examples/large-update/beside_eden.py --update matrix
+    python examples/large-update/beside_eden.py --update low-rank
 
-One thread, a normal vector of 2^20 entries, the best of several repetitions; in brackets, times EDEN's.
+One thread, 2^20 normal entries as a vector, as a square matrix, or added to a matrix of rank 12 and the same power; the
+best of several repetitions; in brackets, times EDEN's.
 """
 
+import argparse
 import time
 
 import numpy as np
@@ -15,7 +19,8 @@ from klms.compressors.eden import Eden
 from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 
-SIZE = 1 << 20
+SIDE, RANK = 1 << 10, 12
+SIZE = SIDE * SIDE
 RATES = (0.02, 0.1, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -35,8 +40,15 @@ def measure(scheme: Compressor, update: np.ndarray, repetitions: int) -> tuple[f
 
 def main() -> None:
     """Print one line per rate."""
-    update = np.random.default_rng(0).standard_normal(SIZE, dtype=np.float32)
-    layout = Layout(("update",), ((SIZE,),))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--update", choices=("vector", "matrix", "low-rank"), default="vector")
+    kind = parser.parse_args().update
+    rng = np.random.default_rng(0)
+    update = rng.standard_normal(SIZE, dtype=np.float32)
+    if kind == "low-rank":
+        factors = rng.standard_normal((2, SIDE, RANK), dtype=np.float32)
+        update += (factors[0] @ factors[1].T).ravel() / np.float32(RANK**0.5)
+    layout = Layout(("update",), ((SIZE,) if kind == "vector" else (SIDE, SIDE),))
     print("| bits | EDEN encodes | EDEN decodes | `fast` | `balanced` | `best` | decodes |")
     print("| --- " * 7 + "|")
     for rate in RATES:
