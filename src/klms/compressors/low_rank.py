@@ -93,7 +93,7 @@ def take(
     `price_of` tells what a bit costs when a vector is coded with so many bits, and which error to expect.
     """
     which = matrices(layout)
-    best = Trial(price_of(update, bits) if which else Price(0.0, 0.0, []), b"", update)
+    best = Trial(price_of(update, bits) if which else Price(0.0, 0.0, []), b"", [])
     for _ in range(_EXTRACTIONS):
         price = best.price
         if not 0 < price.theta < math.inf:
@@ -108,15 +108,15 @@ def take(
             best = min(best, trial, key=lambda one: one.price.error)
         if best.price.theta > price.theta / 4:  # otherwise more products pay than were looked for
             break
-    return best.section, best.rest
+    return best.section, _without(update, which, best.products) if best.section else update
 
 
 class Trial(NamedTuple):
-    """A low-rank part, the rest of the update, and what a bit costs that is spent on the rest."""
+    """A low-rank part, and what a bit costs that is spent on the rest, which is as large as the update and not kept."""
 
     price: Price
     section: bytes
-    rest: Float32
+    products: list[Products]
 
 
 def _trials(
@@ -134,11 +134,8 @@ def _trials(
         section = _write(chosen) if any(products.step for products in chosen) else b""
         after = math.inf
         if 8 * len(section) < bits:
-            rest = update.copy() if section else update
-            for matrix, products in zip(which, chosen, strict=True):
-                _add(products, matrix.of(rest), -1.0)
-            price = price_of(rest, bits - 8 * len(section))
-            yield Trial(price, section, rest)
+            price = price_of(_without(update, which, chosen) if section else update, bits - 8 * len(section))
+            yield Trial(price, section, chosen)
             after = price.theta
             if abs(math.log(after / theta)) < _AGREEMENT:
                 break
@@ -147,6 +144,13 @@ def _trials(
             theta = after
         else:
             theta = math.sqrt(low * high) if 0 < low < high < math.inf else theta * (2 if after > theta else 0.5)
+
+
+def _without(update: Float32, which: list[Matrix], chosen: list[Products]) -> Float32:
+    rest = update.copy()
+    for matrix, products in zip(which, chosen, strict=True):
+        _add(products, matrix.of(rest), -1.0)
+    return rest
 
 
 def end_of(section: bytes) -> int:
