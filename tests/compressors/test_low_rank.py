@@ -82,7 +82,7 @@ def test_memory_is_at_most_three_times_the_update(rate):
     x, scheme = np.concatenate([part.ravel() for part in parts]).astype(np.float32), KLMS(layout, rate, threads=1)
     through(scheme, x)  # compiles
     extra = peak_extra_bytes(lambda: scheme.encode(x, {}, key=KEY, rng=np.random.default_rng(0)))
-    assert extra is None or extra < 3 * x.nbytes
+    assert extra is None or extra < 3 * x.nbytes, extra / x.nbytes
 
 
 def test_any_number_of_threads_gives_the_same_bytes():
