@@ -112,7 +112,7 @@ def take(
 
 
 class Trial(NamedTuple):
-    """A low-rank part, and what a bit costs that is spent on the rest, which is as large as the update and not kept."""
+    """A low-rank part, and the price of a bit for the rest. The rest is made again when needed, to save memory."""
 
     price: Price
     section: bytes
