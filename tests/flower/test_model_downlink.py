@@ -7,14 +7,17 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx, FedYogi
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedMedian, FedProx, FedYogi
 
+from klms.compressors.layout import Layout
+from klms.compressors.scaled import written
 from klms.engine.broadcast import Broadcast
 from klms.errors import InvalidArgument, KLMSError
 from klms.flower import Compressed, compress
 from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, receive
 from klms.flower.frame import read_frame
 from klms.flower.request import PAYLOAD, RECORD
+from klms.flower.surroundings import divisors
 from tests.flower.in_process import InProcessGrid
 
 SHAPES = {"w": (150, 120), "bias": (120,), "scale": (120,), "head": (120, 10), "steps": (1,)}
@@ -147,9 +150,10 @@ def test_at_low_rates_small_arrays_join_in_and_scales_stay_positive():
     assert all(count <= 3 * 0.5 * D / 8 * 1.02 for count in sent)
 
 
-def test_nodes_that_were_away_new_wiped_or_tampered_with_train_the_server_s_model_at_once():
+@pytest.mark.parametrize("kind", [FedAvg, FedAdam])
+def test_nodes_that_were_away_new_wiped_or_tampered_with_train_the_server_s_model_at_once(kind):
     seen = {}
-    strategy = Compressed(FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), seed=1, down=0.5)
+    strategy = Compressed(kind(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), seed=1, down=0.5)
     grid = InProcessGrid(client(compress(), seen=seen), 5)
     grid.offline = {5}
     send, resyncs = grid.send_and_receive, {}
@@ -373,3 +377,40 @@ def test_strategies_that_normalise_their_steps_carry_less_over(strategy, bits, s
     assert np.abs(lost).max() > 0.01
     result = ArrayRecord({"w": Array(np.zeros((150, 120), dtype=np.float32))})
     np.testing.assert_allclose(downlink.add_lost(result)["w"].numpy(), share * lost, rtol=1e-4, atol=1e-7)
+
+
+def scales(message) -> list[int]:
+    return np.frombuffer(message.content[RECORD].get("scales", b""), dtype=np.int8).tolist()
+
+
+@pytest.mark.parametrize("kind", [FedAdam, FedYogi, FedAdagrad])
+def test_what_a_strategy_divides_its_steps_by_scales_updates_up_and_steps_back(kind):
+    strategy = kind(eta=0.1, tau=1e-4, fraction_evaluate=0.0)
+    compressed, grid = Compressed(strategy, up=1, down=0.5, seed=1), InProcessGrid(client(compress()), 2)
+    start = start_arrays()
+    start["head"] = Array(30 * start["head"].numpy())  # far from the target, so that it moves more than the others
+    compressed.start(grid, start, num_rounds=3, timeout=5)
+    sent = [scales(message) for message in grid.sent if RECORD in message.content]
+    assert sent[:2] == [[], []]  # before the first round was aggregated, nothing is known
+    sizes = divisors(Wrapping(strategy))
+    assert len({*map(tuple, sent[2:4])}) == 1
+    assert sent[-1][-1] < 0
+    assert sizes["w"] == round(float(np.mean(np.log2(np.sqrt(strategy.v_t["w"]) + 1e-4))))
+    assert compressed._delivery.downlink.steps.scaled
+    layout = Layout(("head", "w"), ((120, 10), (150, 120)))
+    assert written(sizes, layout) == bytes([(sizes["head"] - sizes["w"]) % 256, 0])
+
+
+def test_other_strategies_scale_nothing():
+    compressed, grid = Compressed(FedAvg(), up=1, down=0.5, seed=1), InProcessGrid(client(compress()), 2)
+    compressed.start(grid, start_arrays(), num_rounds=2, timeout=5)
+    assert not any(scales(message) for message in grid.sent if RECORD in message.content)
+    assert not compressed._delivery.downlink.steps.scaled
+
+
+class Wrapping(FedAvg):
+    """A strategy that holds another."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner

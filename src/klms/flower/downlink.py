@@ -8,8 +8,12 @@ training starts from the model that clients hold.
 
 Both sides also keep what the last step says of the next update, by which clients may order theirs (`history.py`).
 
-A step holds the length of the description (u32), the description, the length of the head (u32), the head and the
-message of the scheme; see `Model` for the head. A snapshot is a description and the bytes of all arrays, end to end.
+Strategies such as FedAdam divide each step by the size of the gradients, so that the length of a step no longer says
+how much it matters. For them arrays are multiplied by that size again before they are coded (`scaled.py`).
+
+A step holds the length of the description (u32), the description, the length of the head (u32), the head, the scales
+if there are any, and the message of the scheme; see `Model` for the head. A snapshot is a description and the bytes of
+all arrays, end to end.
 """
 
 import json
@@ -24,9 +28,12 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Context
 
 from klms.codec import SharedKey
-from klms.compressors.base import Side
+from klms.compressors import scaled
+from klms.compressors.base import Compressor, Side
 from klms.compressors.klms import KLMS, KLMSSettings
 from klms.compressors.layout import Layout
+from klms.compressors.piece_rates import MIN_RATE
+from klms.compressors.scaled import Scaled
 from klms.engine.broadcast import SERVER, Broadcast, History, Sender, carried_share, digest_of
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.flower.history import history_for, history_of
@@ -58,18 +65,20 @@ class Steps:
     coarse: frozenset[str]
     before: int
     """Models of earlier servers with the same seed, at most: their keys are not used again."""
+    scaled: bool = False
+    """Whether steps say what each array is multiplied by before it is coded."""
     threads: int | None = None
 
     def agreed(self) -> str:
-        return json.dumps([self.small, sorted(self.unchanged), sorted(self.coarse), self.before])
+        return json.dumps([self.small, sorted(self.unchanged), sorted(self.coarse), self.before, self.scaled])
 
     @classmethod
     def read(cls, seed: int, agreed: str, threads: int) -> "Steps":
         """Undo `agreed`."""
         try:
-            small, unchanged, coarse, before = json.loads(agreed)
+            small, unchanged, coarse, before, is_scaled = json.loads(agreed)
             names = frozenset(map(str, unchanged)), frozenset(map(str, coarse))
-            return cls(seed, int(small), *names, int(before), threads)
+            return cls(seed, int(small), *names, int(before), bool(is_scaled), threads)
         except (ValueError, TypeError, RecursionError) as error:
             raise CorruptMessage(f"the record of the downlink cannot be read: {error}") from error
 
@@ -93,10 +102,19 @@ class Steps:
             raise CorruptMessage("a step of the downlink leaves arrays out")
         change = np.zeros(0, dtype=np.float32)
         if model.layout.d:
-            coder = KLMS(model.layout, threads=self.threads, agreed=False)
+            scales, message = self.cut_scales(model.layout, message)
+            coder = self.coder(KLMS(model.layout, threads=self.threads, agreed=False), scales)
             decoded = coder.decode(message, {}, key=self.key(number))
             change = decoded.vector.astype(np.float32, copy=False)
         return model.apply(change, dtypes, unchanged)
+
+    def coder(self, plain: KLMS, scales: bytes) -> Compressor:
+        return Scaled(plain.layout, plain, scaled.read(scales, plain.layout)) if self.scaled else plain
+
+    def cut_scales(self, layout: Layout, message: bytes) -> tuple[bytes, bytes]:
+        """Return the scales that stand before a message, and the message."""
+        length = len(layout.names) if self.scaled else 0
+        return message[:length], message[length:]
 
 
 @dataclass
@@ -107,8 +125,8 @@ class ModelDownlink:
     steps: Steps
     first: float
     """Bits per parameter of the first step, at least."""
-    normalised: bool = False
-    """Whether the strategy's steps are as long for noise as for signal: then less of what was lost is carried over."""
+    divisors: Mapping[str, int] = field(default_factory=dict)
+    """log2 of what the strategy divided the steps of each array by; nothing if it did not."""
     given: ArrayRecord | None = None
     """The record that the last step was made from."""
     wanted: ArrayRecord | None = None
@@ -151,9 +169,14 @@ class ModelDownlink:
         rng = np.random.default_rng([self.steps.seed, 0xD011, self.steps.before + number])
         head, message = model.write_head(arrays, rng), b""
         if model.layout.d:
+            layout, scales = model.layout, b""
             rate = self._rate(model)
-            coder = KLMS(model.layout, rate if base else max(rate, self.first), contracting=base is not None)
-            message = coder.encode(model.difference(arrays), {}, key=self.steps.key(number), rng=rng)
+            if self.steps.scaled:
+                scales = scaled.written(self.divisors, layout)
+                rate = max(MIN_RATE, rate - 8 * len(scales) / layout.d)
+            plain = KLMS(layout, rate if base else max(rate, self.first), contracting=base is not None)
+            coder = self.steps.coder(plain, scales)
+            message = scales + coder.encode(model.difference(arrays), {}, key=self.steps.key(number), rng=rng)
         return _LENGTH.pack(len(described)) + described + _LENGTH.pack(len(head)) + head + message
 
     def _rate(self, model: Model) -> float:
@@ -185,7 +208,7 @@ class ModelDownlink:
             return arrays
         coded = self.steps.coarse.union(self.steps.model(_numpy(self.record)).layout.names)
         bits = self.policy.bits or UNCOMPRESSED
-        out, share = {}, _NORMALISED_SHARE if self.normalised and bits < 1 else carried_share(bits)
+        out, share = {}, _NORMALISED_SHARE if self.steps.scaled and bits < 1 else carried_share(bits)
         for name, array in arrays.items():
             if name not in coded or name not in self.wanted:
                 out[name] = array

@@ -7,9 +7,10 @@ have bounds that a decoded update may exceed. The same holds for mods: one that 
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 
+import numpy as np
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Strategy
@@ -75,6 +76,19 @@ def check_within(strategy: Strategy, bits: float | None) -> None:
 def normalises(strategy: Strategy) -> bool:
     """Return whether a strategy divides the step of every coordinate by the size of its updates."""
     return any(isinstance(inner, _NORMALISING) for inner in within(strategy))
+
+
+def divisors(strategy: Strategy) -> dict[str, int]:
+    """Return log2 of what a normalising strategy divides the steps of each array by, in the mean, as a whole number.
+
+    Nothing is known of other strategies, nor before the first round was aggregated.
+    """
+    for inner in within(strategy):
+        second, tau = getattr(inner, "v_t", None), getattr(inner, "tau", None)
+        if isinstance(inner, _NORMALISING) and isinstance(second, Mapping) and isinstance(tau, float) and tau > 0:
+            sizes = {name: np.sqrt(np.maximum(array, 0)) + tau for name, array in second.items() if array.size}
+            return {name: round(float(np.mean(np.log2(size)))) for name, size in sizes.items()}
+    return {}
 
 
 def check_mods_around() -> None:
