@@ -11,7 +11,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import klms
-from klms.cli import app
+from klms.cli import app, bench
 from klms.methods.entry import RUN_GROUPS, RunSettings
 from klms.methods.table import METHODS, RunConfig
 from tests.report.folders import write_run
@@ -66,14 +66,14 @@ def test_what_does_not_train_works_without_torch(tmp_path):
 import sys
 sys.modules["torch"] = None
 from typer.testing import CliRunner
-from klms.cli import app
+from klms.cli import app, bench
 for call in {calls!r}:
     shown = CliRunner().invoke(app, call)
     assert shown.exit_code == 0, (call, shown.output, shown.exception)
 for call in (["run", "fedavg"], ["demo"], ["export", "run"], ["experiment", "run", "table1"]):
     shown = CliRunner().invoke(app, call)
     assert shown.exit_code == 1, call
-    assert "needs torch: run pip install '.[learn]' in the clone" in shown.output, (call, shown.output)
+    assert "needs torch: run pip install -c constraints.txt '.[learn]' in the clone" in shown.output, (call, shown.output)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -110,6 +110,12 @@ def test_the_help_of_run_lists_the_settings_of_every_run():
         (["run", "nope"], f"choose one of {', '.join(METHODS)}"),
         (["run"], "name a method"),
         (["run", "fedpm-klms", "--levels", "4"], "fedpm-klms has no setting levels, which is one of qsgd"),
+        (["run", "qsgd", "--data", "mnst"], "there is no data set 'mnst'; did you mean 'mnist'?"),
+        (["run", "qsgd", "--model", "lenett"], "there is no model 'lenett'; did you mean 'lenet'?"),
+        (["run", "qsgd", "--rounds", "0"], "rounds must be at least 1, got 0"),
+        (["run", "qsgd", "--lr", "-0.5"], "lr must be above 0, got -0.5"),
+        (["run", "qsgd", "--levels", "2.5"], "levels must be a whole number, got 2.5"),
+        (["run", "qsgd", "--optimizer", "sdg"], "optimizer must be sgd, momentum or adam, got sdg"),
         (["methods", "fedpm-klsm"], "did you mean 'fedpm-klms'"),
         (["run", "fedavg", "--resume", "runs/x"], "keeps its settings"),
         (["run", "--resume", "nowhere"], "not the folder of a run"),
@@ -118,6 +124,7 @@ def test_the_help_of_run_lists_the_settings_of_every_run():
         (["bench", "codec", "--bits", "17"], "--bits must be 1 to 16"),
         (["bench", "mean", "--scheme", "qsdg"], "qsgd"),
         (["report", "nowhere"], "no run to report"),
+        (["report", __file__], "this is not a folder"),
         (["inspect", "[/bold]none"], "No such file"),
         (["run", "fedavg", "--out", __file__], f"{__file__} is a file"),
         (["demo", "--out", f"{__file__}/x"], "Not a directory"),
@@ -171,6 +178,14 @@ def test_bench_prints_json():
     rows = json.loads(result.output)["rows"]
     assert {row["family"] for row in rows} == {"gaussian"}
     assert all(row["encode_ns"] > 0 and row["decode_ns"] > 0 for row in rows)
+
+
+def test_a_long_benchmark_says_how_far_it_is_though_there_is_no_terminal(monkeypatch):
+    monkeypatch.setattr(bench, "_SECONDS_BETWEEN_LINES", 0.0)
+    few = ["--vectors", "gaussian", "--scheme", "terngrad", "--scheme", "drive", "--d", "2000", "--clients", "2"]
+    shown = runner.invoke(app, ["bench", "mean", *few])
+    assert shown.exit_code == 0, shown.output
+    assert "measured 1 of 2: gaussian" in shown.output
 
 
 def test_the_library_imports_neither_torch_nor_flower_nor_the_command_line():

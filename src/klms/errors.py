@@ -49,7 +49,7 @@ class MissingExtra(KLMSError, ImportError):
     @classmethod
     def told(cls, need: str, extra: str) -> Self:
         """Return the error that says what needs which package, and how to get it."""
-        return cls(f"{need}: run pip install '.[{extra}]' in the clone of klms")
+        return cls(f"{need}: run pip install -c constraints.txt '.[{extra}]' in the clone of klms")
 
 
 class DeploymentFailed(KLMSError):

@@ -359,7 +359,7 @@ def test_settings_are_those_of_klms_run_and_the_server_s_own():
     with pytest.raises(InvalidArgument, match="did you mean 'lr'"):
         run_config({"method": "fedpm", "lrr": 0.1})
     for wrong in ("2", 0, True, 1.5):
-        with pytest.raises(InvalidArgument, match="min_replies: Input should be"):
+        with pytest.raises(InvalidArgument, match="min_replies must be"):
             server_settings({"min-replies": wrong})
 
 

@@ -30,4 +30,4 @@ def test_the_two_lines_do_not_load_torch():
 def test_without_flower_the_error_says_what_to_install():
     code = "import sys; sys.modules['flwr'] = None\ntry:\n    import klms.flower\nexcept ImportError as e: print(e)"
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert "pip install '.[flower]'" in shown
+    assert "pip install -c constraints.txt '.[flower]'" in shown

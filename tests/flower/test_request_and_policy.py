@@ -157,8 +157,8 @@ def test_the_bits_count_the_whole_payload():
         ("auto", 33.0, {}, "at most 32"),
         ("klms", 9.0, {}, "at most 8"),
         ("klms-rotated", 5.0, {}, "is now 'klms'"),
-        ("qsgd", None, {"levels": 0}, "levels: Input should be greater"),
-        ("topk", None, {"keep": -1.0}, "keep: Input should be greater"),
+        ("qsgd", None, {"levels": 0}, "levels must be at least 1, got 0"),
+        ("topk", None, {"keep": -1.0}, "keep must be above 0"),
         ("qsgd-klms", None, {"selection": "best"}, "selection"),
     ],
 )

@@ -3,9 +3,11 @@ import pytest
 import torch
 
 from klms.errors import InvalidArgument
+from klms.learning import models
 from klms.learning.examples import Examples, Schedule
 from klms.learning.learner import Learner, classification_metrics
 from klms.learning.network import Network, pick_device
+from klms.methods import entry
 from klms.runs.settings import resolve
 
 torch.set_num_threads(1)
@@ -140,3 +142,7 @@ def test_unknown_devices_models_and_optimizers_are_refused():
         Network.create("alexnet", (1, 28, 28), 10, 1.0)
     with pytest.raises(InvalidArgument, match="optimizer"):
         resolve("fedavg", given={"optimizer": "adagrad"})
+
+
+def test_the_names_that_are_checked_without_torch_are_those_of_the_models():
+    assert tuple(models.MODELS) == entry.MODELS

@@ -1,6 +1,7 @@
 """`klms bench`: measure the codec and the compression schemes on this machine."""
 
 import json
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -13,6 +14,7 @@ from klms.cli.show import fail, need, progress, say, show_table
 Schemes = Annotated[list[str] | None, typer.Option(help="Measure only this scheme; may be repeated.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Row = TypeVar("Row")
+_SECONDS_BETWEEN_LINES = 10.0
 
 app = typer.Typer(help="Measure speed and error on this machine.", no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -210,13 +212,19 @@ def _check_names(what: str, given: list[str] | None, known: Iterable[str]) -> No
 
 
 def _collect(rows: Iterable[Row], describe: Callable[[Row], str], total: int | None = None) -> list[Row]:
-    """Collect the rows of a benchmark, and show what was measured last; `total` is their number, if known."""
-    collected = []
+    """Collect the rows of a benchmark, and show what was measured last; `total` is their number, if known.
+
+    Without a terminal, a line now and then says how far it is.
+    """
+    collected, said = [], time.monotonic()
     with progress(bar=total is not None) as shown:
         task = shown.add_task("measuring", total=total)
         for row in rows:
             collected.append(row)
             shown.update(task, advance=1, description=describe(row))
+            if shown.disable and time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+                said = time.monotonic()
+                typer.echo(f"measured {len(collected)}{f' of {total}' if total else ''}: {describe(row)}", err=True)
     return collected
 
 

@@ -49,7 +49,7 @@ def run(
     """
     from klms.runs import execution
     from klms.runs.run_folder import RunFolder
-    from klms.runs.settings import check_settings_of, resolve
+    from klms.runs.settings import check_built_in, check_settings_of, resolve
     from klms.runs.trackers import tracked
 
     if method is not None and method.startswith("--"):  # without a method, click takes the first setting for one
@@ -72,6 +72,7 @@ def run(
     else:
         check_settings_of(method, given)
         settings = resolve(method, profile=profile, preset=preset, file=config, given=given)
+        check_built_in(settings)
         folder = out or Path("runs") / f"{method}-{settings.seed}"
         RunFolder.check_free(folder)
     need("torch", "learn")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from klms.compressors.base import Compressor
 from klms.compressors.layout import Layout
@@ -27,7 +28,23 @@ class Settings(BaseModel):
 
 def reasons(error: ValidationError) -> str:
     """Say what is wrong with which setting, in one line."""
-    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+    return "; ".join(map(_reason, error.errors()))
+
+
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}  # pydantic's names of bounds
+_KINDS = {"int_parsing": "a whole number", "int_from_float": "a whole number", "int_type": "a whole number"}
+_KINDS |= {"float_parsing": "a number", "float_type": "a number", "bool_parsing": "true or false"}
+_KINDS |= {"bool_type": "true or false"}
+
+
+def _reason(one: ErrorDetails) -> str:
+    """Say it in our words where we have some, otherwise in pydantic's."""
+    name, context = ".".join(map(str, one["loc"])) or "settings", one.get("ctx", {})
+    wanted = [f"{word} {context[bound]:g}" for bound, word in _BOUNDS.items() if bound in context]
+    wanted += [_KINDS[one["type"]]] if one["type"] in _KINDS else []
+    if one["type"] == "literal_error":
+        wanted.append(str(context["expected"]).replace("'", ""))
+    return f"{name} must be {wanted[0]}, got {str(one['input'])[:80]}" if wanted else f"{name}: {one['msg']}"
 
 
 S = TypeVar("S", bound=Settings)

@@ -54,10 +54,14 @@ class ClientSettings(Settings):
     )
 
 
+MODELS = ("lenet", "conv4", "conv6", "resnet18", "lstm")
+"""What `klms.learning.models` can build; here, so that a name can be checked without torch."""
+
+
 class TrainingSettings(Settings):
     """Settings of the model, its local training and its evaluation."""
 
-    model: str = Field("lenet", description="Model: lenet, conv4, conv6, resnet18 or lstm.")
+    model: str = Field("lenet", description=f"Model: {', '.join(MODELS)}.")
     width: float = Field(1.0, gt=0, description="Factor on the model's layer widths.")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("cpu", description="Device that trains.")
     epochs: int = Field(3, ge=1, description="Local epochs.")

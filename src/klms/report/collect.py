@@ -80,7 +80,7 @@ def collect(places: Sequence[Path]) -> Collected:
 
     for place in places:
         if not place.is_dir():
-            leave_out(place, "there is no such folder")
+            leave_out(place, "this is not a folder" if place.exists() else "there is no such folder")
             continue
         for folder in run_folders(place, lambda error: leave_out(error.filename, error.strerror)):
             if (real := folder.resolve()) in seen:

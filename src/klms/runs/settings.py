@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 
+from klms import data
 from klms.compressors.schemes import RENAMED
 from klms.errors import InvalidArgument
-from klms.methods.entry import RUN_GROUPS, MethodEntry
+from klms.methods.entry import MODELS, RUN_GROUPS, MethodEntry
 from klms.methods.table import METHODS, RunConfig
 
 PROFILES = ("small", "paper")
@@ -69,6 +70,12 @@ def check_settings_of(method: str, given: Mapping[str, object]) -> None:
         if name in RunConfig.model_fields.keys() - used and value != RunConfig.model_fields[name].default:
             users = ", ".join(entry.name for entry in METHODS.values() if _has(entry, name))
             raise InvalidArgument(f"{method} has no setting {name}, which is one of {users}")
+
+
+def check_built_in(config: RunConfig) -> None:
+    """Raise an `InvalidArgument` if there is no such data set or model, before anything large is imported."""
+    check_name("data set", config.data, [info.name for info in data.names()])
+    check_name("model", config.model, MODELS)
 
 
 def _has(entry: MethodEntry, setting: str) -> bool:
