@@ -333,6 +333,20 @@ def test_of_two_replies_the_one_that_can_be_weighed_counts():
     assert arrays is not None
 
 
+def test_a_node_that_answers_twice_does_not_stand_in_for_one_that_is_missing():
+    strategy = Compressed(FedAvg(), seed=1)
+    grid = InProcessGrid(stock_client(compress(seed=1)), 4)
+    arrays = ArrayRecord({name: Array(np.zeros(shape, dtype=np.float32)) for name, shape in SHAPES.items()})
+    messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+    first, second, *_ = grid.send_and_receive(messages)
+    _, metrics = strategy.aggregate_train(1, [first, first, second, second])
+    assert {word: metrics[f"klms-{word}"] for word in ("ok", "mismatch", "missing")} == {
+        "ok": 2,
+        "mismatch": 2,
+        "missing": 2,
+    }
+
+
 def test_a_client_s_choice_of_dtype_is_not_everybody_s():
     def short(node, reply):  # the first byte of the head is the dtype of the first array
         if node == 1:

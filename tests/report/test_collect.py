@@ -55,6 +55,17 @@ def test_a_damaged_line_ends_the_run_and_is_reported(tmp_path, bad):
     assert "line 2" in remark.why
 
 
+def test_an_end_that_is_lost_is_told_from_a_line_that_is_being_written(tmp_path):
+    folder = write_run(tmp_path / "hurt", bounds=[0, 10, 45])  # with the checkpoint of round 3
+    whole = (folder / "metrics.jsonl").read_bytes()
+    (folder / "metrics.jsonl").write_bytes(whole[:-1] + b"J")  # one bit of the line end
+    found = collect([tmp_path])
+    assert [record.round for record in found.runs[0].records] == [1, 2]
+    assert found.runs[0].bounds == []
+    (remark,) = found.incomplete
+    assert "metrics.jsonl has lost its end: the checkpoint is of round 3" in remark.why
+
+
 def test_folders_that_cannot_be_read_are_left_out(tmp_path):
     write_run(tmp_path / "a-good")
     (write_run(tmp_path / "b-toml") / "config.toml").write_text("method = ")

@@ -62,14 +62,14 @@ def test_what_is_written_is_read(folder):
     assert folder.read_ledger()[1] == ""
     assert folder.rounds() == 3
     assert folder.state().round == 3
-    assert folder.block_bounds() == [0, 4, 9]
+    assert folder.checkpointed_blocks()[1] == [0, 4, 9]
     assert folder.versions()["numpy"] == np.__version__
 
 
 def test_a_new_folder_is_empty_and_is_not_overwritten(tmp_path):
     folder = RunFolder.create(tmp_path, resolve("fedavg"))
     assert folder.read_ledger() == ([], f"there is no {METRICS} yet")
-    assert (folder.rounds(), folder.state(), folder.block_bounds()) == (0, None, [])
+    assert (folder.rounds(), folder.state(), folder.checkpointed_blocks()) == (0, None, (0, []))
     assert folder.description() == RunDescription()
     with pytest.raises(RunFolderError, match="--resume"):
         RunFolder.create(tmp_path, resolve("fedavg"))
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_reported(folder):
     whole = (folder.path / CHECKPOINT).read_bytes()
     for damaged in (b"PK", whole[: len(whole) // 2], b"", whole + b"\0", State(3).to_bytes(private=True)):
         (folder.path / CHECKPOINT).write_bytes(damaged)
-        for read in (folder.state, folder.rounds, folder.block_bounds):
+        for read in (folder.state, folder.rounds, folder.checkpointed_blocks):
             with pytest.raises(RunFolderError, match="damaged"):
                 read()
 
@@ -215,7 +215,7 @@ def test_a_file_of_another_run_is_refused(folder, tmp_path, name):
 def test_a_folder_of_an_earlier_release_is_resumed_and_gets_digests(folder):
     old = of_an_earlier_release(folder)
     assert old.rounds() == 3
-    assert old.block_bounds() == [0, 4, 9]
+    assert old.checkpointed_blocks()[1] == [0, 4, 9]
     with pytest.warns(UserWarning, match="no digests"):
         assert old.resume().round == 3
     again = RunFolder(folder.path)
@@ -257,7 +257,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(folder, tmp_path):
 @pytest.mark.parametrize("bounds", [[0], [5, 9], [0, 9, 4], [[0, 1]], [0.0, 9.0]])
 def test_bounds_that_are_not_a_block_map_are_ignored(folder, bounds):
     folder.append(record(4), State(4, {"block_bounds": np.array(bounds)}))
-    assert folder.block_bounds() == []
+    assert folder.checkpointed_blocks()[1] == []
 
 
 def test_the_description(folder):

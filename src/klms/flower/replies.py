@@ -196,9 +196,10 @@ class Round:
         A strategy of Flower aggregates all arrays at once, so they must all be in memory. Nothing else is: frames and
         heads are read first, to see what most replies look like, and each message is decoded, learned from and dropped.
         """
-        opened, failed, counted, unanswered = [], [], [], sum(map(len, self.expected.values()))
+        opened, failed, counted = [], [], []
+        unanswered = Counter({node: len(asked) for node, asked in self.expected.items()})
         for reply in replies:
-            unanswered -= 1
+            unanswered[reply.metadata.src_node_id] -= 1
             if reply.has_error():
                 self.counts[cause_of_failure(reply.error.code)] += 1
                 failed.append(reply)
@@ -232,7 +233,7 @@ class Round:
             self.payload_bytes += size
             self.parameters += parameters
         self._limit(decoded, weight)
-        self.counts["missing"] += max(0, unanswered)
+        self.counts["missing"] += (+unanswered).total()  # a node that answers twice does not stand in for another
         self.expected.clear()
         return [*counted, *failed]
 

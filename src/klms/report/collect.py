@@ -123,8 +123,12 @@ def _read(folder: RunFolder, name: str) -> tuple[Run, str]:
     notes = [note] if note else []
     versions: dict[str, str] = _sound(folder.versions, {}, notes) if (folder.path / VERSIONS).exists() else {}
     description = _sound(folder.description, RunDescription(), notes)
-    # If a line is damaged, the checkpoint is of a round after it.
-    bounds: list[int] = [] if note else _sound(folder.block_bounds, [], notes)
+    nothing: tuple[int, list[int]] = (0, [])
+    checkpointed, bounds = _sound(folder.checkpointed_blocks, nothing, notes)
+    if checkpointed > len(records):  # it is of a round that is not shown
+        bounds = []
+        if not note:
+            notes.append(f"{METRICS} has lost its end: the checkpoint is of round {checkpointed}")
     named = {text(name): text(version) for name, version in versions.items()}
     run = Run(name, folder.path, settings, named, records, description, bounds, bits_per_parameter(records))
     return run, "; ".join(notes)

@@ -233,12 +233,13 @@ class RunFolder:
             files.replace(self.path / CONFIG, seal_settings(self._settings()[0]).encode())
         return state
 
-    def block_bounds(self) -> list[int]:
-        """Return the bounds of the checkpoint's blocks, from 0 to the number of parameters; empty if it has none."""
+    def checkpointed_blocks(self) -> tuple[int, list[int]]:
+        """Return the round of the checkpoint, and the bounds of its blocks, from 0 to the size of the model, if any."""
         stored = self._checkpoint()
         bounds = np.asarray([] if stored is None else stored.shared.get("block_bounds", []))
         valid = bounds.dtype.kind in "iu" and bounds.ndim == 1 and bounds.size >= 2
-        return bounds.tolist() if valid and bounds[0] == 0 and np.all(np.diff(bounds) > 0) else []
+        is_map = valid and bounds[0] == 0 and bool(np.all(np.diff(bounds) > 0))
+        return (0 if stored is None else stored.round), bounds.tolist() if is_map else []
 
     def append(self, record: LedgerRecord, state: State) -> None:
         """Write the line of a round, then the checkpoint after it."""
