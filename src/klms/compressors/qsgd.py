@@ -9,7 +9,6 @@ Gaussian update the expected share of non-zero entries in a bucket of `n` is `sq
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,6 +24,7 @@ from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.errors import CorruptMessage
 from klms.numerics.jit import Float32, Float64, Int64, kernel
+from klms.numerics.parallel import each
 
 _NUMBER = 3
 _BUCKETS = 1024  # at a time
@@ -121,7 +121,7 @@ SCHEME = Scheme(
 
 
 VALUES = (-1.0, 0.0, 1.0)
-_PIECE = 1 << 14
+_PIECE = 1 << 15
 _MOST_RESCALED = 4.0
 _SMALLEST_NORM = 6e-6  # float16 is within 1 % from here on
 
@@ -173,18 +173,27 @@ class KLMSQSGD(BlockCompressor):
     def _law(self, update: Vector, norms: Float32) -> Categorical:
         """Return `q`, computed in pieces: all of it in float64 would be ten times as large as the update."""
         rows = np.empty((len(VALUES), update.size), dtype=np.float32)
-        for piece, buckets in self._pieces():
-            widths = norms[buckets].astype(np.float64)
+        wide = norms.astype(np.float64)
+
+        def write(piece: slice) -> None:
+            widths = self._spread(wide, piece)
             ratio = np.divide(update[piece], widths, out=np.zeros(widths.size), where=widths > 0)
             minus, plus = np.clip(-ratio, 0, 1), np.clip(ratio, 0, 1)
             rows[:, piece] = Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES).probabilities
+
+        each(write, self._pieces, self.coder.codec.threads)
         return Categorical.of_rows(rows, VALUES)
 
-    def _pieces(self) -> Iterator[tuple[slice, Int64]]:
-        """Yield pieces of the vector, and the bucket of each of their entries."""
-        for start in range(0, self.layout.d, _PIECE):
-            piece = slice(start, min(start + _PIECE, self.layout.d))
-            yield piece, np.searchsorted(self.bounds, np.arange(piece.start, piece.stop), side="right") - 1
+    @property
+    def _pieces(self) -> list[slice]:
+        """Pieces of the vector that are worked on at once."""
+        return [slice(start, min(start + _PIECE, self.layout.d)) for start in range(0, self.layout.d, _PIECE)]
+
+    def _spread(self, of_buckets: Float64, piece: slice) -> Float64:
+        """Return the number of its bucket for each entry of a piece."""
+        first, last = np.searchsorted(self.bounds, [piece.start, piece.stop - 1], side="right") - 1
+        ends = np.clip(self.bounds[first : last + 2], piece.start, piece.stop)
+        return np.repeat(of_buckets[first : last + 1], np.diff(ends))
 
     def _rescaled(self, norms: Float32, update: Vector, symbols: Sample) -> list[float]:
         """Scale the norms such that the decoded update, which blocks shrink, has the length of the update along it."""
@@ -213,11 +222,13 @@ class KLMSQSGD(BlockCompressor):
         """Return `p`, computed in pieces: all of it in float64 would be larger than everything else in the server."""
         expected = np.minimum(np.sqrt(2 / (np.pi * np.diff(self.bounds))), 0.9) / 2
         thresholds = np.empty((2, self.layout.d), dtype=np.uint16)
-        for piece, buckets in self._pieces():
-            each = expected[buckets]
+
+        def write(piece: slice) -> None:
             counts = side["counts"][:, piece].astype(np.float64)
-            minus, plus = (counts + self.prior * each) / (int(side["count_of"]) + self.prior)
+            minus, plus = (counts + self.prior * self._spread(expected, piece)) / (int(side["count_of"]) + self.prior)
             thresholds[:, piece] = Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES).thresholds
+
+        each(write, self._pieces, self.coder.codec.threads)
         return Categorical.quantised(thresholds, VALUES)
 
 
