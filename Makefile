@@ -20,6 +20,8 @@ $(DEMO): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) torch
 	@$(PIP) -e '.[learn,plots]'
+	@echo "compiling the kernels, once: about a minute"
+	@$(BIN)/klms warmup
 	@touch $@
 
 $(READY): $(DEMO)

@@ -85,7 +85,7 @@ def run(
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the runs and of the picture.")] = Path("runs/demo"),
-    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 12,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 10,
 ) -> None:
     """Compare FedAvg, dense updates at 0.1 bits and FedPM-KLMS on real MNIST: accuracy, bytes up, down and in total.
 
@@ -98,14 +98,17 @@ def demo(
     methods = " and ".join(config.method for config in configs.values()).replace(" and ", ", ", len(configs) - 2)
     say(f"Training LeNet on 6,000 images of MNIST with 10 clients and {methods}, {rounds} rounds each.")
     summaries = []
-    with stoppable("the same command resumes from here"), Live() as live:
+    with stoppable("the same command resumes from here"):
         for folder, config in configs.items():
-            live.begin(config, folder)
-            found = comparison.run(config, folder, workers=os.cpu_count() or 1, progress=live)
+            with Live() as live:
+                live.begin(config, folder)
+                found = comparison.run(config, folder, workers=os.cpu_count() or 1, progress=live)
             summaries.append(found)
             sent = f"{megabytes(found.uplink_bytes)} up, {megabytes(found.downlink_bytes)} down"
-            live.say(f"{found.method}: accuracy {found.metrics['accuracy']:.4f} on all test images; MB: {sent}")
-    show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds")
+            say(f"{found.method}: accuracy {found.metrics['accuracy']:.4f} on all test images; MB: {sent}")
+            if len(summaries) > 1:  # the first two are worth a look before the last is complete
+                so_far = "" if len(summaries) == len(configs) else ", so far"
+                show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds{so_far}")
     say("accuracies of this table: on all 10,000 test images; of rounds, picture and report: on the first 1,000")
     try:
         say(f"picture: {comparison.draw(out, rounds)}")

@@ -59,10 +59,6 @@ class Live:
         if not self._lines.is_terminal:
             self._lines.print(f"{text}, {self._seconds:.0f} s", highlight=False, markup=False)
 
-    def say(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
-
     def _count(self, record: "LedgerRecord") -> None:
         self._up += record.uplink_bytes
         self._down += record.downlink_bytes
