@@ -19,6 +19,7 @@ from klms.errors import InvalidArgument
 from klms.numerics.checks import frozen
 from klms.numerics.elementary import LN_2, take_logarithms
 from klms.numerics.jit import Float32, Float64, Int64, UInt8, UInt16, kernel
+from klms.numerics.parallel import over
 
 Values = UInt8 | Float32
 
@@ -36,8 +37,8 @@ class Distribution(ABC):
     d: int
 
     @abstractmethod
-    def kl(self, p: Self) -> Float64:
-        """Return `D(self || p)` in bits for each coordinate; finite and non-negative."""
+    def kl(self, p: Self, *, threads: int | None = 1) -> Float64:
+        """Return `D(self || p)` in bits for each coordinate; at least 0 and finite. With None, all cores are used."""
 
     @cached_property
     def most_kl(self) -> float:
@@ -79,18 +80,24 @@ class Discrete(Distribution):
         _cumulate(self.probabilities, out)
         return frozen(out)
 
-    def kl(self, p: Self) -> Float64:
+    def kl(self, p: Self, *, threads: int | None = 1) -> Float64:
         self.check_same_family(p)
         out = np.zeros(self.d)
-        scratch = np.empty(_KL_CHUNK)
-        for start in range(0, self.d, _KL_CHUNK):
-            nats = out[start : start + _KL_CHUNK]
-            q, ratio = np.empty((2, self.values.size, nats.size))
-            log_ratios(self.probabilities, p.thresholds, start, q, ratio, scratch)
-            for own, logarithms in zip(q, ratio, strict=True):
-                nats += own * logarithms
-        np.maximum(out, 0.0, out=out)
-        return np.divide(out, LN_2, out=out)
+        probabilities, thresholds = self.probabilities, p.thresholds
+
+        def write(first: int, end: int, bounds: Int64) -> None:
+            scratch = np.empty(_KL_CHUNK)
+            for start in bounds[first:end].tolist():
+                nats = out[start : start + _KL_CHUNK]
+                q, ratio = np.empty((2, self.values.size, nats.size))
+                log_ratios(probabilities, thresholds, start, q, ratio, scratch)
+                for own, logarithms in zip(q, ratio, strict=True):
+                    nats += own * logarithms
+                np.maximum(nats, 0.0, out=nats)
+                np.divide(nats, LN_2, out=nats)
+
+        over(np.array([*range(0, self.d, _KL_CHUNK), self.d]), threads, write)
+        return out
 
     @cached_property
     def most_kl(self) -> float:
@@ -209,7 +216,7 @@ class Gaussian(Distribution):
     def __reduce__(self) -> tuple[type["Gaussian"], tuple[Float32, Float32]]:
         return Gaussian, (self.mean, self.std)
 
-    def kl(self, p: Self) -> Float64:
+    def kl(self, p: Self, *, threads: int | None = 1) -> Float64:
         self.check_same_family(p)
         out = np.empty(self.d)
         gaussian_nats(self.paired_with(p), 0, out, np.empty(self.d))

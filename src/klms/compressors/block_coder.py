@@ -104,7 +104,11 @@ class BlockCoder:
     ) -> bytes:
         """Return a client's message; its scalars may be a function of the sample that it conveys."""
         update, own = bool(side["block_update"]), self.settings
-        blocks = adaptive_blocks(q.kl(p), own.target, own.max_size, self._group) if update else _blocks(side)
+        blocks = (
+            adaptive_blocks(q.kl(p, threads=self.codec.threads), own.target, own.max_size, self._group)
+            if update
+            else _blocks(side)
+        )
         chosen = self.codec.choose(q, p, blocks, key=key, rng=rng)
         if callable(scalars):
             scalars = scalars(self.codec.candidates(chosen.indices, p, blocks, key=key))
