@@ -121,7 +121,7 @@ SCHEME = Scheme(
 
 
 VALUES = (-1.0, 0.0, 1.0)
-_PIECE = 1 << 15
+_PIECE = 1 << 14
 _MOST_RESCALED = 4.0
 _SMALLEST_NORM = 6e-6  # float16 is within 1 % from here on
 
