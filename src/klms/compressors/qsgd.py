@@ -121,7 +121,7 @@ SCHEME = Scheme(
 
 
 VALUES = (-1.0, 0.0, 1.0)
-_PIECE = 1 << 14
+_SMALLEST_PIECE, _LARGEST_PIECE, _PIECES = 1 << 13, 1 << 15, 64  # every thread has one, in float64
 _MOST_RESCALED = 4.0
 _SMALLEST_NORM = 6e-6  # float16 is within 1 % from here on
 
@@ -186,8 +186,10 @@ class KLMSQSGD(BlockCompressor):
 
     @property
     def _pieces(self) -> list[slice]:
-        """Pieces of the vector that are worked on at once."""
-        return [slice(start, min(start + _PIECE, self.layout.d)) for start in range(0, self.layout.d, _PIECE)]
+        """Pieces of the vector that are worked on at once, a small part of it each."""
+        d = self.layout.d
+        size = min(max(_SMALLEST_PIECE, d // _PIECES), _LARGEST_PIECE)
+        return [slice(start, min(start + size, d)) for start in range(0, d, size)]
 
     def _spread(self, of_buckets: Float64, piece: slice) -> Float64:
         """Return the number of its bucket for each entry of a piece."""
