@@ -401,6 +401,20 @@ def test_what_a_strategy_divides_its_steps_by_scales_updates_up_and_steps_back(k
     assert written(sizes, layout) == bytes([(sizes["head"] - sizes["w"]) % 256, 0])
 
 
+def test_divisors_of_coordinates_that_never_moved_or_overflowed():
+    strategy = FedAdagrad(tau=1e-9)
+    assert divisors(strategy) == {}
+    moved = np.full((20, 30), 2.0**-20, dtype=np.float32)
+    half_dead = moved.copy()
+    half_dead[:10] = 0
+    dead, overflown = np.zeros((3, 4), dtype=np.float32), np.full(3, np.inf, dtype=np.float32)
+    strategy.v_t = {"moved": moved, "half": half_dead, "dead": dead, "over": overflown, "count": np.array([16])}
+    found = divisors(strategy)
+    assert found["moved"] == -10
+    assert -14 <= found["half"] <= -11  # -20 without a limit
+    assert (found["count"], found.keys()) == (2, {"moved", "half", "count"})
+
+
 def test_other_strategies_scale_nothing():
     compressed, grid = Compressed(FedAvg(), up=1, down=0.5, seed=1), InProcessGrid(client(compress()), 2)
     compressed.start(grid, start_arrays(), num_rounds=2, timeout=5)

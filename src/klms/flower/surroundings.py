@@ -6,14 +6,17 @@ have bounds that a decoded update may exceed. The same holds for mods: one that 
 """
 
 import logging
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
+from typing import Any
 
 import numpy as np
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
 from klms.errors import InvalidArgument
 
@@ -30,6 +33,7 @@ _PICKING = {strategies.Krum: 4.0, strategies.Bulyan: 4.0, strategies.MultiKrum: 
 """Bits per parameter from which they end where they do without compression, as `examples/flower-picking` measures for
 Krum and MultiKrum; Bulyan is taken for the more sensitive kind."""
 _NORMALISING = (strategies.FedAdagrad, strategies.FedAdam, strategies.FedYogi)
+_LEAST_SHARE = 1 / 64  # of the root mean square of an array's updates that any of its coordinates counts for
 
 
 def within(strategy: Strategy) -> Iterator[Strategy]:
@@ -84,11 +88,17 @@ def divisors(strategy: Strategy) -> dict[str, int]:
     Nothing is known of other strategies, nor before the first round was aggregated.
     """
     for inner in within(strategy):
-        second, tau = getattr(inner, "v_t", None), getattr(inner, "tau", None)
-        if isinstance(inner, _NORMALISING) and isinstance(second, Mapping) and isinstance(tau, float) and tau > 0:
-            sizes = {name: np.sqrt(np.maximum(array, 0)) + tau for name, array in second.items() if array.size}
-            return {name: round(float(np.mean(np.log2(size)))) for name, size in sizes.items()}
+        if isinstance(inner, _NORMALISING) and isinstance(inner.v_t, Mapping):
+            means = {name: _mean_log2(v, inner.tau) for name, v in inner.v_t.items() if v.any()}
+            return {name: round(mean) for name, mean in means.items() if math.isfinite(mean)}
     return {}
+
+
+def _mean_log2(v: NDArray[np.floating[Any]], tau: float) -> float:
+    """Return the mean of `log2(sqrt(v) + tau)`, in which coordinates that never moved do not outweigh all others."""
+    sizes = np.sqrt(np.maximum(v, 0, dtype=np.float64))
+    least = _LEAST_SHARE * math.sqrt(float(np.mean(np.square(sizes))))
+    return float(np.mean(np.log2(np.maximum(sizes, least) + tau)))
 
 
 def check_mods_around() -> None:
