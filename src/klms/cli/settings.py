@@ -7,6 +7,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from klms.cli.show import say, show_table
+from klms.compressors.scheme import shown
 
 _BOUNDS = {"ge": "", "le": "", "gt": "above ", "lt": "below "}  # what pydantic calls bounds, and what they are
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -77,5 +78,4 @@ def allowed(field: FieldInfo) -> str:
 
 def _in_words(bound: object) -> str:
     word, value = next((word, getattr(bound, name)) for name, word in _BOUNDS.items() if hasattr(bound, name))
-    power = isinstance(value, int) and value > 2**17 and value.bit_count() == 1
-    return word + (f"2^{value.bit_length() - 1}" if power else f"{value:g}")
+    return word + shown(value)

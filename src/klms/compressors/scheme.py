@@ -32,19 +32,34 @@ def reasons(error: ValidationError) -> str:
 
 
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}  # pydantic's names of bounds
-_KINDS = {"int_parsing": "a whole number", "int_from_float": "a whole number", "int_type": "a whole number"}
-_KINDS |= {"float_parsing": "a number", "float_type": "a number", "bool_parsing": "true or false"}
-_KINDS |= {"bool_type": "true or false"}
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}  # and of types
+_LONGEST = 80  # characters of a value that are shown
 
 
 def _reason(one: ErrorDetails) -> str:
     """Say it in our words where we have some, otherwise in pydantic's."""
     name, context = ".".join(map(str, one["loc"])) or "settings", one.get("ctx", {})
-    wanted = [f"{word} {context[bound]:g}" for bound, word in _BOUNDS.items() if bound in context]
-    wanted += [_KINDS[one["type"]]] if one["type"] in _KINDS else []
-    if one["type"] == "literal_error":
-        wanted.append(str(context["expected"]).replace("'", ""))
-    return f"{name} must be {wanted[0]}, got {str(one['input'])[:80]}" if wanted else f"{name}: {one['msg']}"
+    bounds = [f"{word} {shown(context[bound])}" for bound, word in _BOUNDS.items() if bound in context]
+    if bounds:
+        wanted = bounds[0]
+    elif one["type"] == "literal_error":
+        wanted = str(context["expected"]).replace("'", "")
+    elif one["type"].partition("_")[0] in _KINDS:
+        wanted = _KINDS[one["type"].partition("_")[0]]
+    else:
+        return f"{name}: {one['msg']}"
+    return f"{name} must be {wanted}, got {str(one['input'])[:_LONGEST]}"
+
+
+def shown(bound: float) -> str:
+    """Return a bound of a setting as people write it: large powers of two as such.
+
+    >>> shown(2**63), shown(1.0), shown(0.0001)
+    ('2^63', '1', '0.0001')
+    """
+    if isinstance(bound, int) and bound > 2**17 and bound.bit_count() == 1:
+        return f"2^{bound.bit_length() - 1}"
+    return f"{bound:g}"
 
 
 S = TypeVar("S", bound=Settings)
