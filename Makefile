@@ -6,6 +6,7 @@ READY  := $(VENV)/.ready
 DEMO   := $(VENV)/.ready-for-demo
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SECONDS ?= 60
+JOBS    ?= 1
 # Only fuzzing needs it, and it has no wheels for some platforms: so it is no part of the environment.
 ATHERIS := atheris==3.0.0
 
@@ -54,9 +55,9 @@ compat: $(READY)  ## the two lines with the oldest and the newest release of flw
 soak: $(READY)  ## the long tests: millions of hostile messages
 	$(BIN)/python -m pytest -m soak
 
-fuzz: $(READY)  ## coverage-guided fuzzing of all readers, SECONDS=60 for each; TARGETS='codec frame' for some
+fuzz: $(READY)  ## coverage-guided fuzzing of all readers, SECONDS=60 for each; TARGETS='codec frame', JOBS=2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ATHERIS)
-	$(BIN)/python -m fuzz.run --seconds $(SECONDS) $(TARGETS)
+	$(BIN)/python -m fuzz.run --seconds $(SECONDS) --jobs $(JOBS) $(if $(RECORD),--record $(RECORD)) $(TARGETS)
 
 results: $(READY)  ## docs/results.md from the JSON under results/ (klms experiment run makes that)
 	$(BIN)/klms results

@@ -1,16 +1,19 @@
-"""Fuzz targets one after the other, each in a process of its own: `python -m fuzz.run --seconds 60 codec frame`.
+"""Fuzz targets, each in a process of its own: `python -m fuzz.run --seconds 60 codec frame`.
 
 Each starts from its corpus in `fuzz/corpus`, to which `--keep` adds inputs that reach new code. Findings are written to
-`fuzz/findings`; `python -m fuzz.run --replay FILE codec` reads one again.
+`fuzz/findings`; `python -m fuzz.run --replay FILE codec` reads one again. With `--record FILE`, what was clean for that
+long is noted there and skipped by the next call, so that hours of fuzzing can be spread over days.
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
@@ -28,20 +31,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", choices=[*modules, []], help=", ".join(modules))
     parser.add_argument("--seconds", type=int, default=60, help="time for each target")
+    parser.add_argument("--jobs", type=int, default=1, help="targets at a time")
+    parser.add_argument("--record", type=Path, help="JSON file of what was clean, which is not fuzzed again")
     parser.add_argument("--keep", action="store_true", help="add inputs that reach new code to the corpus")
     parser.add_argument("--replay", type=Path, help="only read this file")
     given = parser.parse_args()
     if given.replay:
         import_module(modules[given.targets[0]]).TARGETS[given.targets[0]].read(given.replay.read_bytes())
         return 0
-    names = given.targets or list(modules)
-    failed = [name for name in names if not fuzz(modules[name], name, given.seconds, keep=given.keep)]
-    print(f"{len(names)} targets, {given.seconds} s each; findings in: {', '.join(failed) or 'none'}")
+    record = json.loads(given.record.read_text()) if given.record and given.record.exists() else {}
+    chosen = given.targets or list(modules)
+    names = [name for name in chosen if record.get(name, {"seconds": 0})["seconds"] < given.seconds]
+    failed = []
+    with ThreadPoolExecutor(given.jobs) as pool:
+        outcomes = pool.map(lambda name: fuzz(modules[name], name, given.seconds, keep=given.keep), names)
+        for name, inputs in zip(names, outcomes, strict=True):
+            if inputs is None:
+                failed.append(name)
+            elif given.record:
+                record[name] = {"seconds": given.seconds, "inputs": inputs}
+                ordered = {name: record[name] for name in modules if name in record}
+                given.record.write_text(json.dumps(ordered, indent=1) + "\n")
+    skipped = f" ({len(chosen) - len(names)} were clean before)" if len(names) < len(chosen) else ""
+    print(f"{len(names)} targets, {given.seconds} s each{skipped}; findings in: {', '.join(failed) or 'none'}")
     return 1 if failed else 0
 
 
-def fuzz(module: str, name: str, seconds: int, *, keep: bool) -> bool:
-    """Fuzz one target; return whether nothing was found."""
+def fuzz(module: str, name: str, seconds: int, *, keep: bool) -> int | None:
+    """Fuzz one target; return how many inputs were read, or nothing if there was a finding."""
     findings, corpus = FOLDER / "findings", FOLDER / "corpus" / name
     with tempfile.TemporaryDirectory() as work:
         grown, seeds = Path(work) / "grown", Path(work) / "seeds"
@@ -63,7 +80,7 @@ def fuzz(module: str, name: str, seconds: int, *, keep: bool) -> bool:
             found = sorted(grown.iterdir(), key=lambda path: path.stat().st_size)
             for path in [path for path in found if path.stat().st_size <= LARGEST_KEPT][: max(0, room)]:
                 shutil.copy(path, corpus)
-    return done.returncode == 0
+    return None if done.returncode else int(executed[0])
 
 
 if __name__ == "__main__":
