@@ -18,6 +18,7 @@ from klms.compressors.klms_gaussian import DPREC, KLMSGaussian
 from klms.compressors.layout import Layout
 from klms.compressors.mask import KLMSMask, Mask
 from klms.compressors.qsgd import KLMSQSGD, QSGD, round_up
+from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.compressors.sign import KLMSSign, Sign, plus_probability
 from klms.compressors.terngrad import TernGrad
 from klms.compressors.topk import TopK
@@ -276,3 +277,11 @@ def test_schemes_do_not_read_each_other():
         Sign(Layout(("a",), ((D + 1,),))).decode(message, {}, key=KEY)
     with pytest.raises(CorruptMessage):
         KLMSSign(LAYOUT, 1.0, coder()).decode(message, coder().start(), key=KEY)
+
+
+@pytest.mark.parametrize("counts", [np.zeros((2, 3), np.uint16), np.zeros((1, 20), np.uint16), np.zeros((2, 20))])
+def test_counts_of_another_model_are_refused(counts):
+    scheme = UPDATE_SCHEMES["qsgd-klms"].create(Layout(("a",), ((20,),)), {})
+    side = {**scheme.start(), "counts": counts}
+    with pytest.raises(SideInformationMismatch, match="counts must be uint16 of shape"):
+        scheme.encode(np.ones(20, np.float32), side, key=SharedKey(1, 2, 3), rng=np.random.default_rng(0))

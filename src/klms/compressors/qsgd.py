@@ -11,6 +11,7 @@ Gaussian update the expected share of non-zero entries in a bucket of `n` is `sq
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar, cast
 
 import numpy as np
 from pydantic import Field
@@ -22,8 +23,8 @@ from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockLearn
 from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
-from klms.errors import CorruptMessage
-from klms.numerics.jit import Float32, Float64, Int64, kernel
+from klms.errors import CorruptMessage, SideInformationMismatch
+from klms.numerics.jit import Float32, Float64, Int64, UInt16, kernel
 from klms.numerics.parallel import each
 
 _NUMBER = 3
@@ -120,6 +121,7 @@ SCHEME = Scheme(
 )
 
 
+Bucketed = TypeVar("Bucketed", Float32, Float64)
 VALUES = (-1.0, 0.0, 1.0)
 _SMALLEST_PIECE, _LARGEST_PIECE, _PIECES = 1 << 13, 1 << 15, 64  # every thread has one, in float64
 _MOST_RESCALED = 4.0
@@ -173,13 +175,11 @@ class KLMSQSGD(BlockCompressor):
     def _law(self, update: Vector, norms: Float32) -> Categorical:
         """Return `q`, computed in pieces: all of it in float64 would be ten times as large as the update."""
         rows = np.empty((len(VALUES), update.size), dtype=np.float32)
-        wide = norms.astype(np.float64)
 
         def write(piece: slice) -> None:
-            widths = self._spread(wide, piece)
-            ratio = np.divide(update[piece], widths, out=np.zeros(widths.size), where=widths > 0)
-            minus, plus = np.clip(-ratio, 0, 1), np.clip(ratio, 0, 1)
-            rows[:, piece] = Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES).probabilities
+            table = np.empty((piece.stop - piece.start, len(VALUES)))
+            _ternary(update[piece], self._spread(norms, piece), table)
+            rows[:, piece] = Categorical(table, VALUES).probabilities
 
         each(write, self._pieces, self.coder.codec.threads)
         return Categorical.of_rows(rows, VALUES)
@@ -191,7 +191,7 @@ class KLMSQSGD(BlockCompressor):
         size = min(max(_SMALLEST_PIECE, d // _PIECES), _LARGEST_PIECE)
         return [slice(start, min(start + size, d)) for start in range(0, d, size)]
 
-    def _spread(self, of_buckets: Float64, piece: slice) -> Float64:
+    def _spread(self, of_buckets: Bucketed, piece: slice) -> Bucketed:
         """Return the number of its bucket for each entry of a piece."""
         first, last = np.searchsorted(self.bounds, [piece.start, piece.stop - 1], side="right") - 1
         ends = np.clip(self.bounds[first : last + 2], piece.start, piece.stop)
@@ -225,13 +225,37 @@ class KLMSQSGD(BlockCompressor):
         expected = np.minimum(np.sqrt(2 / (np.pi * np.diff(self.bounds))), 0.9) / 2
         thresholds = np.empty((2, self.layout.d), dtype=np.uint16)
 
+        counts, clients = cast(UInt16, side["counts"]), int(side["count_of"])
+        if counts.dtype != np.uint16 or counts.shape != thresholds.shape:  # the kernel would read beyond its end
+            raise SideInformationMismatch(f"the counts must be uint16 of shape {thresholds.shape}, got {counts.shape}")
+
         def write(piece: slice) -> None:
-            counts = side["counts"][:, piece].astype(np.float64)
-            minus, plus = (counts + self.prior * self._spread(expected, piece)) / (int(side["count_of"]) + self.prior)
-            thresholds[:, piece] = Categorical(np.stack([minus, 1 - minus - plus, plus], axis=1), VALUES).thresholds
+            table = np.empty((piece.stop - piece.start, len(VALUES)))
+            _blend(counts[:, piece], clients, self._spread(expected, piece), self.prior, table)
+            thresholds[:, piece] = Categorical(table, VALUES).thresholds
 
         each(write, self._pieces, self.coder.codec.threads)
         return Categorical.quantised(thresholds, VALUES)
+
+
+@kernel
+def _ternary(update: Vector, norms: Float32, table: Float64) -> None:
+    """Write the probabilities of -1, 0 and 1 for each entry (paper, eq. 4)."""
+    for i in range(update.size):
+        norm = np.float64(norms[i])
+        ratio = np.float64(update[i]) / norm if norm > 0.0 else 0.0
+        minus, plus = min(max(-ratio, 0.0), 1.0), min(max(ratio, 0.0), 1.0)
+        table[i, 0], table[i, 1], table[i, 2] = minus, 1.0 - minus - plus, plus
+
+
+@kernel
+def _blend(counts: UInt16, clients: int, expected: Float64, prior: float, table: Float64) -> None:
+    """Write the frequencies of -1, 0 and 1 for each entry, to which the expected one adds `prior` clients."""
+    for i in range(expected.size):
+        more = prior * expected[i]
+        minus = (np.float64(counts[0, i]) + more) / (clients + prior)
+        plus = (np.float64(counts[1, i]) + more) / (clients + prior)
+        table[i, 0], table[i, 1], table[i, 2] = minus, 1.0 - minus - plus, plus
 
 
 @kernel
