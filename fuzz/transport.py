@@ -21,7 +21,7 @@ from klms.flower.sealing import ServerKey, seal
 from klms.methods.state import State
 
 _MODEL = {"w": np.ones((40, 30), dtype=np.float32), "b": np.ones(5, dtype=np.float32), "n": np.array(3)}
-_STEPS = [downlink.Steps(1, 4096, frozenset("n"), frozenset(), 0, scaled, threads=1) for scaled in (False, True)]
+_STEPS = downlink.Steps(1, 4096, frozenset("n"), frozenset(), 0, threads=1)
 _KEY = ServerKey()
 _STATE = small_state(5000)
 
@@ -56,43 +56,31 @@ def _request(data: bytes) -> None:
     except (ValueError, RecursionError):
         return
     if isinstance(values, dict):
-        for name in ("side", "scales"):
-            if isinstance(values.get(name), str):
-                values[name] = values[name].encode("latin-1", errors="replace")
+        if isinstance(values.get("side"), str):
+            values["side"] = values["side"].encode("latin-1", errors="replace")
         CompressionRequest.read(values).compressor(Model(_MODEL).layout, 1)
 
 
 def _request_seeds() -> list[bytes]:
-    requests = [
-        CompressionRequest(name, SCHEMES[name].settings(), 1, 2, 3, 4096, ("n",), side, scales=scales)
-        for name, side, scales in (("qsgd-klms", {"counts": np.arange(4)}, b""), ("klms", {}, b"\x01"))
-    ]
-    plain = ({k: v.decode("latin-1") if isinstance(v, bytes) else v for k, v in r.values().items()} for r in requests)
-    return [json.dumps(values).encode() for values in plain]
+    scheme = SCHEMES["qsgd-klms"]
+    request = CompressionRequest(scheme.name, scheme.settings(), 1, 2, 3, 4096, ("n",), {"counts": np.arange(4)})
+    values = {key: v.decode("latin-1") if isinstance(v, bytes) else v for key, v in request.values().items()}
+    return [json.dumps(values).encode()]
 
 
 def _model_broadcast(data: bytes) -> None:
     """A broadcast of `Compressed` at a client that holds nothing yet."""
-    broadcast, problems = sealed(data), []
-    for steps in _STEPS:
-        context = Context(1, 1, {}, RecordDict(), {})
-        record = ConfigRecord({"broadcast": broadcast, "chain": steps.seed, "agreed": steps.agreed()})
-        try:
-            downlink.receive(record, context, 1)
-        except KLMSError as error:
-            problems.append(error)
-    if len(problems) == len(_STEPS):
-        raise problems[0]
+    context = Context(1, 1, {}, RecordDict(), {})
+    record = ConfigRecord({"broadcast": sealed(data), "chain": _STEPS.seed, "agreed": _STEPS.agreed()})
+    downlink.receive(record, context, 1)
 
 
 def _model_broadcast_seeds() -> list[bytes]:
-    policy, found = CompressionPolicy.of(BEST, 2.0, {}), []
-    for steps in _STEPS:
-        sent = downlink.ModelDownlink(policy, steps, first=2.0)
-        sent.advance(downlink._record(_MODEL))
-        sent.held[1] = 0
-        found += [sent.message(1), sent.message(2)]
-    return found
+    policy = CompressionPolicy.of(BEST, 2.0, {})
+    sent = downlink.ModelDownlink(policy, _STEPS, first=2.0)
+    sent.advance(downlink._record(_MODEL))
+    sent.held[1] = 0
+    return [sent.message(1), sent.message(2)]
 
 
 TARGETS = {

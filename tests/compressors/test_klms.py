@@ -414,9 +414,28 @@ def test_with_the_least_error_every_message_contracts(rate, kind):
     layout = Layout(("a", "b", "c"), ((10_000,),) * 3)
     errors = []
     for contracting in (False, True):
-        scheme = KLMS(layout, rate, contracting=contracting)
+        scheme = KLMS(layout, rate, echo=float(contracting))
         message = scheme.encode(update, {}, key=KEY, rng=np.random.default_rng(1))
         assert 8 * len(message) <= rate * update.size * 1.1 + 8 * 64
         decoded = scheme.decode(message, {}, key=KEY).vector
         errors.append(float(np.sum((decoded - update) ** 2) / np.sum(update**2)))
     assert errors[1] < min(1.0, errors[0] * 1.05)
+
+
+@pytest.mark.parametrize("echo", [0.02, 0.1, 0.5, 1.0])
+def test_with_the_right_echo_a_model_that_is_off_comes_closer(echo):
+    """Clients undo a share of the model's error in a round, and the server sends that at a low rate."""
+
+    def end(assumed: float) -> float:
+        rng, model = np.random.default_rng(0), np.random.default_rng(1).standard_normal(1 << 13, dtype=np.float32)
+        scheme, start = KLMS(Layout(("a",), ((1 << 13,),)), 0.15, echo=assumed, threads=1), float(model @ model)
+        for number in range(12):
+            key = SharedKey(1, number, 0)
+            message = scheme.encode(-np.float32(echo) * model, {}, key=key, rng=rng)
+            model = model + scheme.decode(message, {}, key=key).vector
+        return float(model @ model) / start
+
+    known, unbiased, least = end(echo), end(0.0), end(1.0)
+    assert known < 1
+    assert known < 1.05 * min(unbiased, least)
+    assert unbiased > 1 if echo >= 0.5 else unbiased < least

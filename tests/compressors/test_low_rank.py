@@ -42,8 +42,8 @@ def without_matrices(layout: Layout) -> Layout:
 @pytest.mark.parametrize(("rate", "contracting", "bound"), [(0.3, False, 0.8), (1, False, 0.5), (0.1, True, 0.85)])
 def test_matrices_of_low_rank_cost_less(rate, contracting, bound):
     x = update()
-    message, y = through(KLMS(LAYOUT, rate, contracting=contracting), x)
-    plain, z = through(KLMS(without_matrices(LAYOUT), rate, contracting=contracting), x)
+    message, y = through(KLMS(LAYOUT, rate, echo=float(contracting)), x)
+    plain, z = through(KLMS(without_matrices(LAYOUT), rate, echo=float(contracting)), x)
     assert relative_error(x, y) < bound * relative_error(x, z)
     assert len(message) < 1.03 * rate * x.size / 8
     assert len(plain) < 1.03 * rate * x.size / 8

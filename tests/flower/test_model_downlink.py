@@ -7,17 +7,14 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedMedian, FedProx, FedYogi
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx, FedYogi
 
-from klms.compressors.layout import Layout
-from klms.compressors.scaled import written
 from klms.engine.broadcast import Broadcast
 from klms.errors import InvalidArgument, KLMSError
 from klms.flower import Compressed, compress
 from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, receive
 from klms.flower.frame import read_frame
 from klms.flower.request import PAYLOAD, RECORD
-from klms.flower.surroundings import divisors
 from tests.flower.in_process import InProcessGrid
 
 SHAPES = {"w": (150, 120), "bias": (120,), "scale": (120,), "head": (120, 10), "steps": (1,)}
@@ -150,10 +147,9 @@ def test_at_low_rates_small_arrays_join_in_and_scales_stay_positive():
     assert all(count <= 3 * 0.5 * D / 8 * 1.02 for count in sent)
 
 
-@pytest.mark.parametrize("kind", [FedAvg, FedAdam])
-def test_nodes_that_were_away_new_wiped_or_tampered_with_train_the_server_s_model_at_once(kind):
+def test_nodes_that_were_away_new_wiped_or_tampered_with_train_the_server_s_model_at_once():
     seen = {}
-    strategy = Compressed(kind(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), seed=1, down=0.5)
+    strategy = Compressed(FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), seed=1, down=0.5)
     grid = InProcessGrid(client(compress(), seen=seen), 5)
     grid.offline = {5}
     send, resyncs = grid.send_and_receive, {}
@@ -365,66 +361,36 @@ def test_a_client_that_was_sent_a_snapshot_knows_no_last_step():
     assert found == {1: [False, True, True, True, True], 2: [False, True, True, False, True]}
 
 
-@pytest.mark.parametrize(
-    ("strategy", "bits", "share"),
-    [(FedAvg, 0.5, 1.0), (FedAdam, 0.5, 0.3), (FedYogi, 0.5, 0.3), (FedAdam, 1, 1.0), (FedMedian, 0.12, 0.85)],
-)
-def test_strategies_that_normalise_their_steps_carry_less_over(strategy, bits, share):
-    compressed = Compressed(strategy(min_available_nodes=2), up=2, down=bits, seed=3)
-    compressed.start(InProcessGrid(client(compress()), 2), start_arrays(), num_rounds=2, timeout=5)
+@pytest.mark.parametrize("kind", [FedAvg, FedAdam, FedMedian])
+def test_what_a_step_adds_or_leaves_out_is_not_carried_over(kind):
+    """The strategy's result is the next model to aim at, with errors of steps that are as likely to be too long."""
+    compressed, results = Compressed(kind(fraction_evaluate=0.0), up=4, down=0.5, seed=3), []
+    aggregate = compressed._inner["aggregate_train"]
+
+    def noted(number, replies):
+        arrays, metrics = aggregate(number, replies)
+        results.append(arrays["w"].numpy())
+        return arrays, metrics
+
+    compressed._inner["aggregate_train"] = noted
+    run(compressed, InProcessGrid(client(compress()), 2), rounds=4)
     downlink = compressed._delivery.downlink
-    lost = downlink.wanted["w"].numpy() - downlink.record["w"].numpy()
-    assert np.abs(lost).max() > 0.01
-    result = ArrayRecord({"w": Array(np.zeros((150, 120), dtype=np.float32))})
-    np.testing.assert_allclose(downlink.add_lost(result)["w"].numpy(), share * lost, rtol=1e-4, atol=1e-7)
+    np.testing.assert_array_equal(downlink.given["w"].numpy(), results[-1])
 
 
-def scales(message) -> list[int]:
-    return np.frombuffer(message.content[RECORD].get("scales", b""), dtype=np.int8).tolist()
+class Stubborn(FedAvg):
+    """Returns a model of its own, whatever clients were given and send."""
+
+    def aggregate_train(self, server_round, replies):
+        _, metrics = super().aggregate_train(server_round, replies)
+        own = {name: Array(TARGET[name]) if name in TARGET else array for name, array in start_arrays().items()}
+        return ArrayRecord(own), metrics
 
 
-@pytest.mark.parametrize("kind", [FedAdam, FedYogi, FedAdagrad])
-def test_what_a_strategy_divides_its_steps_by_scales_updates_up_and_steps_back(kind):
-    strategy = kind(eta=0.1, tau=1e-4, fraction_evaluate=0.0)
-    compressed, grid = Compressed(strategy, up=1, down=0.5, seed=1), InProcessGrid(client(compress()), 2)
-    start = start_arrays()
-    start["head"] = Array(30 * start["head"].numpy())  # far from the target, so that it moves more than the others
-    compressed.start(grid, start, num_rounds=3, timeout=5)
-    sent = [scales(message) for message in grid.sent if RECORD in message.content]
-    assert sent[:2] == [[], []]  # before the first round was aggregated, nothing is known
-    sizes = divisors(Wrapping(strategy))
-    assert len({*map(tuple, sent[2:4])}) == 1
-    assert sent[-1][-1] < 0
-    assert sizes["w"] == round(float(np.mean(np.log2(np.sqrt(strategy.v_t["w"]) + 1e-4))))
-    assert compressed._delivery.downlink.steps.scaled
-    layout = Layout(("head", "w"), ((120, 10), (150, 120)))
-    assert written(sizes, layout) == bytes([(sizes["head"] - sizes["w"]) % 256, 0])
-
-
-def test_divisors_of_coordinates_that_never_moved_or_overflowed():
-    strategy = FedAdagrad(tau=1e-9)
-    assert divisors(strategy) == {}
-    moved = np.full((20, 30), 2.0**-20, dtype=np.float32)
-    half_dead = moved.copy()
-    half_dead[:10] = 0
-    dead, overflown = np.zeros((3, 4), dtype=np.float32), np.full(3, np.inf, dtype=np.float32)
-    strategy.v_t = {"moved": moved, "half": half_dead, "dead": dead, "over": overflown, "count": np.array([16])}
-    found = divisors(strategy)
-    assert found["moved"] == -10
-    assert -14 <= found["half"] <= -11  # -20 without a limit
-    assert (found["count"], found.keys()) == (2, {"moved", "half", "count"})
-
-
-def test_other_strategies_scale_nothing():
-    compressed, grid = Compressed(FedAvg(), up=1, down=0.5, seed=1), InProcessGrid(client(compress()), 2)
-    compressed.start(grid, start_arrays(), num_rounds=2, timeout=5)
-    assert not any(scales(message) for message in grid.sent if RECORD in message.content)
-    assert not compressed._delivery.downlink.steps.scaled
-
-
-class Wrapping(FedAvg):
-    """A strategy that holds another."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
+def test_the_model_of_a_strategy_that_does_not_start_from_that_of_clients_is_followed():
+    seen = {}
+    strategy = Compressed(Stubborn(fraction_evaluate=0.0), up=1, down=0.5, first=1, seed=3)
+    run(strategy, InProcessGrid(client(compress(), seen=seen), 2), rounds=25)
+    errors = [float(np.linalg.norm(models[0]["w"] - TARGET["w"])) for models in seen.values()]
+    assert max(errors) < 3 * errors[0]
+    assert errors[-1] < 0.1 * errors[0]

@@ -5,8 +5,13 @@ pieces that follow the arrays (`pieces.py`). Entries that are much larger than t
 that pays (`outliers.py`). Every piece of the rest is rotated, which makes its coordinates look like draws of a normal
 distribution, and coded along a path through a trellis: by signs at low rates (`sign_paths.py`) and by entropy-coded
 levels at higher ones (`level_paths.py`). The scale `|v|^2 / <v, Q>` of each piece `v` with code `Q` makes the estimate
-unbiased over rotations, as in EDEN. With `contracting`, the scale is `<v, Q> / |Q|^2`, which has the least error
-instead: it suits a sender that keeps what was lost and adds it to its next update, as the downlink does.
+unbiased over rotations, as in EDEN.
+
+The scale `<v, Q> / |Q|^2` has the least error instead. It suits a sender whose next vector holds the error again, while
+one that averages many messages wants them unbiased. Between the two is a server whose clients undo a share `echo` of
+an error by their next updates. Let its vector be `v = -echo x`, where `x` is how far off its model is. With a scale of
+`g` times the unbiased one, and `a` the ratio of the scales above, `x` becomes `x + g v` and noise of energy
+`g^2 |v|^2 (1 / a - 1)`: together least for `g = a / echo`, as long as that is below 1.
 
 Rates follow the pieces' norms (`piece_rates.py`), and runs of pieces are coded in parallel (`piece_coder.py`). Where
 both sides hold the last global update, entries are ordered by it first, if that promises less error (`history.py`).
@@ -92,8 +97,9 @@ class KLMS(Compressor):
     rate: float = 1.0
     effort: Effort = "balanced"
     threads: int | None = None
-    contracting: bool = False
-    """Whether the encoder aims at the least error instead of an unbiased estimate; the decoder is the same."""
+    echo: float = 0.0
+    """Share of this message's error that the next vector will hold: with 0 the encoder aims at an unbiased estimate,
+    with 1 at the least error, and else at what lies between. The decoder is the same."""
     agreed: bool = True
     """Whether the sender is bound to the rate: a message that is much longer is refused before it is read."""
     progress: Progress | None = None
@@ -101,8 +107,15 @@ class KLMS(Compressor):
     def __post_init__(self) -> None:
         if not MIN_RATE <= self.rate <= MAX_RATE:
             raise InvalidArgument(f"rate must be from {MIN_RATE:g} to {MAX_RATE:g} bits per parameter, got {self.rate}")
+        if not 0 <= self.echo <= 1:
+            raise InvalidArgument(f"echo must be from 0 to 1, got {self.echo}")
         if self.effort not in _MEMORIES:
             raise InvalidArgument(f"effort must be one of {', '.join(_MEMORIES)}; got {self.effort!r}")
+
+    @property
+    def contracting(self) -> bool:
+        """Whether rates are for the least error: the best scales are below the unbiased ones for most pieces."""
+        return self.echo > 1 - 4**-self.rate
 
     @property
     def memories(self) -> tuple[int, int]:
@@ -131,8 +144,7 @@ class KLMS(Compressor):
         encoded = each(lambda span: encode_run(parts[span], rest, memories), spans, self.threads, self.progress)
         coded = [run for run, _ in encoded]
         products, energies = np.array([pair for _, own in encoded for pair in own]).reshape(-1, 2).T
-        over, under = (products, energies) if self.contracting else (squares, products)
-        scales = _scale_numbers(np.divide(over, under, out=np.zeros(sizes.size), where=products > 0), rng)
+        scales = _scale_numbers(_best_scales(squares, products, energies, self.echo), rng)
         table = np.rec.fromarrays([coarse, scales], dtype=_PIECE)
         flags = fine | (_HAS_OUTLIERS if apart else 0) | (_HAS_LOW_RANK if low else 0)
         flags |= 0 if pieces.classes is None else _IS_ORDERED
@@ -257,6 +269,15 @@ def _parts(pieces: Pieces, coarse: Int64, fine: int, factors: Float64) -> list[P
 
 def _log2(power: int) -> int:
     return power.bit_length() - 1
+
+
+def _best_scales(squares: Float64, products: Float64, energies: Float64, echo: float) -> Float64:
+    """Return the scales of all pieces, from `|v|^2`, `<v, Q>` and `|Q|^2`; 0 for those that are not coded."""
+    coded, nothing = products > 0, np.zeros(squares.size)
+    unbiased = np.divide(squares, products, out=nothing, where=coded)
+    if echo == 0:
+        return unbiased
+    return np.minimum(unbiased, np.divide(products, energies, out=np.zeros(squares.size), where=coded) / echo)
 
 
 def _scale_numbers(scales: Float64, rng: np.random.Generator) -> Int64:

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from klms.compressors.base import Vector
+from klms.compressors.pieces import product
 from klms.errors import CorruptMessage, UnsupportedMessage
 
 _MAGIC = b"KD"
@@ -178,13 +180,14 @@ class Sender:
         return len(self.message(None)) - OVERHEAD if self.snapshot_size is None else self.snapshot_size
 
 
-def carried_share(bits: float) -> float:
-    """Return the share of what a coded difference lost that is carried over, at so many bits per parameter.
+def echo_of(difference: Vector, error: Vector) -> float:
+    """Return which share of the last step's error is in the difference that the next step codes, from 0 to 1.
 
-    At low rates clients are many rounds behind the server, and send again and again what it already has: all of that
-    together would overshoot. From 0.3 bits on, everything is carried over. Measured in docs/downlink.md.
+    It is 1 for whoever keeps a model of their own, whatever clients hold, and small where clients learn little of a
+    single coordinate in a round.
     """
-    return min(1.0, 0.75 + bits * 5 / 6)
+    energy = product(error, error)
+    return min(max(product(difference, error) / energy, 0.0), 1.0) if energy > 0 else 0.0
 
 
 def digest_of(number: int, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:

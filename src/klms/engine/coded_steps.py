@@ -1,8 +1,11 @@
 """Coded differences: how the server leads clients from the state `w_hat` that they hold towards its own state `w`.
 
-A step codes `w - w_hat` at `down_rate` bits per parameter, with the least error instead of none on average. Clients
-that come once in many rounds would need many steps. So the server also tries a jump: the difference to the anchor,
-which is the first state, at as many bits as it takes to come as close to `w` as a step brings draws of a normal
+A step codes `w - w_hat` at `down_rate` bits per parameter. Its error is not carried over, since the next round starts
+from `w_hat`: it is unbiased as long as the next difference does not hold much of that error (see `KLMS.echo`). It does
+where updates of clients undo it, and after a round that came to nothing.
+
+Clients that come once in many rounds would need many steps. So the server also tries a jump: the difference to the
+anchor, which is the first state, at as many bits as it takes to come as close to `w` as a step brings draws of a normal
 distribution. Whichever costs the clients of the round fewer bytes in all decides what `w_hat` becomes; everybody who
 comes later is led through it.
 
@@ -54,13 +57,16 @@ class CodedSteps:
         """Return the bits per parameter of the step to state `number`, which the round after it starts from."""
         return self.settings.down_rate_in(number + 1, self.method.layout.d)
 
-    def lead(self, state: State, view: Arrays, history: History, coming: Sequence[int]) -> tuple[History, Arrays]:
+    def lead(
+        self, state: State, view: Arrays, history: History, coming: Sequence[int], echo: float
+    ) -> tuple[History, Arrays]:
         """Return the history with a step or a jump towards `state`, and what clients hold after it.
 
         `view` is what they hold before it, and `coming` are the numbers of the states that those of this round hold.
+        `echo` is the share of the last step's error that `state` holds.
         """
         size = sum(array.nbytes for array in state.shared.values())
-        step, reached = self._coded(state, view, self.rate(state.round))
+        step, reached = self._coded(state, view, self.rate(state.round), echo)
         stepped = history.then(step, size)
         if all(held == history.number for held in coming):  # nobody lacks more than this step
             return stepped, reached
@@ -83,13 +89,13 @@ class CodedSteps:
         if _SHARES[0] * bits * self.method.layout.d / 8 > most:
             return None
         rate = _SHARES[1] * bits
-        jump, landed = self._coded(state, anchor, rate)
+        jump, landed = self._coded(state, anchor, rate, echo=1.0)
         found = max(self._error(state, landed), _TINY * near)
         if not _NEARER < found / near < _FARTHER:
             lacking = _bits(found, near)
             if lacking < 0:  # fewer than that may be taken off: the first bits gain more than the last ones
                 lacking *= rate / (bits - lacking)
-            jump, landed = self._coded(state, anchor, rate + lacking)
+            jump, landed = self._coded(state, anchor, rate + lacking, echo=1.0)
         fits = len(jump) <= most and self._error(state, landed) < _FARTHER * near
         return (jump, landed) if fits else None
 
@@ -106,9 +112,9 @@ class CodedSteps:
             raise CorruptMessage("the step has side information that the method does not know")
         return {**held, **side, **self.method.history(change), self.name: vector}
 
-    def _coded(self, state: State, base: Arrays, rate: float) -> tuple[bytes, Arrays]:
+    def _coded(self, state: State, base: Arrays, rate: float, echo: float) -> tuple[bytes, Arrays]:
         """Return the step from `base` towards `state`, and where it leads."""
-        coder = KLMS(self.method.layout, min(max(rate, MIN_RATE), MAX_RATE), contracting=True)
+        coder = KLMS(self.method.layout, min(max(rate, MIN_RATE), MAX_RATE), echo=echo)
         rng = np.random.default_rng([self.settings.seed, 0xD011, state.round])
         side = {name: array for name, array in state.shared.items() if name not in (self.name, HISTORY)}
         packed = _pack({name: array for name, array in side.items() if not np.array_equal(array, base[name])})

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from klms.compressors.base import check_decoded
-from klms.engine.broadcast import Broadcast, History, Sender, carried_share, digest_of
+from klms.engine.broadcast import Broadcast, History, Sender, digest_of, echo_of
 from klms.engine.coded_steps import CodedSteps
 from klms.engine.federation import participants
 from klms.engine.snapshot import read_snapshot, write_snapshot
@@ -88,7 +88,8 @@ class Downlink:
         if history.number < state.round:
             view = {key.removeprefix("view."): array for key, array in state.downlink.items() if key[:5] == "view."}
             coming = held[participants(self.settings, state.round + 1)].tolist()
-            history, shared = self.coded.lead(state, view, history, coming)
+            echo = float(state.downlink.get("echo", 0.0))
+            history, shared = self.coded.lead(state, view, history, coming, echo)
         seen = replace(state, shared=shared)
 
         # Only clients that take the server's step themselves need what it keeps.
@@ -105,13 +106,11 @@ class Downlink:
         mode, history, kept = self.settings.downlink, opened.history, {}
         if mode == "coded":
             name = str(self.method.vector_name)
-            share = np.float32(carried_share(self.coded.rate(before.round)))
-            lost = share * (before.vector(name) - opened.state.vector(name))
-            # A round that came to nothing leaves the server's own vector, not what clients hold of it.
-            nothing = outcome.undone or not relay.size
-            carried = before.vector(name) if nothing else self.method.carried(after.vector(name), lost)
-            after = replace(after, shared={**after.shared, name: carried})
-            kept = {f"view.{key}": array for key, array in opened.state.shared.items()}
+            if outcome.undone or not relay.size:  # that leaves the server's own vector, not what clients hold of it
+                after = replace(after, shared={**after.shared, name: before.vector(name)})
+            held_vector = opened.state.vector(name)
+            echo = echo_of(after.vector(name) - held_vector, before.vector(name) - held_vector)
+            kept = {f"view.{key}": array for key, array in opened.state.shared.items()} | {"echo": np.array(echo)}
         elif mode == "auto":
             fits = relay.size <= relay.limit
             history = history.then(b"".join(relay.parts), relay.limit) if fits else History(history.number + 1)

@@ -1,19 +1,15 @@
 """The downlink of `Compressed`: clients keep the model of their last round, and get the coded difference to the next.
 
-The server knows the model `w_hat` that clients hold, and sends `Q(w - w_hat)`, where `w` is what it wants them to have.
-`Q` has the least error instead of none on average, and what it lost is still in `w - w_hat` when the next difference is
-coded. The strategy inside is given `w_hat`, which is what clients start from; what it returns, plus what was lost, is
-the next `w`. Step 1 starts from zeros, describes the arrays, and has more bits than others. What it loses is forgotten:
-training starts from the model that clients hold.
+The server knows the model `w_hat` that clients hold, and sends `Q(w - w_hat)`, where `w` is what it wants them to have:
+what the strategy inside returned, which was given `w_hat`, the model that clients start from. The error of a step is
+not carried over: `Q` is unbiased as long as the next difference does not hold much of it (see `KLMS.echo`). It does
+where updates of clients undo it, or where a strategy keeps a model of its own, whatever it is given. Step 1 starts from
+zeros, describes the arrays, and has more bits than others.
 
 Both sides also keep what the last step says of the next update, by which clients may order theirs (`history.py`).
 
-Strategies such as FedAdam divide each step by the size of the gradients, so that the length of a step no longer says
-how much it matters. For them arrays are multiplied by that size again before they are coded (`scaled.py`).
-
-A step holds the length of the description (u32), the description, the length of the head (u32), the head, the scales
-if there are any, and the message of the scheme; see `Model` for the head. A snapshot is a description and the bytes of
-all arrays, end to end.
+A step holds the length of the description (u32), the description, the length of the head (u32), the head and the
+message of the scheme; see `Model` for the head. A snapshot is a description and the bytes of all arrays, end to end.
 """
 
 import json
@@ -28,17 +24,14 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Context
 
 from klms.codec import SharedKey
-from klms.compressors import scaled
-from klms.compressors.base import Compressor, Side
+from klms.compressors.base import Side
 from klms.compressors.klms import KLMS, KLMSSettings
 from klms.compressors.layout import Layout
-from klms.compressors.piece_rates import MIN_RATE
-from klms.compressors.scaled import Scaled
-from klms.engine.broadcast import SERVER, Broadcast, History, Sender, carried_share, digest_of
+from klms.engine.broadcast import SERVER, Broadcast, History, Sender, digest_of, echo_of
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.flower.history import history_for, history_of
 from klms.flower.model import Array, Model, check_finite
-from klms.flower.policy import UNCOMPRESSED, CompressionPolicy
+from klms.flower.policy import CompressionPolicy
 from klms.flower.records import read
 
 DOWN = "klms.down"
@@ -48,7 +41,6 @@ OUT_OF_SYNC = "klms.out-of-sync"
 
 _HELD, _HELD_NUMBER, _HISTORY = "klms.model", "klms.model-number", "klms.history"  # in a node's context
 _WORTH_CODING = 16384  # parameters: for less, headers would take the bits, and models would lag behind
-_NORMALISED_SHARE = 0.3  # carried over below one bit for FedAdam and the like; measured in docs/downlink.md
 _LENGTH = struct.Struct("<I")
 _PARAMETERS_PER_BYTE = 1 << 18  # more than any step conveys, be it of zeros; what claims more gets no memory
 
@@ -65,20 +57,18 @@ class Steps:
     coarse: frozenset[str]
     before: int
     """Models of earlier servers with the same seed, at most: their keys are not used again."""
-    scaled: bool = False
-    """Whether steps say what each array is multiplied by before it is coded."""
     threads: int | None = None
 
     def agreed(self) -> str:
-        return json.dumps([self.small, sorted(self.unchanged), sorted(self.coarse), self.before, self.scaled])
+        return json.dumps([self.small, sorted(self.unchanged), sorted(self.coarse), self.before])
 
     @classmethod
     def read(cls, seed: int, agreed: str, threads: int) -> "Steps":
         """Undo `agreed`."""
         try:
-            small, unchanged, coarse, before, is_scaled = json.loads(agreed)
+            small, unchanged, coarse, before = json.loads(agreed)
             names = frozenset(map(str, unchanged)), frozenset(map(str, coarse))
-            return cls(seed, int(small), *names, int(before), bool(is_scaled), threads)
+            return cls(seed, int(small), *names, int(before), threads)
         except (ValueError, TypeError, RecursionError) as error:
             raise CorruptMessage(f"the record of the downlink cannot be read: {error}") from error
 
@@ -102,19 +92,10 @@ class Steps:
             raise CorruptMessage("a step of the downlink leaves arrays out")
         change = np.zeros(0, dtype=np.float32)
         if model.layout.d:
-            scales, message = self.cut_scales(model.layout, message)
-            coder = self.coder(KLMS(model.layout, threads=self.threads, agreed=False), scales)
+            coder = KLMS(model.layout, threads=self.threads, agreed=False)
             decoded = coder.decode(message, {}, key=self.key(number))
             change = decoded.vector.astype(np.float32, copy=False)
         return model.apply(change, dtypes, unchanged)
-
-    def coder(self, plain: KLMS, scales: bytes) -> Compressor:
-        return Scaled(plain.layout, plain, scaled.read(scales, plain.layout)) if self.scaled else plain
-
-    def cut_scales(self, layout: Layout, message: bytes) -> tuple[bytes, bytes]:
-        """Return the scales that stand before a message, and the message."""
-        length = len(layout.names) if self.scaled else 0
-        return message[:length], message[length:]
 
 
 @dataclass
@@ -125,12 +106,8 @@ class ModelDownlink:
     steps: Steps
     first: float
     """Bits per parameter of the first step, at least."""
-    divisors: Mapping[str, int] = field(default_factory=dict)
-    """log2 of what the strategy divided the steps of each array by; nothing if it did not."""
     given: ArrayRecord | None = None
     """The record that the last step was made from."""
-    wanted: ArrayRecord | None = None
-    """The model `w` that it aims at: what it loses of that is carried over."""
     record: ArrayRecord | None = None
     """The model `w_hat` that clients hold after the last step."""
     history: History = field(default_factory=lambda: History(0))
@@ -156,7 +133,6 @@ class ModelDownlink:
         self.history = self.history.then(step, size)
         self.given = wanted
         self.last_step = {} if base is None else history_of(base, reached)
-        self.wanted = record if base is None else wanted
         described = len(_described(reached))
         self.sender = Sender(
             self.history, digest_of(number, reached), lambda: _snapshot(_numpy(record)), size, size + described
@@ -169,14 +145,12 @@ class ModelDownlink:
         rng = np.random.default_rng([self.steps.seed, 0xD011, self.steps.before + number])
         head, message = model.write_head(arrays, rng), b""
         if model.layout.d:
-            layout, scales = model.layout, b""
             rate = self._rate(model)
-            if self.steps.scaled:
-                scales = scaled.written(self.divisors, layout)
-                rate = max(MIN_RATE, rate - 8 * len(scales) / layout.d)
-            plain = KLMS(layout, rate if base else max(rate, self.first), contracting=base is not None)
-            coder = self.steps.coder(plain, scales)
-            message = scales + coder.encode(model.difference(arrays), {}, key=self.steps.key(number), rng=rng)
+            difference = model.difference(arrays)
+            last = None if base is None or self.given is None else model.difference(_numpy(self.given))
+            echo = 0.0 if last is None else echo_of(difference, last)
+            coder = KLMS(model.layout, rate if base else max(rate, self.first), echo=echo)
+            message = coder.encode(difference, {}, key=self.steps.key(number), rng=rng)
         return _LENGTH.pack(len(described)) + described + _LENGTH.pack(len(head)) + head + message
 
     def _rate(self, model: Model) -> float:
@@ -201,23 +175,6 @@ class ModelDownlink:
     def reached(self, node: int) -> None:
         """Take note that a node holds the latest model."""
         self.held[node] = self.history.number
-
-    def add_lost(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return a strategy's result plus what coding had lost before the round: the next model to aim at."""
-        if self.wanted is None or self.record is None:
-            return arrays
-        coded = self.steps.coarse.union(self.steps.model(_numpy(self.record)).layout.names)
-        bits = self.policy.bits or UNCOMPRESSED
-        out, share = {}, _NORMALISED_SHARE if self.steps.scaled and bits < 1 else carried_share(bits)
-        for name, array in arrays.items():
-            if name not in coded or name not in self.wanted:
-                out[name] = array
-                continue
-            value = read(array)
-            lost = read(self.wanted[name]).astype(np.float64) - read(self.record[name])
-            out[name] = FlowerArray(np.asarray(value + share * lost, dtype=value.dtype))
-        self.wanted = self.given = None  # it has served
-        return ArrayRecord(out)
 
 
 def receive(record: ConfigRecord, context: Context, threads: int) -> ArrayRecord:

@@ -72,8 +72,7 @@ def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod
         if update.size:
             start = time.perf_counter()
             known = held_history(context, sent.layout) if follows and request.uses_history else {}
-            compressor = request.compressor(model.layout, threads, sent.layout)
-            side = {**request.side, **known}
+            compressor, side = request.compressor(sent.layout, threads), {**request.side, **known}
             encoded = _encode(update, request, compressor, side, context, rng)
             if (seconds := time.perf_counter() - start) > _LONG:
                 log.info("klms: %d parameters became %d bytes in %.1f seconds", update.size, len(encoded), seconds)

@@ -168,7 +168,7 @@ class Opened:
             return self.expected.coder
         if self.expected.request.needs_whole_model:
             raise CorruptMessage("the payload leaves arrays out, which this scheme cannot")
-        return self.expected.request.compressor(self.expected.model.layout, None, model.layout), SideLearner({})
+        return self.expected.request.compressor(model.layout, None), SideLearner({})
 
 
 @dataclass

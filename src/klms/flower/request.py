@@ -9,11 +9,9 @@ from typing import TypeVar
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors import scaled
 from klms.compressors.base import Compressor, Side
 from klms.compressors.grouped import Grouped
 from klms.compressors.layout import Layout
-from klms.compressors.scaled import Scaled
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import CorruptMessage, InvalidArgument, UnsupportedMessage
@@ -21,7 +19,7 @@ from klms.numerics.archive import read_arrays
 
 RECORD = "klms"  # name of our record, in requests and in replies
 PAYLOAD = "payload"
-VERSION = 5
+VERSION = 6
 _SETTING = "settings."
 _NUMBERS = ("seed", "round", "client", "small")
 
@@ -61,8 +59,6 @@ class CompressionRequest:
     """Names of arrays that are sent by differences of 8 bits."""
     groups: tuple[Group, ...] = ()
     """Arrays with rates of their own; the others are coded together with `scheme`."""
-    scales: bytes = b""
-    """Powers of two (i8) that arrays of the vector are multiplied by before they are coded; empty if they are not."""
     server: bytes = b""
     """Public key to seal the payload with; empty if it is not sealed."""
 
@@ -86,15 +82,8 @@ class CompressionRequest:
         scheme = UPDATE_SCHEMES[self.scheme]
         return scheme.needs_error_feedback or scheme.needs_side_information
 
-    def compressor(self, whole: Layout, threads: int | None, part: Layout | None = None) -> Compressor:
-        """Return the compressor of a vector with the model's layout, or with that of a part of it."""
-        layout = whole if part is None else part
-        plain = self._unscaled(layout, threads)
-        if not self.scales:
-            return plain
-        return Scaled(layout, plain, scaled.read(self.scales, whole))
-
-    def _unscaled(self, layout: Layout, threads: int | None) -> Compressor:
+    def compressor(self, layout: Layout, threads: int | None) -> Compressor:
+        """Return the compressor of a vector with this layout, be it the model's or a part of it."""
         grouped = {name for group in self.groups for name in group.arrays}
         rest = Group(self.scheme, self.settings, tuple(name for name in layout.names if name not in grouped))
         if not self.groups:
@@ -106,7 +95,6 @@ class CompressionRequest:
         """Yield everything besides the model that both sides must share, for a fingerprint."""
         yield f"{self.scheme}|{self.settings.model_dump_json()}|{self.seed}|{self.small}".encode()
         yield f"|{self.sent_unchanged}|{self.coarse}|{_written(self.groups)}".encode()
-        yield self.scales
         for name in sorted(self.side):
             yield f"|{name}|".encode()
             yield np.ascontiguousarray(self.side[name]).reshape(-1).view(np.uint8).data
@@ -119,7 +107,6 @@ class CompressionRequest:
             "coarse": json.dumps(self.coarse),
             "groups": _written(self.groups),
             **({"side": _pack(self.side)} if self.side else {}),  # some mods of Flower do not take empty bytes
-            **({"scales": self.scales} if self.scales else {}),
             **({"server": self.server} if self.server else {}),
             **{_SETTING + name: value for name, value in self.settings.model_dump(mode="json").items()},
         }
@@ -140,7 +127,6 @@ class CompressionRequest:
             coarse=_names(values, "coarse"),
             groups=_groups(_typed(values, "groups", str)),
             side=_unpack(_typed(values, "side", bytes)) if "side" in values else {},
-            scales=_typed(values, "scales", bytes) if "scales" in values else b"",
             server=_typed(values, "server", bytes) if "server" in values else b"",
         )
 

@@ -26,7 +26,7 @@ from klms.flower.records import places_of, read
 from klms.flower.replies import Round
 from klms.flower.request import RECORD
 from klms.flower.sealing import ServerKey
-from klms.flower.surroundings import check_around, check_kind, check_within, divisors, normalises
+from klms.flower.surroundings import check_around, check_kind, check_within
 from klms.flower.uplink import Uplink, integers_of
 
 log = logging.getLogger("flwr")
@@ -165,8 +165,7 @@ class Compressed(Strategy):
         self.down = self._rates.policy_down(number, size, self._asked or self._likely_clients(grid))
         model = self._model_of_clients(arrays)
         self._round = Round(self.step, self.influence, self._key)
-        last_step = {} if self._delivery.downlink is None else self._delivery.downlink.last_step
-        self._uplink.begin(last_step, divisors(self.strategy))
+        self._uplink.begin({} if self._delivery.downlink is None else self._delivery.downlink.last_step)
         messages = list(self._inner["configure_train"](server_round, model, config, grid))
         by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)  # strategies shuffle them
         self._asked = len(messages)
@@ -202,8 +201,6 @@ class Compressed(Strategy):
             self._counted += ok
             arrays, metrics = self._inner["aggregate_train"](server_round, received)
             arrays = self._finite(arrays)
-            if arrays is not None and self._delivery.downlink is not None:
-                arrays = self._delivery.downlink.add_lost(arrays)
             if self._round.payload_bytes:
                 self._uplink.learn()
         elif self.on_failure == "stop":
@@ -258,14 +255,12 @@ class Compressed(Strategy):
         if self._delivery.downlink is None:
             model = Model.for_bits(numpy, self.small, self._integers, self.down.bits)
             before = self.rounds_before + 1 if self.rounds_before else 0  # at most one model per round, and the last
-            scaled = normalises(self.strategy)
-            steps = Steps(self._uplink.seed, model.small, self._integers, model.coarse, before, scaled)
+            steps = Steps(self._uplink.seed, model.small, self._integers, model.coarse, before)
             downlink = ModelDownlink(self.down, steps, self.first)
             if not downlink.codes(numpy):
                 return arrays
             self._delivery.downlink = downlink
         self._delivery.downlink.policy = self.down
-        self._delivery.downlink.divisors = divisors(self.strategy)
         return self._delivery.downlink.advance(arrays)
 
     def _likely_clients(self, grid: Grid) -> int:

@@ -6,17 +6,13 @@ have bounds that a decoded update may exceed. The same holds for mods: one that 
 """
 
 import logging
-import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import Any
 
-import numpy as np
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Strategy
-from numpy.typing import NDArray
 
 from klms.errors import InvalidArgument
 
@@ -32,8 +28,6 @@ _AT_SERVER = (
 _PICKING = {strategies.Krum: 4.0, strategies.Bulyan: 4.0, strategies.MultiKrum: 2.0}  # Krum is a kind of MultiKrum
 """Bits per parameter from which they end where they do without compression, as `examples/flower-picking` measures for
 Krum and MultiKrum; Bulyan is taken for the more sensitive kind."""
-_NORMALISING = (strategies.FedAdagrad, strategies.FedAdam, strategies.FedYogi)
-_LEAST_SHARE = 1 / 64  # of the root mean square of an array's updates that any of its coordinates counts for
 
 
 def within(strategy: Strategy) -> Iterator[Strategy]:
@@ -75,30 +69,6 @@ def check_within(strategy: Strategy, bits: float | None) -> None:
                 bits,
                 enough,
             )
-
-
-def normalises(strategy: Strategy) -> bool:
-    """Return whether a strategy divides the step of every coordinate by the size of its updates."""
-    return any(isinstance(inner, _NORMALISING) for inner in within(strategy))
-
-
-def divisors(strategy: Strategy) -> dict[str, int]:
-    """Return log2 of what a normalising strategy divides the steps of each array by, in the mean, as a whole number.
-
-    Nothing is known of other strategies, nor before the first round was aggregated.
-    """
-    for inner in within(strategy):
-        if isinstance(inner, _NORMALISING) and isinstance(inner.v_t, Mapping):
-            means = {name: _mean_log2(v, inner.tau) for name, v in inner.v_t.items() if v.any()}
-            return {name: round(mean) for name, mean in means.items() if math.isfinite(mean)}
-    return {}
-
-
-def _mean_log2(v: NDArray[np.floating[Any]], tau: float) -> float:
-    """Return the mean of `log2(sqrt(v) + tau)`, in which coordinates that never moved do not outweigh all others."""
-    sizes = np.sqrt(np.maximum(v, 0, dtype=np.float64))
-    least = _LEAST_SHARE * math.sqrt(float(np.mean(np.square(sizes))))
-    return float(np.mean(np.log2(np.maximum(sizes, least) + tau)))
 
 
 def check_mods_around() -> None:

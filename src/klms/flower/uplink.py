@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord
 
-from klms.compressors import scaled
 from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.layout import Layout
 from klms.flower.frame import ARRAYS, MessageFrame, fingerprint
@@ -36,13 +35,11 @@ class Uplink:
     """Of the latest model; for another one, side information starts again."""
     last_step: Mapping[str, Array] = field(default_factory=dict)
     """What clients may know of the last step of the model; see `history_of`."""
-    divisors: Mapping[str, int] = field(default_factory=dict)
-    """log2 of what the strategy divides the steps of each array by; nothing if it does not."""
     _expected: dict[tuple[object, ...], Expected] = field(default_factory=dict)
 
-    def begin(self, last_step: Mapping[str, Array], divisors: Mapping[str, int]) -> None:
+    def begin(self, last_step: Mapping[str, Array]) -> None:
         """Start a round; one that was not aggregated must leave no trace."""
-        self.last_step, self.divisors = last_step, divisors
+        self.last_step = last_step
         self._expected.clear()
         if self.coder is not None:
             self.coder = replace(self.coder, learner=self.coder.compressor.learner(self.coder.side))
@@ -80,9 +77,6 @@ class Uplink:
             groups=plan.groups,
             server=self.public_key,
         )
-        if self.divisors and not request.needs_whole_model:
-            multipliers = {name: -exponent for name, exponent in self.divisors.items()}
-            request = replace(request, scales=scaled.written(multipliers, model.layout))
         coder = None
         if model.layout.d:
             coder = self._coder_of(plan, model.layout, request)
@@ -92,7 +86,7 @@ class Uplink:
         return Expected(frame, request, model, places, (coder.compressor, coder.learner) if coder else None, last_step)
 
     def _coder_of(self, plan: Plan, layout: Layout, request: CompressionRequest) -> "_Coder":
-        which = (plan, layout, request.scales)
+        which = (plan, layout)
         if self.coder is None or self.coder.which != which:
             compressor = request.compressor(layout, None)
             side = compressor.start()
@@ -104,7 +98,7 @@ class Uplink:
 class _Coder:
     """A compressor with the side information of this round, and the learner of the next round's."""
 
-    which: tuple[Plan, Layout, bytes]
+    which: tuple[Plan, Layout]
     compressor: Compressor
     side: Side
     learner: SideLearner

@@ -194,10 +194,6 @@ class Method(ABC):
         """Return what the next round's messages may use of the last global step, which all hold; nothing by default."""
         return {}
 
-    def carried(self, vector: Vector, lost: Vector) -> Vector:
-        """Return the outcome of a round that started from a coded state, given what coding had lost of the true one."""
-        return vector + lost
-
     def feasible(self, vector: Vector) -> Vector:
         """Return a decoded vector as clients use it."""
         return vector

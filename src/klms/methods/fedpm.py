@@ -88,10 +88,6 @@ class FedPM(Method):
         theta = np.clip(alpha, margin, 1 - margin, out=alpha).astype(np.float32)
         return Outcome(state.after({**received.side(), "theta": theta}, kept), received.statistics())
 
-    def carried(self, vector: Vector, lost: Vector) -> Vector:
-        """Return `theta`, which follows from this round's masks: nothing is lost from one round to the next."""
-        return vector
-
     def feasible(self, vector: Vector) -> Vector:
         return np.clip(vector, self.settings.margin, 1 - self.settings.margin)
 
