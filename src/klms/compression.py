@@ -21,6 +21,7 @@ from klms.compressors.klms import KLMS, Effort
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
+from klms.numerics.checks import checked_shape
 from klms.numerics.parallel import Progress
 from klms.progress import reporting
 
@@ -33,7 +34,6 @@ MAX_PARAMETERS = 1 << 28
 _HEAD = struct.Struct("<2sB4sI")
 _MAX_DESCRIPTION = 1 << 20
 _MAX_ARRAYS = 100_000
-_MAX_SIZE = 1 << 40
 _PARTS: dict[str, Any] = {"shapes": None, "types": None, "names": [""]}
 _BFLOAT16 = "bfloat16"  # NumPy has no such type: these arrays come back as float32
 _TYPES = {name: name for name in ("<f2", "<f4", "<f8", "|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8")}
@@ -231,19 +231,7 @@ def describe(message: bytes) -> tuple[bytes, Description, int]:
         raise CorruptMessage("the names of arrays are not different strings")
     if not all(isinstance(kind, str) and kind in _TYPES for kind in kinds):
         raise CorruptMessage("an array has an unknown type")
-    arrays = [Described(name, _shape(shape), kind) for name, shape, kind in zip(names, shapes, kinds, strict=True)]
+    arrays = [
+        Described(name, checked_shape(shape), kind) for name, shape, kind in zip(names, shapes, kinds, strict=True)
+    ]
     return tag, Description(arrays, "names" in described), end
-
-
-def _shape(shape: object) -> tuple[int, ...]:
-    """Return an untrusted shape if NumPy can make it and its size is reasonable."""
-    if not isinstance(shape, list) or len(shape) > 32:
-        raise CorruptMessage("a shape is not a list of numbers")
-    size = 1
-    for length in shape:
-        if type(length) is not int or not 0 <= length <= _MAX_SIZE:
-            raise CorruptMessage("a shape is not a list of numbers, or too large")
-        size *= max(length, 1)
-        if size > _MAX_SIZE:
-            raise CorruptMessage("a shape is too large")
-    return tuple(shape)

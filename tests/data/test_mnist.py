@@ -204,3 +204,10 @@ def test_without_scipy_the_package_to_install_is_named(tmp_path: Path, monkeypat
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DataError, match="pip install scipy"):
         mnist.emnist_from_folder(tmp_path)
+
+
+def test_a_shape_that_numpy_cannot_make_is_refused_even_if_it_is_empty():
+    header = bytes([0, 0, 8, 4]) + b"".join(n.to_bytes(4, "big") for n in (1 << 31, 1 << 31, 1 << 31, 0))
+    with pytest.raises(DataError, match="no data set has more"):
+        decode_idx(header, "x")
+    assert decode_idx(bytes([0, 0, 8, 1, 0, 0, 0, 0]), "x").shape == (0,)

@@ -1,18 +1,21 @@
 """The downlink of `Compressed`: clients keep a model, and get coded differences to the next one."""
 
+import json
+import zlib
+
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx, FedYogi
 
 from klms.engine.broadcast import Broadcast
-from klms.errors import InvalidArgument, KLMSError
+from klms.errors import CorruptMessage, InvalidArgument, KLMSError
 from klms.flower import Compressed, compress
-from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, receive
+from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, Steps, receive
 from klms.flower.frame import read_frame
 from klms.flower.request import PAYLOAD, RECORD
 from tests.flower.in_process import InProcessGrid
@@ -394,3 +397,15 @@ def test_the_model_of_a_strategy_that_does_not_start_from_that_of_clients_is_fol
     errors = [float(np.linalg.norm(models[0]["w"] - TARGET["w"])) for models in seen.values()]
     assert max(errors) < 3 * errors[0]
     assert errors[-1] < 0.1 * errors[0]
+
+
+@pytest.mark.parametrize("shape", [[0, 1 << 62], [0, 1 << 70], [0] * 70, [-1], [1.5], "12", [True]])
+def test_snapshots_of_shapes_that_numpy_cannot_make_are_refused(shape):
+    described = zlib.compress(json.dumps([["w", "<f4", shape]]).encode())
+    snapshot = len(described).to_bytes(4, "little") + described
+    broadcast = Broadcast(1, bytes(8), 1, snapshot=snapshot).to_bytes()
+    record = ConfigRecord(
+        {"broadcast": broadcast, "chain": 1, "agreed": Steps(1, 0, frozenset(), frozenset(), 0).agreed()}
+    )
+    with pytest.raises(CorruptMessage, match="a shape is"):
+        receive(record, Context(1, 1, {}, RecordDict(), {}), 1)

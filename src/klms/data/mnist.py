@@ -66,10 +66,9 @@ def _shape(data: bytes, origin: str) -> tuple[int, ...]:
     if len(data) < 4 or data[:3] != b"\0\0\x08" or not 1 <= data[3] <= 4 or len(data) < 4 + 4 * data[3]:
         raise DataError(f"{origin} is not an IDX file of unsigned bytes; download it again")
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
-    if math.prod(shape) > MAX_BYTES:
-        raise DataError(
-            f"{origin}: its header promises {math.prod(shape)} bytes, but no data set has more than {MAX_BYTES}"
-        )
+    size = math.prod(max(length, 1) for length in shape)  # NumPy refuses large shapes, be there a length of 0
+    if size > MAX_BYTES:
+        raise DataError(f"{origin}: its header promises {size} bytes, but no data set has more than {MAX_BYTES}")
     return shape
 
 

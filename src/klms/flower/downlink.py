@@ -33,6 +33,7 @@ from klms.flower.history import history_for, history_of
 from klms.flower.model import Array, Model, check_finite
 from klms.flower.policy import CompressionPolicy
 from klms.flower.records import read
+from klms.numerics.checks import checked_shape
 
 DOWN = "klms.down"
 """Name of the record that takes the place of the arrays."""
@@ -257,7 +258,7 @@ def _description(arrays: Arrays, *, shapes_only: bool = False) -> bytes:
 def _shapes(description: bytes) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
     try:
         found = json.loads(zlib.decompressobj().decompress(description, 1 << 24))
-        return [(str(name), np.dtype(kind), tuple(int(n) for n in shape)) for name, kind, shape in found]
+        return [(str(name), np.dtype(kind), checked_shape(shape)) for name, kind, shape in found]
     except (ValueError, TypeError, zlib.error, RecursionError) as error:
         raise CorruptMessage(f"the description of the arrays cannot be read: {error}") from error
 
@@ -265,8 +266,6 @@ def _shapes(description: bytes) -> list[tuple[str, np.dtype[Any], tuple[int, ...
 def _zeros(description: bytes, message_bytes: int | None) -> dict[str, Array]:
     shapes = _shapes(description)
     parameters = sum(int(np.prod(shape, dtype=object)) for _, _, shape in shapes)
-    if any(n < 0 for _, _, shape in shapes for n in shape):
-        raise CorruptMessage("the description of the arrays has a negative size")
     if message_bytes is not None and parameters > _PARAMETERS_PER_BYTE * (message_bytes + 1024):
         raise CorruptMessage(f"{message_bytes} bytes cannot be the first step of {parameters} parameters")
     return {name: np.zeros(shape, dtype=kind) for name, kind, shape in shapes}
@@ -288,7 +287,7 @@ def _open_snapshot(data: bytes) -> dict[str, Array]:
     place = 0
     for name, kind, shape in _shapes(described):
         size = kind.itemsize * int(np.prod(shape, dtype=object))
-        if kind.hasobject or size < 0 or place + size > len(rest):
+        if kind.hasobject or place + size > len(rest):
             raise CorruptMessage(f"the snapshot ends in {name}")
         arrays[name] = np.frombuffer(rest[place : place + size], dtype=kind).reshape(shape)
         place += size

@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord
 
 from klms.errors import InvalidArgument
 from klms.flower.model import Array as NumPyArray
+from klms.numerics.checks import checked_shape
 
 T = TypeVar("T")
 Places = dict[str, tuple[str, str]]
@@ -63,8 +64,9 @@ def read(array: Array) -> NumPyArray:
         return np.asarray(array.numpy())
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, by_columns, dtype = header(stream)
-    if dtype.hasobject or any(n < 0 for n in shape):
-        raise InvalidArgument(f"arrays of {dtype} and shape {shape} cannot be read")
+    shape = checked_shape(shape)
+    if dtype.hasobject:
+        raise InvalidArgument(f"arrays of {dtype} cannot be read")
     if 0 in shape:
         return np.zeros(shape, dtype=dtype)
     count = int(np.prod(shape, dtype=object))

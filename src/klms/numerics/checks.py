@@ -6,8 +6,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from klms.errors import InvalidArgument
+from klms.errors import CorruptMessage, InvalidArgument
 
+MOST_DIMENSIONS, MOST_ENTRIES = 32, 1 << 40  # of an array from outside
 _Array = TypeVar("_Array", bound=npt.NDArray[np.generic])
 
 
@@ -22,6 +23,24 @@ def integer(name: str, value: object, low: int, high: int) -> int:
     if not low <= number <= high:
         raise InvalidArgument(f"{name} must be in [{low}, {high}], got {number}")
     return number
+
+
+def checked_shape(shape: object) -> tuple[int, ...]:
+    """Return an untrusted shape if NumPy can make it and its size is reasonable, even where a length is 0.
+
+    >>> checked_shape([2, 0, 3])
+    (2, 0, 3)
+    """
+    if not isinstance(shape, (list, tuple)) or len(shape) > MOST_DIMENSIONS:
+        raise CorruptMessage("a shape is not a list of numbers, or too long")
+    size = 1
+    for length in shape:
+        if type(length) is not int or not 0 <= length <= MOST_ENTRIES:
+            raise CorruptMessage("a shape is not a list of numbers, or too large")
+        size *= max(length, 1)
+        if size > MOST_ENTRIES:  # NumPy refuses it, be there a length of 0
+            raise CorruptMessage("a shape is too large")
+    return tuple(shape)
 
 
 def frozen(array: _Array) -> _Array:
