@@ -10,7 +10,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx, FedYogi
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi
 
 from klms.engine.broadcast import Broadcast
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
@@ -397,6 +397,45 @@ def test_the_model_of_a_strategy_that_does_not_start_from_that_of_clients_is_fol
     errors = [float(np.linalg.norm(models[0]["w"] - TARGET["w"])) for models in seen.values()]
     assert max(errors) < 3 * errors[0]
     assert errors[-1] < 0.1 * errors[0]
+
+
+@pytest.mark.parametrize("down", [1, 0.3])
+def test_momentum_on_a_model_of_its_own_does_not_run_away(down):
+    seen = {}
+    strategy = FedAvgM(fraction_evaluate=0.0, server_momentum=0.9, server_learning_rate=1.0)
+    run(Compressed(strategy, up=4, down=down, seed=3), InProcessGrid(client(compress(), seen=seen), 2), rounds=25)
+    errors = [float(np.linalg.norm(models[0]["w"] - TARGET["w"])) for models in seen.values()]
+    assert max(errors) < 1.3 * errors[0]
+    assert errors[-1] < 0.7 * errors[0]
+
+
+class OneRecord(FedAvg):
+    """Fills the same record anew in every round."""
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        self.kept = getattr(self, "kept", ArrayRecord())
+        self.kept.update(arrays)
+        return self.kept, metrics
+
+
+def test_a_strategy_may_fill_the_same_record_in_every_round():
+    ends = []
+    for kind in (FedAvg, OneRecord):
+        strategy = Compressed(kind(fraction_evaluate=0.0), up=4, down=1, seed=3)
+        ends.append(run(strategy, InProcessGrid(client(compress(seed=1)), 2), rounds=6).arrays)
+    assert all(np.array_equal(ends[0][name].numpy(), ends[1][name].numpy()) for name in SHAPES)
+
+
+def test_rounds_of_32_bits_between_others_send_the_model_unchanged():
+    seen = {}
+    strategy = Compressed(FedAvg(fraction_evaluate=0.0), up=4, down=lambda r: 32 if r in (4, 5) else 1, seed=3)
+    result = run(strategy, InProcessGrid(client(compress(), seen=seen), 2), rounds=8)
+    assert [record["klms-ok"] for record in result.train_metrics_clientapp.values()] == [2] * 8
+    bits = [record["klms-downlink-bytes"] / (2 * D / 8) for record in result.train_metrics_clientapp.values()]
+    # The model of a round's end is sent at that round's rate, to whoever evaluates or trains it.
+    assert [number for number, sent in enumerate(bits, 1) if sent > 31] == [5, 6]
+    assert distance(result.arrays) < 0.3
 
 
 @pytest.mark.parametrize("shape", [[0, 1 << 62], [0, 1 << 70], [0] * 70, [-1], [1.5], "12", [True]])

@@ -9,8 +9,8 @@ unbiased over rotations, as in EDEN.
 
 The scale `<v, Q> / |Q|^2` has the least error instead. It suits a sender whose next vector holds the error again, while
 one that averages many messages wants them unbiased. Between the two is a server whose clients undo a share `echo` of
-an error by their next updates. Let its vector be `v = -echo x`, where `x` is how far off its model is. With a scale of
-`g` times the unbiased one, and `a` the ratio of the scales above, `x` becomes `x + g v` and noise of energy
+an error by their next updates. Let its vector be `v = -echo x`, where `x` is how far off its model is. With `g` times
+the unbiased scale, where the scale of least error is `a` times that, `x` becomes `x + g v` and noise of energy
 `g^2 |v|^2 (1 / a - 1)`: together least for `g = a / echo`, as long as that is below 1.
 
 Rates follow the pieces' norms (`piece_rates.py`), and runs of pieces are coded in parallel (`piece_coder.py`). Where
@@ -60,6 +60,7 @@ _TAG = np.dtype("V4")
 _NEGLIGIBLE = 1e-60  # mean square of a piece below which it counts as zero: its scale would vanish, too
 _OUTLIERS_PAY = 0.2  # bits per parameter from which `fast` looks for outliers
 _ORDER_PAYS = 0.05  # bits per parameter from which history is tried: at less, it is mostly noise
+_MOSTLY = 0.5  # echo from which what is left out today is still there to be sent tomorrow
 _CHEAP_SIGNS = 0.03  # bits per parameter up to which signs have one more bit of memory
 
 
@@ -98,8 +99,8 @@ class KLMS(Compressor):
     effort: Effort = "balanced"
     threads: int | None = None
     echo: float = 0.0
-    """Share of this message's error that the next vector will hold: with 0 the encoder aims at an unbiased estimate,
-    with 1 at the least error, and else at what lies between. The decoder is the same."""
+    """Share of this message's error that the next vector is expected to hold: with 0 the estimate is unbiased, with 1
+    it has the least error, and else it lies between. The decoder is the same."""
     agreed: bool = True
     """Whether the sender is bound to the rate: a message that is much longer is refused before it is read."""
     progress: Progress | None = None
@@ -114,8 +115,8 @@ class KLMS(Compressor):
 
     @property
     def contracting(self) -> bool:
-        """Whether rates are for the least error: the best scales are below the unbiased ones for most pieces."""
-        return self.echo > 1 - 4**-self.rate
+        """Whether rates are for the least error, by which pieces of little energy get no bits at all."""
+        return self.echo > _MOSTLY
 
     @property
     def memories(self) -> tuple[int, int]:
@@ -273,11 +274,11 @@ def _log2(power: int) -> int:
 
 def _best_scales(squares: Float64, products: Float64, energies: Float64, echo: float) -> Float64:
     """Return the scales of all pieces, from `|v|^2`, `<v, Q>` and `|Q|^2`; 0 for those that are not coded."""
-    coded, nothing = products > 0, np.zeros(squares.size)
-    unbiased = np.divide(squares, products, out=nothing, where=coded)
-    if echo == 0:
-        return unbiased
-    return np.minimum(unbiased, np.divide(products, energies, out=np.zeros(squares.size), where=coded) / echo)
+    scales, coded = np.zeros(squares.size), products > 0
+    scales[coded] = squares[coded] / products[coded]
+    if echo > 0:
+        scales[coded] = np.minimum(scales[coded], products[coded] / energies[coded] / echo)
+    return scales
 
 
 def _scale_numbers(scales: Float64, rng: np.random.Generator) -> Int64:

@@ -23,8 +23,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from klms.compressors.base import Vector
-from klms.compressors.pieces import product
 from klms.errors import CorruptMessage, UnsupportedMessage
 
 _MAGIC = b"KD"
@@ -178,16 +176,6 @@ class Sender:
 
     def _size_of_snapshot(self) -> int:
         return len(self.message(None)) - OVERHEAD if self.snapshot_size is None else self.snapshot_size
-
-
-def echo_of(difference: Vector, error: Vector) -> float:
-    """Return which share of the last step's error is in the difference that the next step codes, from 0 to 1.
-
-    It is 1 for whoever keeps a model of their own, whatever clients hold, and small where clients learn little of a
-    single coordinate in a round.
-    """
-    energy = product(error, error)
-    return min(max(product(difference, error) / energy, 0.0), 1.0) if energy > 0 else 0.0
 
 
 def digest_of(number: int, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:

@@ -1,8 +1,7 @@
 """Coded differences: how the server leads clients from the state `w_hat` that they hold towards its own state `w`.
 
 A step codes `w - w_hat` at `down_rate` bits per parameter. Its error is not carried over, since the next round starts
-from `w_hat`: it is unbiased as long as the next difference does not hold much of that error (see `KLMS.echo`). It does
-where updates of clients undo it, and after a round that came to nothing.
+from `w_hat`: it is unbiased, unless much of earlier errors comes back (`echo.py`), as after a round that was undone.
 
 Clients that come once in many rounds would need many steps. So the server also tries a jump: the difference to the
 anchor, which is the first state, at as many bits as it takes to come as close to `w` as a step brings draws of a normal
@@ -27,6 +26,7 @@ from klms.compressors.history import HISTORY
 from klms.compressors.klms import KLMS
 from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
 from klms.engine.broadcast import SERVER, History
+from klms.engine.echo import Echo
 from klms.engine.snapshot import most_bytes
 from klms.errors import CorruptMessage
 from klms.methods.base import Method
@@ -58,31 +58,33 @@ class CodedSteps:
         return self.settings.down_rate_in(number + 1, self.method.layout.d)
 
     def lead(
-        self, state: State, view: Arrays, history: History, coming: Sequence[int], echo: float
+        self, state: State, view: Arrays, history: History, coming: Sequence[int], echo: Echo
     ) -> tuple[History, Arrays]:
         """Return the history with a step or a jump towards `state`, and what clients hold after it.
 
         `view` is what they hold before it, and `coming` are the numbers of the states that those of this round hold.
-        `echo` is the share of the last step's error that `state` holds.
+        `echo` knows the errors of earlier steps.
         """
         size = sum(array.nbytes for array in state.shared.values())
-        step, reached = self._coded(state, view, self.rate(state.round), echo)
+        difference = state.vector(self.name) - np.asarray(view[self.name], dtype=np.float32)
+        share = 1.0 if self.method.noisy_steps else echo.of(difference)
+        step, reached = self._coded(state, view, self.rate(state.round), share)
         stepped = history.then(step, size)
         if all(held == history.number for held in coming):  # nobody lacks more than this step
             return stepped, reached
         paths = [stepped.size_since(held) for held in coming]
         cost = sum(size if path is None else min(size, path) for path in paths)
-        jump = self._jump(state, view, reached, _WORTH * cost / len(coming))
+        jump = self._jump(state, view, _WORTH * cost / len(coming))
         return (stepped, reached) if jump is None else (history.jump(jump[0]), jump[1])
 
-    def _jump(self, state: State, view: Arrays, reached: Arrays, most: float) -> tuple[bytes, Arrays] | None:
-        """Return a jump that comes as close to `state` as a step from `view` should, and where it leads.
+    def _jump(self, state: State, view: Arrays, most: float) -> tuple[bytes, Arrays] | None:
+        """Return a jump that comes as close to `state` as a step from `view` of least error should, and where it leads.
 
         Return None if that takes more than `most` bytes.
         """
         anchor = self.method.init().shared
-        far, before, after = (self._error(state, arrays) for arrays in (anchor, view, reached))
-        near = max(after, before / 4 ** self.rate(state.round))
+        far, before = (self._error(state, arrays) for arrays in (anchor, view))
+        near = before / 4 ** self.rate(state.round)
         if state.round < 2 or not 0 < near < far:  # a jump to state 1 would be the step
             return None
         bits = _bits(far, near)

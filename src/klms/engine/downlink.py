@@ -4,8 +4,8 @@
 and every client decodes them and computes the same next state. Round 1 sends nothing, since the first state follows
 from the seed. A client that was away gets all the messages that it missed, or a snapshot if that is smaller.
 `snapshot` always sends the state itself, which shows no client what another one sent. `coded` sends the difference to
-what clients hold (`coded_steps.py`): the server carries what was lost over to the next round. Clients then train at
-`w_hat`; the server's own `w` is what is evaluated and exported.
+what clients hold (`coded_steps.py`). Clients then train at `w_hat`; the server's own `w` is what is evaluated and
+exported.
 """
 
 import struct
@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from klms.compressors.base import check_decoded
-from klms.engine.broadcast import Broadcast, History, Sender, digest_of, echo_of
+from klms.engine.broadcast import Broadcast, History, Sender, digest_of
 from klms.engine.coded_steps import CodedSteps
+from klms.engine.echo import Echo
 from klms.engine.federation import participants
 from klms.engine.snapshot import read_snapshot, write_snapshot
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
@@ -88,8 +89,7 @@ class Downlink:
         if history.number < state.round:
             view = {key.removeprefix("view."): array for key, array in state.downlink.items() if key[:5] == "view."}
             coming = held[participants(self.settings, state.round + 1)].tolist()
-            echo = float(state.downlink.get("echo", 0.0))
-            history, shared = self.coded.lead(state, view, history, coming, echo)
+            history, shared = self.coded.lead(state, view, history, coming, _echo(state))
         seen = replace(state, shared=shared)
 
         # Only clients that take the server's step themselves need what it keeps.
@@ -108,9 +108,11 @@ class Downlink:
             name = str(self.method.vector_name)
             if outcome.undone or not relay.size:  # that leaves the server's own vector, not what clients hold of it
                 after = replace(after, shared={**after.shared, name: before.vector(name)})
-            held_vector = opened.state.vector(name)
-            echo = echo_of(after.vector(name) - held_vector, before.vector(name) - held_vector)
-            kept = {f"view.{key}": array for key, array in opened.state.shared.items()} | {"echo": np.array(echo)}
+            kept = {f"view.{key}": array for key, array in opened.state.shared.items()}
+            if f"view.{name}" in before.downlink:  # there was a step
+                view = np.asarray(before.downlink[f"view.{name}"], dtype=np.float32)
+                step = opened.state.vector(name) - view
+                kept["echo"] = _echo(before).then(before.vector(name) - view, step).sketches.astype(np.float32)
         elif mode == "auto":
             fits = relay.size <= relay.limit
             history = history.then(b"".join(relay.parts), relay.limit) if fits else History(history.number + 1)
@@ -168,6 +170,10 @@ def _history(state: State) -> History:
     steps = np.asarray(kept["steps"]).tobytes()
     anchored = bool(kept.get("anchored", False))
     return History(int(kept["number"]), tuple(steps[a:b] for a, b in zip([0, *ends], ends, strict=False)), anchored)
+
+
+def _echo(state: State) -> Echo:
+    return Echo(state.downlink["echo"].astype(np.float64)) if "echo" in state.downlink else Echo()
 
 
 def _relayed(step: bytes) -> Iterable[tuple[int, bytes]]:

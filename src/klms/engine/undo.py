@@ -1,6 +1,6 @@
 """Undoing rounds: if the loss on the test data explodes, the server returns to the last model whose loss was sound.
 
-The clients learn of it by a snapshot, since no message led there.
+The clients learn of it by a snapshot, since no message led there, or by the next coded step.
 """
 
 import math

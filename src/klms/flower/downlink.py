@@ -2,8 +2,7 @@
 
 The server knows the model `w_hat` that clients hold, and sends `Q(w - w_hat)`, where `w` is what it wants them to have:
 what the strategy inside returned, which was given `w_hat`, the model that clients start from. The error of a step is
-not carried over: `Q` is unbiased as long as the next difference does not hold much of it (see `KLMS.echo`). It does
-where updates of clients undo it, or where a strategy keeps a model of its own, whatever it is given. Step 1 starts from
+not carried over: `Q` is unbiased, unless much of earlier errors comes back (`klms.engine.echo`). Step 1 starts from
 zeros, describes the arrays, and has more bits than others.
 
 Both sides also keep what the last step says of the next update, by which clients may order theirs (`history.py`).
@@ -27,7 +26,8 @@ from klms.codec import SharedKey
 from klms.compressors.base import Side
 from klms.compressors.klms import KLMS, KLMSSettings
 from klms.compressors.layout import Layout
-from klms.engine.broadcast import SERVER, Broadcast, History, Sender, digest_of, echo_of
+from klms.engine.broadcast import SERVER, Broadcast, History, Sender, digest_of
+from klms.engine.echo import Echo
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.flower.history import history_for, history_of
 from klms.flower.model import Array, Model, check_finite
@@ -103,12 +103,14 @@ class Steps:
 class ModelDownlink:
     """The server's side: the model that clients hold, how to lead each of them to it, and who holds what."""
 
-    policy: CompressionPolicy
+    policy: CompressionPolicy | None
+    """How the next model is compressed; None if it goes out unchanged."""
     steps: Steps
     first: float
     """Bits per parameter of the first step, at least."""
-    given: ArrayRecord | None = None
-    """The record that the last step was made from."""
+    given: Mapping[str, FlowerArray] = field(default_factory=dict)
+    """The arrays that the last step was made from."""
+    echo: Echo = field(default_factory=Echo)
     record: ArrayRecord | None = None
     """The model `w_hat` that clients hold after the last step."""
     history: History = field(default_factory=lambda: History(0))
@@ -120,19 +122,23 @@ class ModelDownlink:
 
     def advance(self, wanted: ArrayRecord) -> ArrayRecord:
         """Return the model that clients will hold, one step closer to the wanted one unless that is still the same."""
-        if wanted is self.given and self.record is not None:
+        if self.record is not None and self._is_given(wanted):
             return self.record
+        self.given = {}  # two models less in memory, with what was made from it
         arrays = _numpy(wanted)
         base = None if self.record is None else _numpy(self.record)
         if base is not None and _description(base, shapes_only=True) != _description(arrays, shapes_only=True):
-            base, self.history, self.held = None, History(0), dict.fromkeys(self.held, 0)  # another model altogether
+            base, self.held, self.echo = None, dict.fromkeys(self.held, 0), Echo()  # another model altogether
+            self.history = History(0)
         number = self.history.number + 1
-        step = self._step(base, arrays, number)
-        self.record = record = _record(self.steps.taken(base, number, step))
-        reached = _numpy(record)
-        size = sum(array.nbytes for array in reached.values())
-        self.history = self.history.then(step, size)
-        self.given = wanted
+        size = sum(array.nbytes for array in arrays.values())
+        if self.policy is None:
+            reached, self.history, self.echo = arrays, History(number), Echo()
+        else:
+            step, reached = self._step(base, arrays, number)
+            self.history = self.history.then(step, size)
+        self.record = record = _record(reached)
+        self.given = dict(wanted)
         self.last_step = {} if base is None else history_of(base, reached)
         described = len(_described(reached))
         self.sender = Sender(
@@ -140,21 +146,29 @@ class ModelDownlink:
         )
         return record
 
-    def _step(self, base: Arrays | None, arrays: Arrays, number: int) -> bytes:
+    def _is_given(self, wanted: ArrayRecord) -> bool:
+        """Return whether these are the arrays of the last step; the record may be one that a strategy fills anew."""
+        same = all(array is self.given.get(name) for name, array in wanted.items())
+        return same and self.given.keys() == wanted.keys()
+
+    def _step(self, base: Arrays | None, arrays: Arrays, number: int) -> tuple[bytes, dict[str, Array]]:
+        """Return the step from one model towards another, and where it leads."""
         described = b"" if base is not None else zlib.compress(_description(arrays))
         model = self.steps.model(base or _zeros(described, None))
         rng = np.random.default_rng([self.steps.seed, 0xD011, self.steps.before + number])
         head, message = model.write_head(arrays, rng), b""
+        difference = model.difference(arrays)
         if model.layout.d:
             rate = self._rate(model)
-            difference = model.difference(arrays)
-            last = None if base is None or self.given is None else model.difference(_numpy(self.given))
-            echo = 0.0 if last is None else echo_of(difference, last)
-            coder = KLMS(model.layout, rate if base else max(rate, self.first), echo=echo)
+            coder = KLMS(model.layout, rate if base else max(rate, self.first), echo=self.echo.of(difference))
             message = coder.encode(difference, {}, key=self.steps.key(number), rng=rng)
-        return _LENGTH.pack(len(described)) + described + _LENGTH.pack(len(head)) + head + message
+        step = _LENGTH.pack(len(described)) + described + _LENGTH.pack(len(head)) + head + message
+        reached = self.steps.taken(base, number, step)
+        self.echo = self.echo.then(difference, model.difference(reached))
+        return step, reached
 
     def _rate(self, model: Model) -> float:
+        assert self.policy is not None
         settings = self.policy.for_model(model).settings
         assert isinstance(settings, KLMSSettings)
         return settings.rate
@@ -166,6 +180,7 @@ class ModelDownlink:
             model.check(arrays)
         except InvalidArgument:
             return False
+        assert self.policy is not None
         return model.layout.d >= _WORTH_CODING and isinstance(self.policy.for_model(model).settings, KLMSSettings)
 
     def message(self, node: int) -> bytes:

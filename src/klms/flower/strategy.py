@@ -248,11 +248,12 @@ class Compressed(Strategy):
 
     def _model_of_clients(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the model that clients train or evaluate: what they can decode of this one."""
-        if self.down is None or not arrays:
+        downlink = self._delivery.downlink
+        if not arrays or (self.down is None and downlink is None):
             return arrays
-        numpy = {name: read(array) for name, array in arrays.items()}
-        self._integers = integers_of(numpy) if self._integers is None else self._integers
-        if self._delivery.downlink is None:
+        if self.down is not None and downlink is None:
+            numpy = {name: read(array) for name, array in arrays.items()}
+            self._integers = integers_of(numpy) if self._integers is None else self._integers
             model = Model.for_bits(numpy, self.small, self._integers, self.down.bits)
             before = self.rounds_before + 1 if self.rounds_before else 0  # at most one model per round, and the last
             steps = Steps(self._uplink.seed, model.small, self._integers, model.coarse, before)
@@ -260,8 +261,9 @@ class Compressed(Strategy):
             if not downlink.codes(numpy):
                 return arrays
             self._delivery.downlink = downlink
-        self._delivery.downlink.policy = self.down
-        return self._delivery.downlink.advance(arrays)
+        assert downlink is not None
+        downlink.policy = self.down
+        return downlink.advance(arrays)
 
     def _likely_clients(self, grid: Grid) -> int:
         """Return how many clients the first round will have, as far as the strategy tells."""

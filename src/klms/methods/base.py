@@ -119,6 +119,8 @@ class Method(ABC):
 
     vector_name: ClassVar[str | None] = "weights"
     """Name of the shared array that a coded downlink codes; None for a method that cannot do with such a one."""
+    noisy_steps: ClassVar[bool] = False
+    """Whether steps of that vector are mostly the noise of sampling, to which coding should not add."""
     server_only: ClassVar[frozenset[str]] = frozenset()
     """Private arrays that `aggregate` does not need, so that no client does either."""
 

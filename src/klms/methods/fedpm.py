@@ -46,6 +46,7 @@ class FedPM(Method):
     settings: FedPMSettings
 
     vector_name: ClassVar[str | None] = "theta"
+    noisy_steps: ClassVar[bool] = True
     sampled: ClassVar[bool] = True
     """Whether masks are sampled, in local training and in the final model."""
 
