@@ -22,6 +22,7 @@ from klms.numerics.jit import Float64, UInt8, kernel
 
 SIZE = 4096
 LAGS = 8
+_STEPS = 256
 _NOISE = 9.0  # variances of a measured share: no more than that may be noise
 
 
@@ -45,7 +46,8 @@ class Echo:
         noise = _NOISE * float(own @ own) / (energies * SIZE)
         squares = np.maximum(np.square(shares) - noise, 0)
         total = float(squares.sum())
-        return min(1.0, max(math.sqrt(np.max(squares, initial=0.0)), 2 * total / (1 + total)))
+        share = min(1.0, max(math.sqrt(np.max(squares, initial=0.0)), 2 * total / (1 + total)))
+        return round(share * _STEPS) / _STEPS  # so that no last bit of a sum changes a byte
 
     def then(self, difference: Vector, step: Vector) -> "Echo":
         """Return the sketches after a step that should have been `difference`."""

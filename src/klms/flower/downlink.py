@@ -124,7 +124,7 @@ class ModelDownlink:
         """Return the model that clients will hold, one step closer to the wanted one unless that is still the same."""
         if self.record is not None and self._is_given(wanted):
             return self.record
-        self.given = {}  # two models less in memory, with what was made from it
+        self.given = {}  # the memory of a model
         arrays = _numpy(wanted)
         base = None if self.record is None else _numpy(self.record)
         if base is not None and _description(base, shapes_only=True) != _description(arrays, shapes_only=True):
