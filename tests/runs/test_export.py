@@ -117,3 +117,13 @@ def test_parameters_are_finite_and_as_many_as_the_model_has(tmp_path):
     for size in (0, 4 * SIZE - 1, 4 * SIZE + 4):
         with pytest.raises(CorruptMessage, match="bytes for"):
             export.load(write(tmp_path / "bad", ABOUT, bytes(size)))
+
+
+@pytest.mark.parametrize(("model", "shape", "width"), [("lenet", [1, 12, 12], 1.0), ("lstm", [3], 1e-9)])
+def test_a_model_with_an_empty_layer_is_refused(tmp_path, model, shape, width):
+    about = {"method": "fedpm", "model": model, "width": width, "shape": shape, "classes": 2, "seed": 0, "round": 1}
+    header = json.dumps(about | {"mask": True}).encode()
+    body = export.MAGIC + struct.pack("<I", len(header)) + header + bytes(70)
+    (tmp_path / "model.klms").write_bytes(body + struct.pack("<I", zlib.crc32(body)))
+    with pytest.raises(CorruptMessage, match="a layer would have no parameters"):
+        export.load(tmp_path / "model.klms")

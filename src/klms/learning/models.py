@@ -20,11 +20,15 @@ def build(name: str, shape: Sequence[int], classes: int, width: float = 1.0) -> 
 
 def count_parameters(name: str, shape: Sequence[int], classes: int, width: float = 1.0) -> int:
     """Return how many parameters `build` would allocate, without allocating any."""
+    none = f"there is no {name} for inputs of shape {tuple(shape)} at width {width:g}"
     try:
         with torch.device("meta"):
-            return sum(parameter.numel() for parameter in build(name, shape, classes, width).parameters())
+            sizes = [parameter.numel() for parameter in build(name, shape, classes, width).parameters()]
     except (RuntimeError, IndexError, TypeError, OverflowError) as error:
-        raise InvalidArgument(f"there is no {name} for inputs of shape {tuple(shape)} at width {width:g}") from error
+        raise InvalidArgument(none) from error
+    if not all(sizes):
+        raise InvalidArgument(f"{none}: a layer would have no parameters")
+    return sum(sizes)
 
 
 class LeNet(nn.Module):
