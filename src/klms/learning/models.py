@@ -1,5 +1,6 @@
 """The paper's models (appendix E). Norms use the statistics of the batch at hand, so a model is its parameters."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -22,7 +23,8 @@ def count_parameters(name: str, shape: Sequence[int], classes: int, width: float
     """Return how many parameters `build` would allocate, without allocating any."""
     none = f"there is no {name} for inputs of shape {tuple(shape)} at width {width:g}"
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's of empty layers, which are refused below
             sizes = [parameter.numel() for parameter in build(name, shape, classes, width).parameters()]
     except (RuntimeError, IndexError, TypeError, OverflowError) as error:
         raise InvalidArgument(none) from error
