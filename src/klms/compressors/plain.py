@@ -50,8 +50,9 @@ class Float16(Compressor):
         if len(rest) != 2 * self.layout.d:
             raise CorruptMessage(f"{len(rest)} bytes cannot hold {self.layout.d} float16 numbers")
         vector = np.frombuffer(rest, dtype="<f2").astype(np.float32)
-        for scale, part in zip(scales, self.layout.parts, strict=True):
-            vector[part] *= scale
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            for scale, part in zip(scales, self.layout.parts, strict=True):
+                vector[part] *= scale
         return check_decoded(Decoded(vector))
 
 
@@ -88,7 +89,9 @@ class Int8(Compressor):
         steps = np.frombuffer(rest, dtype=np.int8)
         if steps.size != self.layout.d or steps.min(initial=0) < -_MOST_STEPS:
             raise CorruptMessage(f"{steps.size} bytes are not {self.layout.d} numbers from -127 to 127")
-        return check_decoded(Decoded(steps.astype(np.float32) * np.repeat(scales, np.diff(self.bounds))))
+        with np.errstate(over="ignore"):  # what is not finite is refused
+            vector = steps.astype(np.float32) * np.repeat(scales, np.diff(self.bounds))
+        return check_decoded(Decoded(vector))
 
 
 FLOAT16 = Scheme(
