@@ -18,11 +18,12 @@ import numpy as np
 
 from klms.compressors.base import Vector
 from klms.compressors.pieces import product
-from klms.numerics.jit import Float64, UInt8, kernel
+from klms.numerics.jit import Float64
 
 SIZE = 4096
 LAGS = 8
 _STEPS = 256
+_PIECE = 64 * SIZE  # entries at a time
 _NOISE = 9.0  # variances of a measured share: no more than that may be noise
 
 
@@ -64,14 +65,12 @@ def sketch(vector: Vector) -> Float64:
     >>> bool(abs(sketch(x) @ sketch(x) / 5000 - 1) < 0.2)
     True
     """
-    signs = np.frombuffer(np.random.default_rng(0x5E7C).bytes(-(-vector.size // 8)), dtype=np.uint8)
-    out = np.zeros(SIZE)
-    _add(vector, signs, out)
+    out, rng = np.zeros(SIZE), np.random.default_rng(0x5E7C)
+    for start in range(0, vector.size, _PIECE):
+        part = vector[start : start + _PIECE].astype(np.float64)
+        plus = np.unpackbits(np.frombuffer(rng.bytes(_PIECE // 8), dtype=np.uint8), count=part.size)
+        np.negative(part, out=part, where=plus == 0)
+        whole = part.size // SIZE * SIZE
+        out += part[:whole].reshape(-1, SIZE).sum(axis=0)
+        out[: part.size - whole] += part[whole:]
     return out
-
-
-@kernel
-def _add(vector: Vector, signs: UInt8, out: Float64) -> None:
-    for i in range(vector.size):
-        value = np.float64(vector[i])
-        out[i % SIZE] += value if (signs[i >> 3] >> (i & 7)) & 1 else -value
