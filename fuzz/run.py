@@ -71,16 +71,17 @@ def fuzz(module: str, name: str, seconds: int, *, keep: bool) -> int | None:
         environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
         executed = re.findall(r"number_of_executed_units: *(\d+)", done.stderr)
-        outcome = f"FOUND (exit code {done.returncode})" if done.returncode else "clean"
+        clean = done.returncode == 0 and bool(executed)
+        outcome = "clean" if clean else f"FOUND (exit code {done.returncode})"
         print(f"{name}: {executed[0] if executed else 'no'} inputs, {outcome}", flush=True)
-        if done.returncode:
+        if not clean:
             print(done.stderr[-3000:], flush=True)
         elif keep:
             room = MOST_KEPT - len(list(corpus.iterdir()))
             found = sorted(grown.iterdir(), key=lambda path: path.stat().st_size)
             for path in [path for path in found if path.stat().st_size <= LARGEST_KEPT][: max(0, room)]:
                 shutil.copy(path, corpus)
-    return None if done.returncode else int(executed[0])
+    return int(executed[0]) if clean else None
 
 
 if __name__ == "__main__":

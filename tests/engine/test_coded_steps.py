@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from klms.engine import undo
 from klms.engine.broadcast import ANCHOR, OVERHEAD, Broadcast, History
 from klms.engine.coded_steps import CodedSteps
 from klms.engine.downlink import Downlink, Relay
@@ -62,6 +63,32 @@ def test_with_a_target_that_stays_clients_come_to_hold_it(rate):
     # The first step is unbiased; from then on all of its error is still there, and steps have the least error.
     assert errors[10] < 0.4 * errors[1]
     assert errors[-1] < 0.05 * errors[1] if rate == 1.0 else errors[-1] < 0.2 * errors[1]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_after_a_return_to_the_last_sound_model_errors_do_not_grow(rate):
+    config = config_of("klms", downlink="coded", down_rate=rate)
+    federation = federation_of(config)
+    downlink, state, rng = Downlink(federation.method, config), federation.method.init(), np.random.default_rng(0)
+
+    def after_round(state: State, size: float) -> State:
+        """A round whose updates come to a normal vector of this standard deviation."""
+        opened, relay = downlink.open(state), Relay(state)
+        relay.add(0, b"message")
+        held = opened.state.vector("weights")
+        update = (size * rng.standard_normal(held.size)).astype(np.float32)
+        after = opened.state.after({**opened.state.shared, "weights": held + update})
+        return downlink.close(state, opened, Outcome(after, {}), range(config.clients), relay)
+
+    for _ in range(4):
+        state = undo.marked_sound(after_round(state, 0.01), 1.0)
+    sound, offs = state.vector("weights"), []
+    state = after_round(state, 0.3)  # after which the loss explodes
+    for _ in range(16):
+        offs.append(float(np.linalg.norm(state.vector("weights") - sound) / np.linalg.norm(sound)))
+        state = after_round(undo.returned(state) if offs[-1] > 0.5 else state, 0.01)
+    assert max(offs[2:]) < offs[0]
+    assert offs[-1] < 0.7 * offs[0]
 
 
 def test_a_coded_round_without_answers_keeps_the_server_s_theta():

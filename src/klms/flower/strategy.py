@@ -249,9 +249,11 @@ class Compressed(Strategy):
     def _model_of_clients(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the model that clients train or evaluate: what they can decode of this one."""
         downlink = self._delivery.downlink
-        if not arrays or (self.down is None and downlink is None):
+        if not arrays:
             return arrays
-        if self.down is not None and downlink is None:
+        if downlink is None:
+            if self.down is None:
+                return arrays
             numpy = {name: read(array) for name, array in arrays.items()}
             self._integers = integers_of(numpy) if self._integers is None else self._integers
             model = Model.for_bits(numpy, self.small, self._integers, self.down.bits)
@@ -261,7 +263,6 @@ class Compressed(Strategy):
             if not downlink.codes(numpy):
                 return arrays
             self._delivery.downlink = downlink
-        assert downlink is not None
         downlink.policy = self.down
         return downlink.advance(arrays)
 
