@@ -40,6 +40,24 @@ def test_kl_is_that_of_the_quantised_p(pair):
     np.testing.assert_allclose(q.kl(p), expected, atol=5e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "law",
+    [
+        lambda r, d: Bernoulli(r.random(d)),
+        lambda r, d: Categorical(r.dirichlet([1.0] * 3, d), values=[-1.0, 0.0, 1.0]),
+        lambda r, d: Gaussian(r.standard_normal(d), r.random(d) + 0.5),
+    ],
+    ids=["bernoulli", "categorical", "gaussian"],
+)
+def test_kl_in_parts_is_the_kl(law, monkeypatch):
+    monkeypatch.setattr("klms.codec.distributions._KL_PART", 30_000)
+    rng = np.random.default_rng(0)
+    q, p = law(rng, 70_001), law(rng, 70_001)
+    parts = [part.copy() for part in q.kl_in_parts(p, threads=2)]
+    assert [part.size for part in parts] == [30_000, 30_000, 10_001]
+    np.testing.assert_array_equal(np.concatenate(parts), q.kl(p))
+
+
 @given(laws())
 def test_thresholds_leave_every_symbol_a_chance(pair):
     _, p = pair

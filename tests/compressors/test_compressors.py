@@ -22,6 +22,7 @@ from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.compressors.sign import KLMSSign, Sign, plus_probability
 from klms.compressors.terngrad import TernGrad
 from klms.compressors.topk import TopK
+from klms.errors import InvalidArgument
 from tests.support.mutation import mutate
 
 LAYOUT = Layout(("a", "b"), ((30, 40), (300,)))
@@ -285,3 +286,8 @@ def test_counts_of_another_model_are_refused(counts):
     side = {**scheme.start(), "counts": counts}
     with pytest.raises(SideInformationMismatch, match="counts must be uint16 of shape"):
         scheme.encode(np.ones(20, np.float32), side, key=SharedKey(1, 2, 3), rng=np.random.default_rng(0))
+
+
+def test_more_norms_than_a_message_holds_are_refused_before_any_work():
+    with pytest.raises(InvalidArgument, match=r"70,000 norms.*larger bucket"):
+        UPDATE_SCHEMES["qsgd-klms"].create(Layout(("a",), ((70_000,),)), {"bucket": 1})

@@ -8,7 +8,7 @@ from types import FrameType
 import numba
 import numpy as np
 
-from klms import SharedKey
+from klms import Categorical, Codec, SharedKey, fixed_blocks
 from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.block_coder import BlockSettings
 from klms.compressors.history import history
@@ -93,6 +93,10 @@ def all_round_trips() -> Iterator[tuple[str, tuple[bytes, np.ndarray]]]:
     update = sizes * np.random.default_rng(3).standard_normal(3000).astype(np.float32)
     mixed = np.random.default_rng(4).permutation(3000)
     yield "klms, ordered", sent(ordered, update[mixed], history(sizes[mixed]))
+    four = [Categorical(np.random.default_rng(seed).dirichlet([1.0] * 4, 60), [0.0, 1.0, 2.0, 3.0]) for seed in (5, 6)]
+    blocks = fixed_blocks(60, 4)
+    message = Codec(bits=4).encode(*four, blocks, key=KEY, rng=np.random.default_rng(5))
+    yield "categorical", (message, Codec().decode(message, four[1], key=KEY, blocks=blocks))
     trimmed = TrimmedSum(LAYOUT.d, 2)
     for vector in np.random.default_rng(2).normal(0, 1, (7, LAYOUT.d)).astype(np.float32):
         trimmed.add(vector)

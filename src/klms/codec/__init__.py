@@ -11,14 +11,15 @@ from klms.codec.blocks import (
     Blocks,
     UpdateRule,
     adaptive_blocks,
+    adaptive_blocks_of_parts,
     aggregate_blocks,
     fixed_blocks,
     most_blocks,
 )
 from klms.codec.candidates import MAX_BITS
 from klms.codec.codec import Codec, Decoded, Sample
-from klms.codec.distributions import Bernoulli, Categorical, Distribution, Gaussian
-from klms.codec.message import Chosen, MessageInfo, carried_blocks, inspect
+from klms.codec.distributions import Bernoulli, Categorical, Distribution, Gaussian, next_threshold
+from klms.codec.message import MAX_SCALARS, Chosen, MessageInfo, carried_blocks, inspect
 from klms.codec.selection import SELECTIONS, Selection, matching_beta
 from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
 from klms.numerics.philox import SharedKey
@@ -27,6 +28,7 @@ __all__ = [
     "MAX_BITS",
     "MAX_BLOCK_SIZE",
     "MAX_GROUP",
+    "MAX_SCALARS",
     "SELECTIONS",
     "Bernoulli",
     "BlockMerger",
@@ -47,10 +49,12 @@ __all__ = [
     "UnsupportedMessage",
     "UpdateRule",
     "adaptive_blocks",
+    "adaptive_blocks_of_parts",
     "aggregate_blocks",
     "carried_blocks",
     "fixed_blocks",
     "inspect",
     "matching_beta",
     "most_blocks",
+    "next_threshold",
 ]

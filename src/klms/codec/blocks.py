@@ -113,15 +113,23 @@ def adaptive_blocks(kl: npt.ArrayLike, target: float, max_size: int = 4096, grou
     values = np.ascontiguousarray(kl, dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
         raise InvalidArgument("kl must be a non-empty vector with one value per coordinate")
-    if not np.isfinite(values).all() or values.min() < 0:
-        raise InvalidArgument("kl must be finite and non-negative")
+    return adaptive_blocks_of_parts([values], values.size, target, max_size, group)
+
+
+def adaptive_blocks_of_parts(
+    parts: Iterable[Float64], d: int, target: float, max_size: int = 4096, group: int = 1
+) -> Blocks:
+    """Do what `adaptive_blocks` does, given the KL of `d` coordinates in consecutive parts.
+
+    All of a large model at once would be twice as large as its update.
+    """
     if not (np.isfinite(target) and target > 0):
         raise InvalidArgument(f"target must be positive and finite, got {target}")
     max_size = integer("max_size", max_size, 1, MAX_BLOCK_SIZE)
-    group = min(integer("group", group, 1, MAX_GROUP), values.size)
+    group = min(integer("group", group, 1, MAX_GROUP), d)
+    bounds = _cut_parts(parts, d, float(target) * group, largest_piece(max_size, group), group)
     if group == 1:
-        return Blocks(_cut(values, float(target), max_size, 1))
-    bounds = _cut(values, float(target) * group, largest_piece(max_size, group), group)
+        return Blocks(bounds)
     if bounds.size > 2 and bounds[-1] - bounds[-2] < group:  # too small to divide
         bounds = np.delete(bounds, -2)
     return Blocks.divided(Blocks(bounds), group)
@@ -148,19 +156,38 @@ def _divide(bounds: Int64, group: int) -> Int64:
     return np.append(starts.ravel(), bounds[-1])
 
 
+def _cut_parts(parts: Iterable[Float64], d: int, target: float, max_size: int, min_size: int) -> Int64:
+    bounds = [np.zeros(1, dtype=np.int64)]
+    end, start, running = 0, 0, 0.0
+    for part in parts:
+        if not np.isfinite(part).all() or part.min() < 0:
+            raise InvalidArgument("kl must be finite and non-negative")
+        found = np.empty(part.size, dtype=np.int64)
+        count, start, running = _cut(part, end, start, running, target, max_size, min_size, found)
+        bounds.append(found[:count].copy())
+        end += part.size
+    if end != d:
+        raise InvalidArgument(f"kl has {end} values for {d} coordinates")
+    return np.concatenate(bounds if start == d else [*bounds, np.array([d])])
+
+
 @kernel
-def _cut(kl: Float64, target: float, max_size: int, min_size: int) -> Int64:
-    bounds = np.zeros(kl.size + 1, dtype=np.int64)
+def _cut(
+    kl: Float64, offset: int, start: int, running: float, target: float, max_size: int, min_size: int, found: Int64
+) -> tuple[int, int, float]:
+    """Write where blocks end in the part from `offset` onwards; return how many do, and the last block's start and KL.
+
+    The block that the parts before leave open begins at `start` and has a KL of `running` so far.
+    """
     count = 0
-    running = 0.0
     for i in range(kl.size):
         running += kl[i]
-        size = i + 1 - bounds[count]
-        if (running >= target and size >= min_size) or size == max_size or i + 1 == kl.size:
+        end = offset + i + 1
+        if (running >= target and end - start >= min_size) or end - start == max_size:
+            found[count] = end
             count += 1
-            bounds[count] = i + 1
-            running = 0.0
-    return bounds[: count + 1].copy()
+            start, running = end, 0.0
+    return count, start, running
 
 
 class BlockMerger:

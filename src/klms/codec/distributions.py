@@ -9,6 +9,7 @@ but causes no bias. KL divergences are per coordinate and in bits.
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Self
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from klms.errors import InvalidArgument
 from klms.numerics.checks import frozen
 from klms.numerics.elementary import LN_2, take_logarithms
-from klms.numerics.jit import Float32, Float64, Int64, UInt8, UInt16, kernel
+from klms.numerics.jit import Float32, Float64, Int64, UInt8, UInt16, inlined, kernel
 from klms.numerics.parallel import over
 
 Values = UInt8 | Float32
@@ -28,6 +29,7 @@ SMALLEST_PROBABILITY = 2.0**-24
 """Replaces 0 in logarithms of `q`: a candidate that `q` excludes loses 24 bits of score and stays comparable."""
 
 _KL_CHUNK = 4096
+_KL_PART = 1 << 20  # 8 MB
 
 
 class Distribution(ABC):
@@ -36,9 +38,25 @@ class Distribution(ABC):
     family: ClassVar[str]
     d: int
 
-    @abstractmethod
     def kl(self, p: Self, *, threads: int | None = 1) -> Float64:
         """Return `D(self || p)` in bits for each coordinate; at least 0 and finite. With None, all cores are used."""
+        self.check_same_family(p)
+        out = np.empty(self.d)
+        self._write_kl(p, 0, out, threads)
+        return out
+
+    def kl_in_parts(self, p: Self, *, threads: int | None = 1) -> Iterator[Float64]:
+        """Yield what `kl` returns in consecutive parts, each of which overwrites the one before."""
+        self.check_same_family(p)
+        buffer = np.empty(min(self.d, _KL_PART))
+        for start in range(0, self.d, _KL_PART):
+            part = buffer[: self.d - start]
+            self._write_kl(p, start, part, threads)
+            yield part
+
+    @abstractmethod
+    def _write_kl(self, p: Self, start: int, out: Float64, threads: int | None) -> None:
+        """Write the KL of the coordinates from `start` onwards to `out`."""
 
     @cached_property
     def most_kl(self) -> float:
@@ -80,24 +98,22 @@ class Discrete(Distribution):
         _cumulate(self.probabilities, out)
         return frozen(out)
 
-    def kl(self, p: Self, *, threads: int | None = 1) -> Float64:
-        self.check_same_family(p)
-        out = np.zeros(self.d)
+    def _write_kl(self, p: Self, start: int, out: Float64, threads: int | None) -> None:
         probabilities, thresholds = self.probabilities, p.thresholds
 
         def write(first: int, end: int, bounds: Int64) -> None:
             scratch = np.empty(_KL_CHUNK)
-            for start in bounds[first:end].tolist():
-                nats = out[start : start + _KL_CHUNK]
+            for place in bounds[first:end].tolist():
+                nats = out[place : place + _KL_CHUNK]
+                nats[:] = 0.0
                 q, ratio = np.empty((2, self.values.size, nats.size))
-                log_ratios(probabilities, thresholds, start, q, ratio, scratch)
+                log_ratios(probabilities, thresholds, start + place, q, ratio, scratch)
                 for own, logarithms in zip(q, ratio, strict=True):
                     nats += own * logarithms
                 np.maximum(nats, 0.0, out=nats)
                 np.divide(nats, LN_2, out=nats)
 
-        over(np.array([*range(0, self.d, _KL_CHUNK), self.d]), threads, write)
-        return out
+        over(np.array([*range(0, out.size, _KL_CHUNK), out.size]), threads, write)
 
     @cached_property
     def most_kl(self) -> float:
@@ -216,11 +232,9 @@ class Gaussian(Distribution):
     def __reduce__(self) -> tuple[type["Gaussian"], tuple[Float32, Float32]]:
         return Gaussian, (self.mean, self.std)
 
-    def kl(self, p: Self, *, threads: int | None = 1) -> Float64:
-        self.check_same_family(p)
-        out = np.empty(self.d)
-        gaussian_nats(self.paired_with(p), 0, out, np.empty(self.d))
-        return out / LN_2
+    def _write_kl(self, p: Self, start: int, out: Float64, threads: int | None) -> None:
+        gaussian_nats(self.paired_with(p), start, out, np.empty(out.size))
+        np.divide(out, LN_2, out=out)
 
     @cached_property
     def digest(self) -> bytes:
@@ -274,6 +288,12 @@ def _normalise(table: Float64, rows: Float32) -> int:
     return 0
 
 
+@inlined
+def next_threshold(cumulated: float, before: int, after: int) -> int:
+    """Return a threshold, given the one before it and how many symbols come after it: each keeps at least one word."""
+    return min(max(int(np.rint(cumulated * 65536.0)), before + 1), 65536 - after)
+
+
 @kernel
 def _cumulate(probabilities: Float32, out: UInt16) -> None:
     steps, d = out.shape
@@ -282,8 +302,7 @@ def _cumulate(probabilities: Float32, out: UInt16) -> None:
         below = 0
         for a in range(steps):
             total += np.float64(probabilities[a, i])
-            threshold = int(np.rint(total * 65536.0))
-            below = min(max(threshold, below + 1), 65536 - (steps - a))
+            below = next_threshold(total, below, steps - a)
             out[a, i] = below
 
 

@@ -30,7 +30,7 @@ from klms.codec import (
     Selection,
     SharedKey,
     UpdateRule,
-    adaptive_blocks,
+    adaptive_blocks_of_parts,
     fixed_blocks,
     most_blocks,
 )
@@ -105,7 +105,9 @@ class BlockCoder:
         """Return a client's message; its scalars may be a function of the sample that it conveys."""
         update, own = bool(side["block_update"]), self.settings
         blocks = (
-            adaptive_blocks(q.kl(p, threads=self.codec.threads), own.target, own.max_size, self._group)
+            adaptive_blocks_of_parts(
+                q.kl_in_parts(p, threads=self.codec.threads), self.d, own.target, own.max_size, self._group
+            )
             if update
             else _blocks(side)
         )

@@ -11,24 +11,24 @@ Gaussian update the expected share of non-zero entries in a bucket of `n` is `sq
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 from pydantic import Field
 
-from klms.codec import Categorical, Decoded, Sample, SharedKey
+from klms.codec import MAX_SCALARS, Categorical, Decoded, Sample, SharedKey, next_threshold
 from klms.compressors import elias
 from klms.compressors.base import Compressor, Side, SideLearner, Vector, check_update
 from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockLearner, BlockSettings, Once
 from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
-from klms.errors import CorruptMessage, SideInformationMismatch
+from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
 from klms.numerics.jit import Float32, Float64, Int64, UInt16, kernel
-from klms.numerics.parallel import each
+from klms.numerics.parallel import over
 
 _NUMBER = 3
-_BUCKETS = 1024  # at a time
+_AT_ONCE = 1 << 17  # entries, about: 1 MB in float64, which the allocator keeps
 
 
 class BucketSettings(Settings):
@@ -46,10 +46,11 @@ class QSGDSettings(BucketSettings):
 def bucket_norms(update: Vector, bounds: Int64) -> Float32:
     """Return the 2-norm of every bucket, computed in pieces: squares in float64 take twice the memory of the update."""
     squares = np.empty(bounds.size - 1)
-    for first in range(0, squares.size, _BUCKETS):
-        part = bounds[first : first + _BUCKETS + 1]
+    at_once = max(1, _AT_ONCE * squares.size // update.size)
+    for first in range(0, squares.size, at_once):
+        part = bounds[first : first + at_once + 1]
         values = update[part[0] : part[-1]].astype(np.float64)
-        squares[first : first + _BUCKETS] = np.add.reduceat(np.square(values, out=values), part[:-1] - part[0])
+        squares[first : first + at_once] = np.add.reduceat(np.square(values, out=values), part[:-1] - part[0])
     return np.sqrt(squares).astype(np.float32)
 
 
@@ -121,9 +122,7 @@ SCHEME = Scheme(
 )
 
 
-Bucketed = TypeVar("Bucketed", Float32, Float64)
 VALUES = (-1.0, 0.0, 1.0)
-_SMALLEST_PIECE, _LARGEST_PIECE, _PIECES = 1 << 13, 1 << 15, 64  # every thread has one, in float64
 _MOST_RESCALED = 4.0
 _SMALLEST_NORM = 6e-6  # float16 is within 1 % from here on
 
@@ -158,6 +157,14 @@ class KLMSQSGD(BlockCompressor):
     rescale: bool = False
     _p: Once[Categorical] = field(default_factory=Once, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        norms = self.bounds.size - 1
+        if norms > MAX_SCALARS:
+            raise InvalidArgument(
+                f"a bucket of {self.bucket} leads to {norms:,} norms, but a message holds at most {MAX_SCALARS:,}: "
+                "set a larger bucket, or 0 for one norm per layer"
+            )
+
     @cached_property
     def bounds(self) -> Int64:
         return self.layout.buckets(self.bucket)
@@ -173,29 +180,9 @@ class KLMSQSGD(BlockCompressor):
         return self.coder.encode(self._law(update, norms), self._frequencies(side), side, key, rng, scalars)
 
     def _law(self, update: Vector, norms: Float32) -> Categorical:
-        """Return `q`, computed in pieces: all of it in float64 would be ten times as large as the update."""
         rows = np.empty((len(VALUES), update.size), dtype=np.float32)
-
-        def write(piece: slice) -> None:
-            table = np.empty((piece.stop - piece.start, len(VALUES)))
-            _ternary(update[piece], self._spread(norms, piece), table)
-            rows[:, piece] = Categorical(table, VALUES).probabilities
-
-        each(write, self._pieces, self.coder.codec.threads)
+        over(self.bounds, self.coder.codec.threads, _ternary, update, norms, rows)
         return Categorical.of_rows(rows, VALUES)
-
-    @property
-    def _pieces(self) -> list[slice]:
-        """Pieces of the vector that are worked on at once, a small part of it each."""
-        d = self.layout.d
-        size = min(max(_SMALLEST_PIECE, d // _PIECES), _LARGEST_PIECE)
-        return [slice(start, min(start + size, d)) for start in range(0, d, size)]
-
-    def _spread(self, of_buckets: Bucketed, piece: slice) -> Bucketed:
-        """Return the number of its bucket for each entry of a piece."""
-        first, last = np.searchsorted(self.bounds, [piece.start, piece.stop - 1], side="right") - 1
-        ends = np.clip(self.bounds[first : last + 2], piece.start, piece.stop)
-        return np.repeat(of_buckets[first : last + 1], np.diff(ends))
 
     def _rescaled(self, norms: Float32, update: Vector, symbols: Sample) -> list[float]:
         """Scale the norms such that the decoded update, which blocks shrink, has the length of the update along it."""
@@ -221,41 +208,49 @@ class KLMSQSGD(BlockCompressor):
         return self._p(side["counts"], lambda counts: self._smoothed(side))
 
     def _smoothed(self, side: Side) -> Categorical:
-        """Return `p`, computed in pieces: all of it in float64 would be larger than everything else in the server."""
         expected = np.minimum(np.sqrt(2 / (np.pi * np.diff(self.bounds))), 0.9) / 2
         thresholds = np.empty((2, self.layout.d), dtype=np.uint16)
-
         counts, clients = cast(UInt16, side["counts"]), int(side["count_of"])
         if counts.dtype != np.uint16 or counts.shape != thresholds.shape:  # the kernel would read beyond its end
             raise SideInformationMismatch(f"the counts must be uint16 of shape {thresholds.shape}, got {counts.shape}")
-
-        def write(piece: slice) -> None:
-            table = np.empty((piece.stop - piece.start, len(VALUES)))
-            _blend(counts[:, piece], clients, self._spread(expected, piece), self.prior, table)
-            thresholds[:, piece] = Categorical(table, VALUES).thresholds
-
-        each(write, self._pieces, self.coder.codec.threads)
+        over(self.bounds, self.coder.codec.threads, _blend, counts, clients, expected, self.prior, thresholds)
         return Categorical.quantised(thresholds, VALUES)
 
 
 @kernel
-def _ternary(update: Vector, norms: Float32, table: Float64) -> None:
-    """Write the probabilities of -1, 0 and 1 for each entry (paper, eq. 4)."""
-    for i in range(update.size):
-        norm = np.float64(norms[i])
-        ratio = np.float64(update[i]) / norm if norm > 0.0 else 0.0
-        minus, plus = min(max(-ratio, 0.0), 1.0), min(max(ratio, 0.0), 1.0)
-        table[i, 0], table[i, 1], table[i, 2] = minus, 1.0 - minus - plus, plus
+def _ternary(first: int, end: int, bounds: Int64, update: Vector, norms: Float32, rows: Float32) -> None:
+    """Write the probabilities of -1, 0 and 1 (paper, eq. 4) for each entry of the buckets `first <= b < end`."""
+    for b in range(first, end):
+        norm = np.float64(norms[b])
+        for i in range(bounds[b], bounds[b + 1]):
+            ratio = np.float64(update[i]) / norm if norm > 0.0 else 0.0
+            minus, plus = min(max(-ratio, 0.0), 1.0), min(max(ratio, 0.0), 1.0)
+            rows[0, i], rows[1, i], rows[2, i] = minus, 1.0 - minus - plus, plus
 
 
 @kernel
-def _blend(counts: UInt16, clients: int, expected: Float64, prior: float, table: Float64) -> None:
-    """Write the frequencies of -1, 0 and 1 for each entry, to which the expected one adds `prior` clients."""
-    for i in range(expected.size):
-        more = prior * expected[i]
-        minus = (np.float64(counts[0, i]) + more) / (clients + prior)
-        plus = (np.float64(counts[1, i]) + more) / (clients + prior)
-        table[i, 0], table[i, 1], table[i, 2] = minus, 1.0 - minus - plus, plus
+def _blend(
+    first: int,
+    end: int,
+    bounds: Int64,
+    counts: UInt16,
+    clients: int,
+    expected: Float64,
+    prior: float,
+    thresholds: UInt16,
+) -> None:
+    """Write the thresholds of the frequencies of -1, 0 and 1, to which the expected one adds `prior` clients."""
+    for b in range(first, end):
+        more = prior * expected[b]
+        for i in range(bounds[b], bounds[b + 1]):
+            minus = (np.float64(counts[0, i]) + more) / (clients + prior)
+            plus = (np.float64(counts[1, i]) + more) / (clients + prior)
+            zero = 1.0 - minus - plus
+            total = minus + zero + plus  # 1, up to rounding
+            below = np.float64(np.float32(minus / total))
+            thresholds[0, i] = next_threshold(below, 0, 2)
+            below += np.float64(np.float32(zero / total))
+            thresholds[1, i] = next_threshold(below, int(thresholds[0, i]), 1)
 
 
 @kernel
