@@ -116,7 +116,7 @@ def flower(results: dict[str, Any]) -> str:
         stock = groups[engine, strategy, "stock"]
         accuracy = statistics.fmean([run["accuracy"][-1] for run in runs.values()])
         lost = [stock[seed]["accuracy"][-1] - run["accuracy"][-1] for seed, run in runs.items() if seed in stock]
-        points = "" if app == "stock" or not lost else f"{100 * statistics.fmean(lost):.1f}"
+        points = "" if app == "stock" or not lost else f"{100 * statistics.fmean(lost):z.1f}"
         sent = statistics.fmean([run["uplink_bytes"] + run["downlink_bytes"] for run in runs.values()])
         factor = f"{next(iter(runs.values()))['stock_bytes'] / sent:.1f}"
         wire = [f"{run[f'wire_{way}']:,}" if run["wire_up"] else "" for run in runs.values() for way in ("up", "down")]
