@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from klms import KLMSError, SharedKey, SideInformationMismatch
-from klms.benchmarks.codec import peak_extra_bytes
 from klms.compressors.history import HISTORY, history
 from klms.compressors.klms import KLMS, SCHEME
 from klms.compressors.layout import Layout
 from klms.compressors.pieces import Pieces
+from tests.support.memory import extra_bytes
 from tests.support.messages import sealed
 from tests.support.mutation import mutate
 
@@ -110,8 +110,8 @@ def test_memory_is_at_most_three_times_the_update(rate):
     message, _ = through(scheme, x, side)
     assert is_ordered(message)
     rng = np.random.default_rng(0)
-    assert peak_extra_bytes(lambda: scheme.encode(x, side, key=FIRST, rng=rng)) < 3 * x.nbytes
-    assert peak_extra_bytes(lambda: scheme.decode(message, side, key=FIRST)) < 3 * x.nbytes
+    assert extra_bytes(lambda: scheme.encode(x, side, key=FIRST, rng=rng)) < 3 * x.nbytes
+    assert extra_bytes(lambda: scheme.decode(message, side, key=FIRST)) < 3 * x.nbytes
 
 
 def test_the_bytes_of_an_ordered_message_are_pinned():

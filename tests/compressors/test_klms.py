@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klms import CorruptMessage, KLMSError, SharedKey
-from klms.benchmarks.codec import peak_extra_bytes
 from klms.compressors import level_paths, outliers, sign_paths
 from klms.compressors.adaptive_bits import CLASSES, code_bit, code_number, finish, new_coder, start
 from klms.compressors.eden import Eden
@@ -19,6 +18,7 @@ from klms.compressors.piece_rates import FINE, LEVELS, allocate, sign_rates
 from klms.compressors.pieces import Pieces, Ranges
 from klms.errors import InvalidArgument
 from klms.numerics.quantiles import normal_quantiles
+from tests.support.memory import extra_bytes
 from tests.support.messages import resealed, sealed
 from tests.support.mutation import mutate
 
@@ -158,8 +158,8 @@ def test_memory_is_at_most_three_times_the_update(rate):
     scheme = KLMS(flat(x.size), rate, "fast", 1)
     message, _ = through(scheme, x)
     rng = np.random.default_rng(0)
-    assert peak_extra_bytes(lambda: scheme.encode(x, {}, key=KEY, rng=rng)) < 3 * x.nbytes
-    assert peak_extra_bytes(lambda: scheme.decode(message, {}, key=KEY)) < 3 * x.nbytes
+    assert extra_bytes(lambda: scheme.encode(x, {}, key=KEY, rng=rng)) < 3 * x.nbytes
+    assert extra_bytes(lambda: scheme.decode(message, {}, key=KEY)) < 3 * x.nbytes
 
 
 def test_wrong_settings_are_explained():

@@ -152,17 +152,31 @@ def bomb_snapshots(state):
     place = lying.rindex(b"PK\x01\x02")
     lying[place + 24 : place + 28] = struct.pack("<I", 1000)
     yield bytes(lying)
-    rows = np.zeros((1, 30_000), dtype=np.float32)  # a table of rows: 30 kB of indices would be 900 MB
-    yield archive_of([*head, ("values.shared.theta", rows), ("indices.shared.theta", np.zeros(4000, dtype=np.uint8))])
+    packed = {
+        size: np.frombuffer(zlib.compress(bytes(size), wbits=-15), dtype=np.uint8)
+        for size in (4000, 15_000, 30_000_000)
+    }
+    rows = np.zeros((1, 30_000), dtype=np.float32)  # a table of rows: 4000 indices would be 480 MB
+    yield archive_of([*head, ("values.shared.theta", rows), ("packed.shared.theta", packed[4000])])
     wide = np.zeros(1, dtype="S30000")
-    yield archive_of([*head, ("values.shared.theta", wide), ("indices.shared.theta", np.zeros(4000, dtype=np.uint8))])
+    yield archive_of([*head, ("values.shared.theta", wide), ("packed.shared.theta", packed[4000])])
+    for kind in (np.float32, np.float64):
+        value = np.zeros(1, dtype=kind)
+        yield archive_of([*head, ("values.shared.theta", value), ("packed.shared.theta", packed[30_000_000])])
+    many = [
+        (f"{part}.shared.theta{n}", array)
+        for n in range(200)
+        for part, array in (("values", theta[:1]), ("packed", packed[15_000]))
+    ]
+    yield archive_of([*head, ("shared.theta", theta), *many])
+    for cut in (packed[4000][:-1], np.append(packed[4000], np.uint8(0)), np.zeros(4, dtype=np.uint8)):
+        yield archive_of([*head, ("values.shared.theta", theta[:1]), ("packed.shared.theta", cut)])
     claim = archive_of([*head, ("shared.theta", theta)], zipfile.ZIP_STORED)
     yield claim.replace(b"(%d,)" % theta.size, b"(9%s,)" % (b"9" * (len(str(theta.size)) - 1)))
     yield archive_of([*head, ("values.shared.theta", np.zeros(1))])
-    yield archive_of([*head, ("indices.shared.theta", np.zeros(theta.size, dtype=np.uint8))])
-    yield archive_of(
-        [*head, ("values.shared.theta", np.zeros(1)), ("indices.shared.theta", np.ones(9, dtype=np.uint8))]
-    )
+    yield archive_of([*head, ("packed.shared.theta", packed[4000])])
+    beyond = np.frombuffer(zlib.compress(bytes([1] * 9), wbits=-15), dtype=np.uint8)
+    yield archive_of([*head, ("values.shared.theta", np.zeros(1)), ("packed.shared.theta", beyond)])
     for odd in (theta[:-1], theta.astype(np.float64), theta.reshape(1, -1), np.zeros(theta.size, dtype="S4")):
         yield archive_of([*head, ("shared.theta", odd)])
     yield archive_of(head)  # no theta

@@ -82,7 +82,7 @@ def test_arrays_with_rates_of_their_own_arrive_more_exactly():
     usual, _ = off()
     own, result = off(array_bits={"head.*": 6})
     assert own["head.w"] < 0.1 * usual["head.w"]
-    assert 0.9 < result.train_metrics_clientapp[1]["klms-bits-per-parameter"] <= 1
+    assert 0.9 < result.train_metrics_clientapp[1]["klms-bits-per-parameter"] <= 1.02
 
 
 def test_bits_within_a_budget():
