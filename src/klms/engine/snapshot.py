@@ -1,8 +1,8 @@
 """A whole state as bytes for a client, losslessly and compactly: masks average to few different probabilities.
 
 A NumPy archive. A vector of floating-point numbers with at most 256 different values is written as these values and an
-index of one byte each. Indices are deflated without a search for repeated strings, which such numbers do not have: that
-takes a tenth of the time, and a tenth fewer bytes. Integers are deflated, other numbers are not, since that saves nothing.
+index of one byte each. Indices are deflated without a search for repeated strings, since they have none: that takes a
+tenth of the time and a tenth fewer bytes. Integers are deflated, other numbers are not, since that saves nothing.
 """
 
 import io
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.errors import CorruptMessage
-from klms.methods.state import Arrays, State
+from klms.methods.state import State
 from klms.numerics.archive import read_arrays
 
 _VALUES, _INDICES = "values.", "packed."
