@@ -1,5 +1,6 @@
 """Shared by all tests."""
 
+import gc
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -20,3 +21,9 @@ def pytest_configure() -> None:
     if any(path.stat().st_mtime < newest for path in compiled):
         for path in compiled:
             path.unlink(missing_ok=True)
+
+
+def pytest_collection_finish() -> None:
+    """Take what all libraries have created out of garbage collection: Flower collects after every array."""
+    gc.collect()
+    gc.freeze()
