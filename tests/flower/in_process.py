@@ -13,11 +13,14 @@ try:
 except ImportError:  # releases before 1.40 do without
     pass
 
-Reply = Callable[[int, Message], Message | None]
+Reply = Callable[[int, Message], Message | Error | None]
 
 
 class InProcessGrid(Grid):
-    """Nodes `1..n`, each with a context that lasts. `tamper` sees every reply, and may change it or lose it (None)."""
+    """Nodes `1..n`, each with a context that lasts.
+
+    `tamper` sees every reply, and may change it, replace it by an error or lose it (None).
+    """
 
     def __init__(
         self, app: ClientApp, nodes: int, config: Mapping[str, object] | None = None, tamper: Reply | None = None
@@ -66,7 +69,8 @@ class InProcessGrid(Grid):
             except Exception as error:
                 reply = Message(Error(1, str(error)), reply_to=arrived)
             if self.tamper is not None:
-                reply = self.tamper(node, reply)
+                found = self.tamper(node, reply)
+                reply = Message(found, reply_to=arrived) if isinstance(found, Error) else found
             if reply is not None:
                 replies.append(reply)
                 self.received.append(reply)

@@ -168,7 +168,7 @@ class Faults:
         if client == 0:
             return None
         if client == 1:
-            return Message(Error(2, "no disk left"), reply_to=reply)
+            return Error(2, "no disk left")
         if client == 2:
             record["payload"] = np.random.default_rng(0).bytes(500)
         if client == 3:

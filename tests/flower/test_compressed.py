@@ -150,7 +150,7 @@ class Faults:
     def __init__(self):
         self.first: dict[int, bytes] = {}
 
-    def __call__(self, node: int, reply: Message) -> Message | None:
+    def __call__(self, node: int, reply: Message) -> Message | Error | None:
         if reply.metadata.message_type != "train" or node > 7:
             return reply
         record = reply.content["klms"]
@@ -169,7 +169,7 @@ class Faults:
         if node == 6:
             reply.content["klms"] = ConfigRecord({"payload": "text", "arrays": 3})
         if node == 7:
-            return Message(Error(2, "out of memory"), reply_to=reply)
+            return Error(2, "out of memory")
         return reply
 
 

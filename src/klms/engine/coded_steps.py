@@ -28,6 +28,7 @@ from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
 from klms.engine.broadcast import SERVER, History
 from klms.engine.echo import Echo
 from klms.engine.snapshot import most_bytes
+from klms.engine.step_length import step_length
 from klms.errors import CorruptMessage
 from klms.methods.base import Method
 from klms.methods.entry import RunSettings
@@ -67,8 +68,8 @@ class CodedSteps:
         """
         size = sum(array.nbytes for array in state.shared.values())
         difference = state.vector(self.name) - np.asarray(view[self.name], dtype=np.float32)
-        share = 1.0 if self.method.noisy_steps else echo.of(difference)
-        step, reached = self._coded(state, view, self.rate(state.round), share)
+        share, length = (1.0, 1.0) if self.method.noisy_steps else (echo.of(difference), self._length(state.round))
+        step, reached = self._coded(state, view, self.rate(state.round), share, length)
         stepped = history.then(step, size)
         if all(held == history.number for held in coming):  # nobody lacks more than this step
             return stepped, reached
@@ -76,6 +77,12 @@ class CodedSteps:
         cost = sum(size if path is None else min(size, path) for path in paths)
         jump = self._jump(state, view, _WORTH * cost / len(coming))
         return (stepped, reached) if jump is None else (history.jump(jump[0]), jump[1])
+
+    def _length(self, number: int) -> float:
+        """Return the share of the difference to state `number` that a step covers."""
+        settings, d = self.settings, self.method.layout.d
+        up = settings.rate_in(number, d) if settings.sets_rate else getattr(settings, "rate", math.inf)
+        return step_length(up, self.rate(number), settings.participants)
 
     def _jump(self, state: State, view: Arrays, most: float) -> tuple[bytes, Arrays] | None:
         """Return a jump that comes as close to `state` as a step from `view` of least error should, and where it leads.
@@ -114,14 +121,14 @@ class CodedSteps:
             raise CorruptMessage("the step has side information that the method does not know")
         return {**held, **side, **self.method.history(change), self.name: vector}
 
-    def _coded(self, state: State, base: Arrays, rate: float, echo: float) -> tuple[bytes, Arrays]:
-        """Return the step from `base` towards `state`, and where it leads."""
+    def _coded(self, state: State, base: Arrays, rate: float, echo: float, length: float = 1.0) -> tuple[bytes, Arrays]:
+        """Return the step from `base` towards `state`, of this share of its length, and where it leads."""
         coder = KLMS(self.method.layout, min(max(rate, MIN_RATE), MAX_RATE), echo=echo)
         rng = np.random.default_rng([self.settings.seed, 0xD011, state.round])
         side = {name: array for name, array in state.shared.items() if name not in (self.name, HISTORY)}
         packed = _pack({name: array for name, array in side.items() if not np.array_equal(array, base[name])})
         difference = state.vector(self.name) - np.asarray(base[self.name], dtype=np.float32)
-        message = coder.encode(difference, {}, key=self._key(state.round), rng=rng)
+        message = coder.encode(np.float32(length) * difference, {}, key=self._key(state.round), rng=rng)
         step = _SIDE.pack(len(packed)) + packed + message
         return step, self.taken(base, state.round, step)
 

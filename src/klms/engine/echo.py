@@ -9,6 +9,8 @@ clients that learn little of a single coordinate in a round hardly answer at all
 sums of parts of the coordinates with random signs, whose inner products are those of the vectors but for noise. Of an
 error only what is orthogonal to its step counts. A scale that is too small leaves a part of the step in the error, and
 the next difference may well be similar to the last.
+
+Noise may also come back in other directions, which no sketch shows: `step_length.py` is about that.
 """
 
 import math

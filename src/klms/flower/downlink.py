@@ -2,8 +2,9 @@
 
 The server knows the model `w_hat` that clients hold, and sends `Q(w - w_hat)`, where `w` is what it wants them to have:
 what the strategy inside returned, which was given `w_hat`, the model that clients start from. The error of a step is
-not carried over: `Q` is unbiased, unless much of earlier errors comes back (`klms.engine.echo`). Step 1 starts from
-zeros, describes the arrays, and has more bits than others.
+not carried over: `Q` is unbiased, unless much of earlier errors comes back (`klms.engine.echo`) or few clients at few
+bits leave too much noise (`klms.engine.step_length`). Step 1 starts from zeros, describes the arrays, and has more bits
+than others.
 
 Both sides also keep what the last step says of the next update, by which clients may order theirs (`history.py`).
 
@@ -12,6 +13,7 @@ message of the scheme; see `Model` for the head. A snapshot is a description and
 """
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -28,6 +30,7 @@ from klms.compressors.klms import KLMS, KLMSSettings
 from klms.compressors.layout import Layout
 from klms.engine.broadcast import SERVER, Broadcast, History, Sender, digest_of
 from klms.engine.echo import Echo
+from klms.engine.step_length import step_length
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.flower.history import history_for, history_of
 from klms.flower.model import Array, Model, check_finite
@@ -111,6 +114,10 @@ class ModelDownlink:
     given: Mapping[str, FlowerArray] = field(default_factory=dict)
     """The arrays that the last step was made from."""
     echo: Echo = field(default_factory=Echo)
+    up: float = math.inf
+    """Bits per parameter of the updates that lead to the next model."""
+    clients: int = 1
+    """How many updates those are."""
     record: ArrayRecord | None = None
     """The model `w_hat` that clients hold after the last step."""
     history: History = field(default_factory=lambda: History(0))
@@ -159,15 +166,29 @@ class ModelDownlink:
         head, message = model.write_head(arrays, rng), b""
         difference = model.difference(arrays)
         if model.layout.d:
-            rate = self._rate(model)
-            coder = KLMS(model.layout, rate if base else max(rate, self.first), echo=self.echo.of(difference))
-            message = coder.encode(difference, {}, key=self.steps.key(number), rng=rng)
+            rate, length = self._rate(model), step_length(self.up, self._bits, self.clients)
+            if base is None:
+                rate, length = max(rate, self.first), 1.0
+            coder = KLMS(model.layout, rate, echo=self.echo.of(difference))
+            message = coder.encode(np.float32(length) * difference, {}, key=self.steps.key(number), rng=rng)
         step = _LENGTH.pack(len(described)) + described + _LENGTH.pack(len(head)) + head + message
         reached = self.steps.taken(base, number, step)
         self.echo = self.echo.then(difference, model.difference(reached))
         return step, reached
 
+    def next_updates(self, bits: float | None, clients: int) -> None:
+        """Take note of how many updates will lead to the next model, at how many bits; None for a scheme without."""
+        self.up, self.clients = math.inf if bits is None else bits, clients
+
+    @property
+    def _bits(self) -> float:
+        """Bits per parameter of the next step, with its headers."""
+        assert self.policy is not None
+        assert self.policy.bits is not None
+        return self.policy.bits
+
     def _rate(self, model: Model) -> float:
+        """Return the bits per parameter that headers leave for the message."""
         assert self.policy is not None
         settings = self.policy.for_model(model).settings
         assert isinstance(settings, KLMSSettings)

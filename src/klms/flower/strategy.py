@@ -170,6 +170,7 @@ class Compressed(Strategy):
         by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)  # strategies shuffle them
         self._asked = len(messages)
         self._configured += len(messages)
+        policy = None
         for client, message in enumerate(by_node):
             node = message.metadata.dst_node_id
             records = self._compressible(message.content)
@@ -181,6 +182,8 @@ class Compressed(Strategy):
             self._round.expected[node][client] = expected
             message.content = RecordDict({**message.content, RECORD: ConfigRecord({**expected.request.values()})})
         self._delivery.prepare(messages, model, grid)
+        if self._delivery.downlink is not None and policy is not None:
+            self._delivery.downlink.next_updates(policy.bits, len(messages))
         return messages
 
     def aggregate_train(

@@ -1,0 +1,29 @@
+"""How long the steps of a coded model are, where few clients at few bits leave much noise in them.
+
+Noise worsens the model that clients start from, and they answer by larger updates, whose noise is larger still.
+Sketches of errors (`echo.py`) do not show that, since these updates have other directions. A step of a share `s` of its
+length has `s^2` of its noise, which is `s` of the noise per progress, as with a smaller learning rate of the server.
+"""
+
+_BEARABLE = 12.0  # docs/downlink.md has what this was chosen by
+
+
+def noise_of_steps(up: float, down: float, clients: int) -> float:
+    """Return the energy of the noise in a step of the model, in units of the energy of the clients' mean update.
+
+    An unbiased scheme leaves at least `1 / (4^bits - 1)` times the energy of a normal vector, and the downlink codes
+    the noise of the uplink, too.
+
+    >>> round(noise_of_steps(0.1, 0.1, clients=10), 1), round(noise_of_steps(1.0, 1.0, clients=10), 1)
+    (11.9, 0.4)
+    """
+    return (1 + 1 / (4**up - 1) / clients) * (1 + 1 / (4**down - 1)) - 1
+
+
+def step_length(up: float, down: float, clients: int) -> float:
+    """Return the share of the difference that a step should cover: 1 where its noise is bearable.
+
+    >>> step_length(0.1, 0.1, clients=10), round(step_length(0.1, 0.1, clients=5), 2)
+    (1.0, 0.7)
+    """
+    return min(1.0, _BEARABLE / noise_of_steps(up, down, clients))
