@@ -65,7 +65,7 @@ def test_the_two_lines_keep_fedavg_going_at_the_bits_that_were_said():
     result = run(Compressed(FedAvg(), bits_per_parameter=1.0), InProcessGrid(stock_client(compress()), 3))
     assert distance(result) < 0.1
     for metrics in result.train_metrics_clientapp.values():
-        assert 0.85 < metrics["klms-bits-per-parameter"] <= 1.02
+        assert 0.75 < metrics["klms-bits-per-parameter"] <= 1.02
         assert metrics["klms-ok"] == 3
         assert metrics["loss"] == pytest.approx(0.5)
     assert len(result.evaluate_metrics_clientapp) == 10

@@ -71,7 +71,7 @@ def test_a_fellow_client_cannot_read_an_update_of_compressed():
     assert counts(result) == {"ok": 3}
     assert distance(result) < 0.1
     for metrics in result.train_metrics_clientapp.values():
-        assert 0.8 < metrics["klms-bits-per-parameter"] <= 1.02  # the seal is counted
+        assert 0.75 < metrics["klms-bits-per-parameter"] <= 1.02  # the seal is counted
 
 
 def test_an_update_that_is_not_sealed_does_not_count():
