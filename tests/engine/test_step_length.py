@@ -32,16 +32,17 @@ def test_the_noise_is_that_of_what_clients_average_and_the_server_codes():
         average = np.mean([through(coder, x, 100 * number + client) for client in range(clients)], axis=0)
         step = through(coder, average.astype(np.float32), 100 * number + 99)
         errors.append(float(np.sum((step - x) ** 2) / (x @ x)))
-    assert noise_of_steps(1.0, 1.0, clients) < np.mean(errors) < 1.5 * noise_of_steps(1.0, 1.0, clients)
+    assert noise_of_steps([1.0] * clients, 1.0) < np.mean(errors) < 1.5 * noise_of_steps([1.0] * clients, 1.0)
 
 
 def test_steps_are_whole_where_noise_is_bearable_and_shorter_with_fewer_clients_or_bits():
-    for up, down, clients in ((0.1, 0.1, 10), (0.1, 0.3, 3), (0.2, 0.2, 3), (1, 1, 1), (math.inf, 0.1, 1)):
-        assert step_length(up, down, clients) == 1
-    lengths = [step_length(0.1, 0.1, clients) for clients in (10, 9, 5, 3, 1)]
+    for up, down in (([0.1] * 10, 0.1), ([0.1] * 3, 0.3), ([0.2] * 3, 0.2), ([1], 1), ([math.inf], 0.1), ([], 0.1)):
+        assert step_length(up, down) == 1
+    lengths = [step_length([0.1] * clients, 0.1) for clients in (10, 9, 5, 3, 1)]
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[1] > 0.95  # no sudden change
-    assert 0 < step_length(0.005, 0.005, 1) < step_length(0.005, 0.01, 1) < lengths[-1]
+    assert 0 < step_length([0.005], 0.005) < step_length([0.005], 0.01) < lengths[-1]
+    assert step_length([0.1] * 5, 0.1) < step_length([0.1] * 4 + [1.0], 0.1) < step_length([1.0] * 5, 0.1)
 
 
 class AnxiousClients:
@@ -62,15 +63,15 @@ class AnxiousClients:
 def test_shorter_steps_keep_a_model_from_running_away():
     """The energy of the gap grows by `s^2 (1 + noise) 2 0.05^2` per round, and shrinks by `2 s 0.05`."""
     ends = {}
-    for length in (1.0, step_length(0.1, 0.1, 3)):
+    for length in (1.0, step_length([0.1] * 3, 0.1)):
         clients, held, coder = AnxiousClients(3), np.zeros(D, dtype=np.float32), KLMS(LAYOUT, 0.1, threads=1)
         for number in range(25):
             held = held + through(coder, np.float32(length) * clients.mean_update(held), 77 + number)
         ends[length] = float(np.linalg.norm(held - clients.target) / np.linalg.norm(clients.target))
-    assert ends[1.0] > 4 > 2 * ends[step_length(0.1, 0.1, 3)], ends
+    assert ends[1.0] > 4 > 2 * ends[step_length([0.1] * 3, 0.1)], ends
 
 
-@pytest.mark.parametrize(("rate", "expected"), [(0.1, step_length(0.1, 0.1, 2)), (1.0, 1.0)])
+@pytest.mark.parametrize(("rate", "expected"), [(0.1, step_length([0.1] * 2, 0.1)), (1.0, 1.0)])
 def test_the_local_engine_takes_steps_of_that_length(rate, expected):
     config = config_of("klms", rounds=3, downlink="coded", rate=rate, down_rate=rate, clients=2)
     federation = federation_of(config)

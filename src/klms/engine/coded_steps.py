@@ -80,9 +80,8 @@ class CodedSteps:
 
     def _length(self, number: int) -> float:
         """Return the share of the difference to state `number` that a step covers."""
-        settings, d = self.settings, self.method.layout.d
-        up = settings.rate_in(number, d) if settings.sets_rate else getattr(settings, "rate", math.inf)
-        return step_length(up, self.rate(number), settings.participants)
+        up = self.settings.up_rate_in(number, self.method.layout.d)
+        return step_length([math.inf if up is None else up] * self.settings.participants, self.rate(number))
 
     def _jump(self, state: State, view: Arrays, most: float) -> tuple[bytes, Arrays] | None:
         """Return a jump that comes as close to `state` as a step from `view` of least error should, and where it leads.

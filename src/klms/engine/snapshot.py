@@ -35,7 +35,7 @@ def write_snapshot(state: State, left_out: frozenset[str] = frozenset()) -> byte
                     _write(archive, f"{group}.{name}", np.asarray(array))
                 else:
                     _write(archive, f"{_VALUES}{group}.{name}", palette[0])
-                    _write(archive, f"{_INDICES}{group}.{name}", _packed(palette[1]), zipfile.ZIP_STORED)
+                    _write(archive, f"{_INDICES}{group}.{name}", _packed(palette[1]), packed=True)
     return buffer.getvalue()
 
 
@@ -81,7 +81,7 @@ def _indexed(values: npt.NDArray[np.generic], packed: npt.NDArray[np.generic], m
     if values.ndim != 1 or packed.dtype != np.uint8:  # with rows for values, few bytes would become very many
         raise CorruptMessage("the snapshot has no table of values")
     inflate = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
-    indices = inflate.decompress(packed.tobytes(), max(most // values.itemsize, 1))
+    indices = inflate.decompress(packed.tobytes(), max(most // values.itemsize, 1))  # 0 would be no limit
     if not inflate.eof or inflate.unused_data:
         raise CorruptMessage("the indices of the snapshot are cut off, or more than this model has")
     entries: npt.NDArray[np.generic] = values[np.frombuffer(indices, dtype=np.uint8)]
@@ -101,10 +101,9 @@ def _palette(array: npt.NDArray[np.generic]) -> tuple[npt.NDArray[np.generic], n
     return values.view(array.dtype), np.searchsorted(values, bits).astype(np.uint8)
 
 
-def _write(archive: zipfile.ZipFile, name: str, array: npt.NDArray[np.generic], kind: int | None = None) -> None:
+def _write(archive: zipfile.ZipFile, name: str, array: npt.NDArray[np.generic], *, packed: bool = False) -> None:
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, array, allow_pickle=False)
     member = zipfile.ZipInfo(f"{name}.npy")  # with a fixed date, so that equal states have equal bytes
-    default = zipfile.ZIP_STORED if array.dtype.kind == "f" else zipfile.ZIP_DEFLATED
-    member.compress_type = default if kind is None else kind
+    member.compress_type = zipfile.ZIP_STORED if packed or array.dtype.kind == "f" else zipfile.ZIP_DEFLATED
     archive.writestr(member, buffer.getvalue())

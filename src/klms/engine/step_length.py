@@ -5,25 +5,28 @@ Sketches of errors (`echo.py`) do not show that, since these updates have other 
 length has `s^2` of its noise, which is `s` of the noise per progress, as with a smaller learning rate of the server.
 """
 
+from collections.abc import Sequence
+
 _BEARABLE = 12.0  # docs/downlink.md has what this was chosen by
 
 
-def noise_of_steps(up: float, down: float, clients: int) -> float:
+def noise_of_steps(up: Sequence[float], down: float) -> float:
     """Return the energy of the noise in a step of the model, in units of the energy of the clients' mean update.
 
-    An unbiased scheme leaves at least `1 / (4^bits - 1)` times the energy of a normal vector, and the downlink codes
-    the noise of the uplink, too.
+    `up` has the bits per parameter of every client's update, `down` are those of the step. An unbiased scheme leaves at
+    least `1 / (4^bits - 1)` times the energy of a normal vector, and the downlink codes the noise of the uplink, too.
 
-    >>> round(noise_of_steps(0.1, 0.1, clients=10), 1), round(noise_of_steps(1.0, 1.0, clients=10), 1)
+    >>> round(noise_of_steps([0.1] * 10, 0.1), 1), round(noise_of_steps([1.0] * 10, 1.0), 1)
     (11.9, 0.4)
     """
-    return (1 + 1 / (4**up - 1) / clients) * (1 + 1 / (4**down - 1)) - 1
+    averaged = sum(1 / (4**bits - 1) for bits in up) / len(up) ** 2 if up else 0.0
+    return (1 + averaged) * (1 + 1 / (4**down - 1)) - 1
 
 
-def step_length(up: float, down: float, clients: int) -> float:
+def step_length(up: Sequence[float], down: float) -> float:
     """Return the share of the difference that a step should cover: 1 where its noise is bearable.
 
-    >>> step_length(0.1, 0.1, clients=10), round(step_length(0.1, 0.1, clients=5), 2)
+    >>> step_length([0.1] * 10, 0.1), round(step_length([0.1] * 5, 0.1), 2)
     (1.0, 0.7)
     """
-    return min(1.0, _BEARABLE / noise_of_steps(up, down, clients))
+    return min(1.0, _BEARABLE / noise_of_steps(up, down))

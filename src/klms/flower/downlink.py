@@ -13,10 +13,10 @@ message of the scheme; see `Model` for the head. A snapshot is a description and
 """
 
 import json
-import math
+import logging
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,8 @@ from klms.flower.model import Array, Model, check_finite
 from klms.flower.policy import CompressionPolicy
 from klms.flower.records import read
 from klms.numerics.checks import checked_shape
+
+log = logging.getLogger("flwr")
 
 DOWN = "klms.down"
 """Name of the record that takes the place of the arrays."""
@@ -114,10 +116,8 @@ class ModelDownlink:
     given: Mapping[str, FlowerArray] = field(default_factory=dict)
     """The arrays that the last step was made from."""
     echo: Echo = field(default_factory=Echo)
-    up: float = math.inf
-    """Bits per parameter of the updates that lead to the next model."""
-    clients: int = 1
-    """How many updates those are."""
+    up: Sequence[float] = ()
+    """Bits per parameter of each of the updates that lead to the next model."""
     record: ArrayRecord | None = None
     """The model `w_hat` that clients hold after the last step."""
     history: History = field(default_factory=lambda: History(0))
@@ -166,7 +166,7 @@ class ModelDownlink:
         head, message = model.write_head(arrays, rng), b""
         difference = model.difference(arrays)
         if model.layout.d:
-            rate, length = self._rate(model), step_length(self.up, self._bits, self.clients)
+            rate, length = self._rate(model), step_length(self.up, self._bits)
             if base is None:
                 rate, length = max(rate, self.first), 1.0
             coder = KLMS(model.layout, rate, echo=self.echo.of(difference))
@@ -176,9 +176,14 @@ class ModelDownlink:
         self.echo = self.echo.then(difference, model.difference(reached))
         return step, reached
 
-    def next_updates(self, bits: float | None, clients: int) -> None:
-        """Take note of how many updates will lead to the next model, at how many bits; None for a scheme without."""
-        self.up, self.clients = math.inf if bits is None else bits, clients
+    def expect(self, up: Sequence[float]) -> None:
+        """Take note of the bits per parameter of the updates that will lead to the next model."""
+        before, self.up = self.up, up
+        length = 1.0 if self.policy is None else step_length(up, self._bits)
+        if length < 1 and len(before) != len(up):
+            log.info(
+                "klms: for the noise of %d clients at so few bits, steps have %.2g of their length", len(up), length
+            )
 
     @property
     def _bits(self) -> float:

@@ -170,7 +170,7 @@ class Compressed(Strategy):
         by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)  # strategies shuffle them
         self._asked = len(messages)
         self._configured += len(messages)
-        policy = None
+        bits = []
         for client, message in enumerate(by_node):
             node = message.metadata.dst_node_id
             records = self._compressible(message.content)
@@ -178,12 +178,13 @@ class Compressed(Strategy):
                 self._round.unasked.add(node)
                 continue
             policy = self._rates.policy_up(number, node, size, len(messages))
+            bits.append(math.inf if policy.bits is None else policy.bits)
             expected = self._uplink.ask(records, policy, number, client)
             self._round.expected[node][client] = expected
             message.content = RecordDict({**message.content, RECORD: ConfigRecord({**expected.request.values()})})
         self._delivery.prepare(messages, model, grid)
-        if self._delivery.downlink is not None and policy is not None:
-            self._delivery.downlink.next_updates(policy.bits, len(messages))
+        if self._delivery.downlink is not None:
+            self._delivery.downlink.expect(bits)
         return messages
 
     def aggregate_train(

@@ -102,6 +102,7 @@ def _is_held_by_all(setup: Setup) -> bool:
     """
     config = setup.config
     if config.downlink == "auto":
-        rate = config.rate_in(1, setup.layout.d) if config.sets_rate else getattr(config, "rate", _SNAPSHOT_BITS)
-        return config.participants == config.clients and config.participants * rate < _SNAPSHOT_BITS
+        rate = config.up_rate_in(1, setup.layout.d)
+        few = rate is not None and config.participants * rate < _SNAPSHOT_BITS
+        return few and config.participants == config.clients
     return config.downlink == "coded"

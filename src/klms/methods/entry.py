@@ -139,6 +139,10 @@ class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettin
             return self._rate_within_budget(parameters)
         return RateSchedule.parse(self.rate_schedule).in_round(round_)
 
+    def up_rate_in(self, round_: int, parameters: int) -> float | None:
+        """Return the bits per parameter of a round's uplink; None for a method that has no rate."""
+        return self.rate_in(round_, parameters) if self.sets_rate else getattr(self, "rate", None)
+
     def down_rate_in(self, round_: int, parameters: int) -> float:
         """Return the bits per parameter of the coded difference at the start of a round."""
         if self.round_budget:
