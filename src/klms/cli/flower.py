@@ -52,7 +52,7 @@ def new(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Write the app into this folder, which must be new or empty.")],
     method: Annotated[str, typer.Option(help="Run this method; `klms methods` lists them.")] = "fedpm-klms",
-    profile: Annotated[str, typer.Option(help="Take the settings of this profile: small or paper.")] = "small",
+    profile: Annotated[str, typer.Option(help="Take the settings of this profile: small, cpu or paper.")] = "small",
     own: Annotated[bool, typer.Option("--own", help="Add a file for your own model and data.")] = False,
 ) -> None:
     """Write an app for `flwr run`: a method of klms with all its settings, which are those of `klms run`.

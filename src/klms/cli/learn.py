@@ -31,7 +31,7 @@ def methods(
 def run(
     context: typer.Context,
     method: Annotated[str | None, typer.Argument(help="Name of a method, see `klms methods`.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Take the settings of this profile: small or paper.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Take the settings of this profile: small, cpu or paper.")] = None,
     preset: Annotated[str | None, typer.Option(help="Set the codec by name: paper is the paper's own rule.")] = None,
     config: Annotated[Path | None, typer.Option(help="Take settings from this TOML file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/METHOD-SEED by default.")] = None,

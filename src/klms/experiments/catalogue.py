@@ -4,8 +4,9 @@ A file has `rows` (a name and the settings that make the row; the name is the me
 `settings` for all rows, and for each profile the data sets and further settings: for all rows (`settings`), for one
 data set (`by_data`) and for one row (`by_row`). The values are taken in this order, and the last wins: the profile of
 the method, `settings` of the experiment, then of its profile, `by_data`, the row, `by_row`, and the seed.
-`times_target` in a row multiplies the KL target that the row would have otherwise. `one_seed` lists the rows that run
-with one seed only, and `series` the fields of the ledger that the results keep for every round.
+`times_target` in a row multiplies the KL target that the row would have otherwise. A profile may have `rows`, the rows
+that it runs, in this order, and `one_seed`, those that run with one seed only. `series` lists the fields of the ledger
+that the results keep for every round.
 """
 
 import tomllib
@@ -67,7 +68,7 @@ class Experiment:
         for name in only:
             check_name(f"row or method of {self.name}", name, sorted(known))
         single = self.rows if shape.get("one_seed") == "all" else shape.get("one_seed", [])
-        rows = [row for row in self.rows if not only or row in only or self.method(row) in only]
+        rows = [row for row in shape.get("rows", self.rows) if not only or row in only or self.method(row) in only]
         return [
             Cell(row, where, seed, self.config(profile, row, where, seed))
             for seed in range(seeds)

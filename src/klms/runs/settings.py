@@ -13,7 +13,7 @@ from klms.errors import InvalidArgument
 from klms.methods.entry import MODELS, RUN_GROUPS, MethodEntry
 from klms.methods.table import METHODS, RunConfig
 
-PROFILES = ("small", "paper")
+PROFILES = ("small", "cpu", "paper")
 PRESETS: dict[str, dict[str, object]] = {
     "paper": {
         "bits": 8,
