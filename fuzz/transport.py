@@ -9,15 +9,15 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from fuzz.target import Target, sealed, small_state
 from klms.compressors.schemes import SCHEMES
-from klms.engine.broadcast import Broadcast
+from klms.exchange.broadcast import Broadcast
 from klms.engine.snapshot import read_snapshot, write_snapshot
 from klms.errors import KLMSError
 from klms.flower import downlink
-from klms.flower.frame import ARRAYS, MessageFrame, read_frame
-from klms.flower.model import Model
-from klms.flower.policy import BEST, CompressionPolicy
-from klms.flower.request import CompressionRequest
-from klms.flower.sealing import ServerKey, seal
+from klms.exchange.frame import ARRAYS, MessageFrame, read_frame
+from klms.exchange.model import Model
+from klms.exchange.policy import BEST, CompressionPolicy
+from klms.exchange.request import CompressionRequest
+from klms.exchange.sealing import ServerKey, seal
 from klms.methods.state import State
 
 _MODEL = {"w": np.ones((40, 30), dtype=np.float32), "b": np.ones(5, dtype=np.float32), "n": np.array(3)}

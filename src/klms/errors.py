@@ -22,6 +22,9 @@ class SideInformationMismatch(KLMSError):
 class OutOfSync(SideInformationMismatch):
     """A client does not hold the state that a broadcast builds on, or reached another than the server's."""
 
+    reply: bytes = b""
+    """What the client of an exchange sends back to the server, which then sends a request that needs no state."""
+
 
 class InvalidArgument(KLMSError, ValueError):
     """An argument or a setting has a value that it cannot have."""

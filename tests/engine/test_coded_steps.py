@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from klms.engine import undo
-from klms.engine.broadcast import ANCHOR, OVERHEAD, Broadcast, History
+from klms.exchange.broadcast import ANCHOR, OVERHEAD, Broadcast, History
 from klms.engine.coded_steps import CodedSteps
 from klms.engine.downlink import Downlink, Relay
 from klms.engine.rounds import one_round

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from klms.engine.broadcast import OVERHEAD, Broadcast, History, digest_of
+from klms.exchange.broadcast import OVERHEAD, Broadcast, History, digest_of
 from klms.engine.downlink import Downlink, Relay
 from klms.engine.snapshot import read_snapshot, write_snapshot
 from klms.errors import OutOfSync

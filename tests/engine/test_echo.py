@@ -6,7 +6,7 @@ import pytest
 from klms import SharedKey
 from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
-from klms.engine.echo import LAGS, SIZE, Echo, sketch
+from klms.exchange.echo import LAGS, SIZE, Echo, sketch
 
 D = 1 << 13
 LAYOUT = Layout(("a",), ((D,),))

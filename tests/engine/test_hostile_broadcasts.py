@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from klms.engine.broadcast import Broadcast
+from klms.exchange.broadcast import Broadcast
 from klms.engine.downlink import Downlink
 from klms.errors import CorruptMessage, KLMSError, OutOfSync, UnsupportedMessage
 from tests.support.downlink_runs import config_of, federation_of, trained

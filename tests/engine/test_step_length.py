@@ -9,7 +9,7 @@ from klms import SharedKey
 from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 from klms.engine.downlink import Downlink
-from klms.engine.step_length import noise_of_steps, step_length
+from klms.exchange.step_length import noise_of_steps, step_length
 from tests.support.downlink_runs import config_of, federation_of, trained
 
 D = 1 << 13

@@ -11,7 +11,7 @@ pytest.importorskip("flwr")
 
 from klms.flower import client_app, server_app, template_app
 from klms.flower.deployment import Deployment
-from klms.flower.frame import read_frame
+from klms.exchange.frame import read_frame
 from klms.flower.settings import ServerSettings
 from klms.methods.state import State
 from klms.runs import execution

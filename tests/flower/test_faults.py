@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from klms.flower import Compressed, client_app, compress, server_app
 from klms.flower.client import ROUND, federation_of
-from klms.flower.frame import read_frame
+from klms.exchange.frame import read_frame
 from klms.flower.settings import ServerSettings
 from klms.methods.state import State
 from klms.runs.run_folder import RunFolder

@@ -6,7 +6,7 @@ from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch, Unsu
 
 pytest.importorskip("flwr")
 
-from klms.flower.frame import ARRAYS, METHOD, OVERHEAD, MessageFrame, WrongRound, cause_of, fingerprint, read_frame
+from klms.exchange.frame import ARRAYS, METHOD, OVERHEAD, MessageFrame, WrongRound, cause_of, fingerprint, read_frame
 
 FRAME = MessageFrame(ARRAYS, 3, 7, b"12345678")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 pytest.importorskip("flwr")
 
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
-from klms.flower.model import Model
+from klms.exchange.model import Model
 
 ARRAYS = {
     "conv": np.ones((3, 4), dtype=np.float32),

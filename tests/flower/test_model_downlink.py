@@ -12,13 +12,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi
 
-from klms.engine.broadcast import Broadcast
-from klms.engine.step_length import step_length
+from klms.exchange.broadcast import Broadcast
+from klms.exchange.step_length import step_length
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
 from klms.flower import Compressed, compress
 from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, Steps, receive
-from klms.flower.frame import read_frame
-from klms.flower.request import PAYLOAD, RECORD
+from klms.exchange.frame import read_frame
+from klms.exchange.request import PAYLOAD, RECORD
 from tests.flower.in_process import InProcessGrid
 
 SHAPES = {"w": (150, 120), "bias": (120,), "scale": (120,), "head": (120, 10), "steps": (1,)}

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 from klms.compressors.budget import bits_within
 from klms.errors import InvalidArgument
 from klms.flower import Compressed, compress
-from klms.flower.rates import Rates
+from klms.exchange.rates import Rates
 from tests.flower.in_process import InProcessGrid
 from tests.flower.test_any_app import app_of, arrays_of, record
 

@@ -10,10 +10,10 @@ from klms.codec import SharedKey
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import InvalidArgument, KLMSError, UnsupportedMessage
-from klms.flower.frame import OVERHEAD
-from klms.flower.model import Model
-from klms.flower.policy import CompressionPolicy
-from klms.flower.request import CompressionRequest
+from klms.exchange.frame import OVERHEAD
+from klms.exchange.model import Model
+from klms.exchange.policy import CompressionPolicy
+from klms.exchange.request import CompressionRequest
 
 QSGD = UPDATE_SCHEMES["qsgd"].settings.checked({"levels": 4})
 

@@ -9,9 +9,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from klms.errors import CorruptMessage, InvalidArgument
 from klms.flower import Compressed, client_app, compress, server_app
-from klms.flower.frame import read_frame
-from klms.flower.request import CompressionRequest
-from klms.flower.sealing import OVERHEAD, ServerKey, seal
+from klms.exchange.frame import read_frame
+from klms.exchange.request import CompressionRequest
+from klms.exchange.sealing import OVERHEAD, ServerKey, seal
 from klms.flower.settings import ServerSettings
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve

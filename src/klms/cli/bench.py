@@ -205,7 +205,7 @@ def downlink(
 
 
 def _check_names(what: str, given: list[str] | None, known: Iterable[str]) -> None:
-    from klms.runs.settings import check_name
+    from klms.numerics.checks import check_name
 
     for name in given or ():
         check_name(what, name, known)

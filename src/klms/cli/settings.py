@@ -43,7 +43,7 @@ def show_settings(method: str | None) -> None:
     """List settings in groups, with default, range and meaning: those of every run, and of a method if given."""
     from klms.methods.entry import RUN_GROUPS
     from klms.methods.table import METHODS
-    from klms.runs.settings import check_name
+    from klms.numerics.checks import check_name
 
     if method is not None:
         check_name("method", method, METHODS)

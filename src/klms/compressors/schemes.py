@@ -10,6 +10,5 @@ _FILES = (float32, plain, mask, qsgd, sign, terngrad, drive, eden, quic_fl, klms
 SCHEMES: dict[str, Scheme[Any]] = {
     scheme.name: scheme for file in _FILES for scheme in vars(file).values() if isinstance(scheme, Scheme)
 }
-RENAMED = {"klms-rotated": "klms"}
 UPDATE_SCHEMES = {name: scheme for name, scheme in SCHEMES.items() if scheme.codes == "updates"}
 """Schemes for the difference between two models, as FedAvg and Flower apps send it."""

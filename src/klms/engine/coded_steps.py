@@ -25,11 +25,11 @@ from klms.codec import SharedKey
 from klms.compressors.history import HISTORY
 from klms.compressors.klms import KLMS
 from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
-from klms.engine.broadcast import SERVER, History
-from klms.engine.echo import Echo
 from klms.engine.snapshot import most_bytes
-from klms.engine.step_length import step_length
 from klms.errors import CorruptMessage
+from klms.exchange.broadcast import SERVER, Trail
+from klms.exchange.echo import Echo
+from klms.exchange.step_length import step_length
 from klms.methods.base import Method
 from klms.methods.entry import RunSettings
 from klms.methods.state import Arrays, State
@@ -59,8 +59,8 @@ class CodedSteps:
         return self.settings.down_rate_in(number + 1, self.method.layout.d)
 
     def lead(
-        self, state: State, view: Arrays, history: History, coming: Sequence[int], echo: Echo
-    ) -> tuple[History, Arrays]:
+        self, state: State, view: Arrays, history: Trail, coming: Sequence[int], echo: Echo
+    ) -> tuple[Trail, Arrays]:
         """Return the history with a step or a jump towards `state`, and what clients hold after it.
 
         `view` is what they hold before it, and `coming` are the numbers of the states that those of this round hold.

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from klms.compressors.base import check_decoded
-from klms.engine.broadcast import Broadcast, History, Sender, digest_of
 from klms.engine.coded_steps import CodedSteps
-from klms.engine.echo import Echo
 from klms.engine.federation import participants
 from klms.engine.snapshot import read_snapshot, write_snapshot
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
+from klms.exchange.broadcast import Broadcast, Sender, Trail
+from klms.exchange.echo import Echo
+from klms.exchange.frame import digest_of
 from klms.methods.base import Method, Outcome
 from klms.methods.entry import RunSettings
 from klms.methods.state import Arrays, State
@@ -52,7 +53,7 @@ class Opened:
     downlink: "Downlink"
     state: State
     """What every client holds once it has read its message."""
-    history: History
+    history: Trail
     sender: Sender
     held: Int64
     """Number of the state that each client holds, as far as the server knows."""
@@ -115,9 +116,9 @@ class Downlink:
                 kept["echo"] = _echo(before).then(before.vector(name) - view, step).sketches.astype(np.float32)
         elif mode == "auto":
             fits = relay.size <= relay.limit
-            history = history.then(b"".join(relay.parts), relay.limit) if fits else History(history.number + 1)
+            history = history.then(b"".join(relay.parts), relay.limit) if fits else Trail(history.number + 1)
         else:
-            history = History(history.number + 1)
+            history = Trail(history.number + 1)
         held = opened.held.copy()
         held[list(reached)] = opened.history.number
         lengths = np.array([len(step) for step in history.steps], dtype=np.int64)
@@ -162,14 +163,14 @@ class Downlink:
         return self.method.conclude(state, received).state if received.count else state.after(state.shared)
 
 
-def _history(state: State) -> History:
+def _history(state: State) -> Trail:
     if "number" not in state.downlink:  # the first round, or a checkpoint of a release without this
-        return History(state.round)
+        return Trail(state.round)
     kept = state.downlink
     ends = np.cumsum(kept["lengths"]).tolist()
     steps = np.asarray(kept["steps"]).tobytes()
     anchored = bool(kept.get("anchored", False))
-    return History(int(kept["number"]), tuple(steps[a:b] for a, b in zip([0, *ends], ends, strict=False)), anchored)
+    return Trail(int(kept["number"]), tuple(steps[a:b] for a, b in zip([0, *ends], ends, strict=False)), anchored)
 
 
 def _echo(state: State) -> Echo:

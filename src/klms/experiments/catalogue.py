@@ -19,7 +19,8 @@ from typing import Any
 from klms.errors import InvalidArgument
 from klms.experiments.toy import TOYS
 from klms.methods.table import RunConfig
-from klms.runs.settings import check_name, resolve
+from klms.numerics.checks import check_name
+from klms.runs.settings import resolve
 
 
 @dataclass(frozen=True)

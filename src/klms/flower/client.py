@@ -24,9 +24,9 @@ from klms.engine.downlink import Downlink
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
-from klms.flower.frame import METHOD, MessageFrame, fingerprint
-from klms.flower.request import PAYLOAD, RECORD
-from klms.flower.sealing import seal
+from klms.exchange.frame import Frame, Kind, fingerprint
+from klms.exchange.sealing import seal
+from klms.flower.records import RECORD, REPLY
 from klms.flower.settings import run_config
 from klms.learning.examples import Examples
 from klms.methods.state import State
@@ -97,13 +97,14 @@ def client_app(
         upload = update(federation, state, client, None if kept is None else kept[STATE].numpy())
         if upload.memory is not None:
             context.state[_MEMORY] = ArrayRecord({STATE: Array(upload.memory)})
-        payload = MessageFrame(METHOD, number, client, fingerprint([downlink.digest(state)])).write(upload.message)
+        agreed = fingerprint([downlink.digest(state)])
+        payload = Frame(Kind.METHOD, number, client, agreed, upload.message).to_bytes()
         metrics = MetricRecord({SECONDS + phase: value for phase, value in upload.seconds.items()})
         if isinstance(server := asked.get(SERVER), bytes):
             payload = seal(payload, server)
         else:  # measurements of the update are not sealed, so they would tell of it
             metrics.update({name: list(values) for name, values in upload.measurements.items()})
-        return Message(RecordDict({RECORD: ConfigRecord({PAYLOAD: payload}), METRICS: metrics}), reply_to=message)
+        return Message(RecordDict({RECORD: ConfigRecord({REPLY: payload}), METRICS: metrics}), reply_to=message)
 
     return app
 

@@ -1,30 +1,35 @@
 """The client's line: `ClientApp(mods=[klms.flower.compress()])`."""
 
 import logging
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from klms.compressors.base import Compressor, Side, Vector
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
-from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, held_history, receive
-from klms.flower.frame import ARRAYS, MessageFrame, fingerprint
-from klms.flower.model import Array as NumPyArray
-from klms.flower.model import Model
-from klms.flower.records import Places, answers, gathered, places_of, read
-from klms.flower.request import PAYLOAD, RECORD, VERSION, CompressionRequest
-from klms.flower.sealing import seal
+from klms.exchange.arrays import Array as NumPyArray
+from klms.exchange.client import Client
+from klms.flower.records import (
+    ARRAYS,
+    MODEL,
+    RECORD,
+    REPLY,
+    REQUEST,
+    Places,
+    answers,
+    arrays_of,
+    gathered,
+    places_of,
+    record_of,
+)
 from klms.flower.surroundings import check_mods_around
 
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable, Mod  # older releases have them elsewhere
 
 log = logging.getLogger("flwr")
-_LONG = 2.0  # seconds of encoding that are worth a line
-_MEMORY = "klms.memory"  # in the node's context: what the scheme has not sent yet
+_STATE = "klms.state"
+"""Name of the record in a node's context that keeps the state of its client."""
 
 
 def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod":
@@ -40,100 +45,88 @@ def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod
         raise InvalidArgument("compress makes a mod and is not one itself: write mods=[compress()]")
 
     def mod(message: Message, context: Context, call_next: "ClientAppCallable") -> Message:
-        if HELLO in message.content.config_records:
-            return Message(RecordDict({HELLO: ConfigRecord({"version": VERSION})}), reply_to=message)
-        follows = DOWN in message.content.config_records
-        if follows:
-            try:
-                message.content = _with_arrays(message.content, context, threads)
-            except OutOfSync as error:
-                return Message(RecordDict({OUT_OF_SYNC: ConfigRecord({"reason": str(error)})}), reply_to=message)
-        is_train = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
-        if not is_train or RECORD not in message.content.config_records:
+        asked = message.content.config_records.get(RECORD)
+        if asked is None:
             return call_next(message, context)
         check_mods_around()
-        request = CompressionRequest.read(message.content.config_records[RECORD])
-        records = message.content.array_records
-        places = places_of(records)
-        unchanged, coarse = frozenset(request.sent_unchanged), frozenset(request.coarse)
-        received = {name: read(array) for name, array in gathered(places, records).items()}
-        model = Model(received, request.small, unchanged, coarse)
-        message.content = RecordDict({name: r for name, r in message.content.items() if name != RECORD})
+        client = Client(_kept(context), threads=threads, seed=seed)
+        try:
+            places = _received(message, asked, client)
+        except OutOfSync as lost:
+            log.warning("klms: %s; the server is asked for the whole model", lost)
+            return Message(RecordDict({RECORD: ConfigRecord({REPLY: lost.reply})}), reply_to=message)
+        _keep(context, client)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        replaced, trained = _compressible(reply.content, records, places, model)
-        sent = model.only(trained)
-        if not request.server and (not trained or (sent is not model and request.needs_whole_model)):
-            log.warning("klms: a reply with %d of %d arrays passes uncompressed", len(trained), len(model.arrays))
-            return reply
-        update, encoded = sent.difference(trained), b""
-        rng = np.random.default_rng(None if seed is None else [seed, request.round, request.client])
-        if update.size:
-            start = time.perf_counter()
-            known = held_history(context, sent.layout) if follows and request.uses_history else {}
-            compressor, side = request.compressor(sent.layout, threads), {**request.side, **known}
-            encoded = _encode(update, request, compressor, side, context, rng)
-            if (seconds := time.perf_counter() - start) > _LONG:
-                log.info("klms: %d parameters became %d bytes in %.1f seconds", update.size, len(encoded), seconds)
-        frame = MessageFrame(ARRAYS, request.round, request.client, fingerprint([*request.agreed(), *model.parts()]))
-        payload = frame.write(encoded, model.write_head(trained, rng))
-        payload = seal(payload, request.server) if request.server else payload
-        record = ConfigRecord({PAYLOAD: payload, "arrays": replaced})
-        others = {name: r for name, r in reply.content.items() if name not in replaced}
+        replaced, trained = _compressible(reply.content, places, client)
+        payload = client.reply(trained)
+        if client.error_feedback:
+            _keep(context, client)
+        others = {name: record for name, record in reply.content.items() if name not in replaced}
+        record = ConfigRecord({REPLY: payload, **({ARRAYS: replaced} if replaced else {})})
         reply.content = RecordDict({**others, RECORD: record})
         return reply
 
     return mod
 
 
-def _with_arrays(content: RecordDict, context: Context, threads: int) -> RecordDict:
-    """Return what the strategy sent: the arrays in their place, instead of the broadcast."""
-    down = content.config_records[DOWN]
-    arrays = receive(down, context, threads)
-    place = down.get("arrays")
-    if not isinstance(place, str) or place in content:
-        raise CorruptMessage("the record of the downlink does not say which arrays it stands for")
-    return RecordDict(
-        {place if name == DOWN else name: arrays if name == DOWN else record for name, record in content.items()}
-    )
+def _received(message: Message, asked: ConfigRecord, client: Client) -> Places:
+    """Put the arrays that a request leads to in its place, and return where all arrays are."""
+    request, model = asked.get(REQUEST), asked.get(MODEL, "")
+    content = message.content
+    if not isinstance(request, bytes) or not isinstance(model, str) or (model and model in content):
+        raise CorruptMessage("the record of klms holds no request, or not the name of the record that it stands for")
+    others = {name: arrays_of(record) for name, record in content.array_records.items()}
+    beside = {
+        name: others[record][own]
+        for name, (record, own) in places_of({**others, **({model: {}} if model else {})}, model).items()
+    }
+    arrays = client.receive(request, beside)
+    own = {name: array for name, array in arrays.items() if name not in beside}
+    records = {model if name == RECORD else name: record for name, record in content.items() if name != RECORD or model}
+    if model:
+        records[model] = record_of(own)
+    message.content = RecordDict(records)
+    return places_of({name: dict(record) for name, record in message.content.array_records.items()}, model)
 
 
-def _compressible(
-    reply: RecordDict, received: Mapping[str, ArrayRecord], places: Places, model: Model
-) -> tuple[list[str], dict[str, NumPyArray]]:
+def _compressible(reply: RecordDict, places: Places, client: Client) -> tuple[list[str], Mapping[str, NumPyArray]]:
     """Return the names of the reply's records that klms can compress, and their arrays; the others pass."""
     names: list[str] = []
     trained: dict[str, NumPyArray] = {}
+    received = dict.fromkeys(record for record, _ in places.values())
     for record, answer in answers(received, reply.array_records).items():
-        try:
-            found = gathered(places, {record: reply.array_records[answer]})
-            own = {name: read(array) for name, array in found.items()}
-            model.check(own)
-        except InvalidArgument as error:
-            log.warning("klms: the record %r of a reply passes uncompressed: %s", answer, error)
-            continue
-        if own:  # there is no need to compress an empty record
+        own = _fitting(places, record, answer, reply, client)
+        if own:
             names.append(answer)
             trained.update(own)
+    if client.needs_whole_model and 0 < len(trained) < len(places):
+        log.warning("klms: a reply with %d of %d arrays passes uncompressed", len(trained), len(places))
+        names, trained = [], {}
+    passing = [name for name, record in reply.array_records.items() if record and name not in names]
+    if client.sealed and passing:
+        raise InvalidArgument(f"with client_secrets, no arrays may pass unsealed: {', '.join(passing)}")
     return names, trained
 
 
-def _encode(
-    update: Vector,
-    request: CompressionRequest,
-    compressor: Compressor,
-    side: Side,
-    context: Context,
-    rng: np.random.Generator,
-) -> bytes:
-    if not request.error_feedback:
-        return compressor.encode(update, side, key=request.key, rng=rng)
-    stored = context.state.array_records.get(_MEMORY)
-    lost = np.zeros_like(update) if stored is None else stored["lost"].numpy()
-    if lost.shape == update.shape:
-        update = update + lost.astype(np.float32)
-    message = compressor.encode(update, side, key=request.key, rng=rng)
-    lost = update - compressor.decode(message, side, key=request.key).vector
-    context.state[_MEMORY] = ArrayRecord({"lost": Array(lost)})
-    return message
+def _fitting(places: Places, record: str, answer: str, reply: RecordDict, client: Client) -> dict[str, NumPyArray]:
+    """Return the arrays of a record by their names here; none, with a line in the log, if they do not fit."""
+    try:
+        own = gathered(places, {record: arrays_of(reply.array_records[answer])})
+        client.check(own)
+        return own
+    except InvalidArgument as error:
+        log.warning("klms: the record %r of a reply passes uncompressed: %s", answer, error)
+        return {}
+
+
+def _kept(context: Context) -> bytes:
+    record = context.state.array_records.get(_STATE)
+    array = None if record is None else record.get("state")
+    return b"" if array is None else array.data
+
+
+def _keep(context: Context, client: Client) -> None:
+    state = client.state
+    context.state[_STATE] = ArrayRecord({"state": Array("uint8", (len(state),), "klms", state)})

@@ -11,20 +11,28 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from klms.errors import InvalidArgument
-from klms.flower.model import Array as NumPyArray
+from klms.exchange.arrays import Array as NumPyArray
 from klms.numerics.checks import checked_shape
 
 T = TypeVar("T")
 Places = dict[str, tuple[str, str]]
 """Name of each array in the dictionary; the record that it is in, and its name there."""
 
+RECORD = "klms"
+"""Name of our record, in requests and in replies."""
+REQUEST, REPLY, MODEL, ARRAYS = "request", "reply", "model", "arrays"
+"""Names of its entries: the bytes of the exchange, and the names of the records whose place they take."""
 
-def places_of(records: Mapping[str, ArrayRecord]) -> Places:
-    """Name all arrays: by their own names if there is one record, otherwise with that of their record before them."""
-    records = {name: record for name, record in records.items() if record}
-    if len(records) == 1:
-        return {name: (record, name) for record, arrays in records.items() for name in arrays}
-    found = [(f"{record}/{name}", (record, name)) for record, arrays in records.items() for name in arrays]
+
+def places_of(records: Mapping[str, Mapping[str, object]], model: str = "") -> Places:
+    """Name all arrays: those of the model, or of the only record, by their own names, others after their record."""
+    filled = {name: record for name, record in records.items() if record}
+    main = model or (next(iter(filled)) if len(filled) == 1 else "")
+    found = [
+        (name if record == main else f"{record}/{name}", (record, name))
+        for record, arrays in filled.items()
+        for name in arrays
+    ]
     if len(dict(found)) < len(found):
         raise InvalidArgument("two arrays of different records have the same name")
     return dict(found)
@@ -49,11 +57,33 @@ def scattered(places: Places, arrays: Mapping[str, NumPyArray]) -> dict[str, Arr
 
 
 def answers(received: Iterable[str], replied: Iterable[str]) -> dict[str, str]:
-    """Return which record of a reply answers which of the message: that of its name, or the only one the only one."""
+    """Return which record of a reply answers which of the message: by name, or, if both have exactly one, that one."""
     received, replied = list(received), list(replied)
     if len(received) == len(replied) == 1:
         return {received[0]: replied[0]}
     return {name: name for name in received if name in replied}
+
+
+def record_of(arrays: Mapping[str, NumPyArray]) -> ArrayRecord:
+    """Return NumPy arrays as a record."""
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def arrays_of(record: Mapping[str, Array]) -> dict[str, NumPyArray]:
+    """Undo `record_of`, without copies."""
+    return {name: read(array) for name, array in record.items()}
+
+
+def equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    """Return whether two records hold the same arrays, be they different objects."""
+    if one.keys() != other.keys():
+        return False
+    return all(array is other[name] or _same(array, other[name]) for name, array in one.items())
+
+
+def _same(one: Array, other: Array) -> bool:
+    described = one.dtype == other.dtype and tuple(one.shape) == tuple(other.shape) and one.stype == other.stype
+    return described and one.data == other.data
 
 
 def read(array: Array) -> NumPyArray:

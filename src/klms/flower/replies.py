@@ -1,329 +1,213 @@
-"""The replies of one round of `Compressed`: who was asked, what came back, and what of it counts.
+"""The answers of one round of `Compressed`: which of them count, and the arrays that the strategy inside gets.
 
-What strategies take for granted is checked here, so that one odd client does not spoil the round for all.
+A strategy of Flower takes much for granted: that all replies have the same records, arrays and metrics, and a weight
+each. One odd client would spoil the round for all, so it is left out and counted.
 """
 
 import logging
-import math
-import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 
-from klms.compressors.base import Compressor, SideLearner, check_decoded
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformationMismatch
-from klms.flower.frame import CAUSES, MessageFrame, cause_of, cause_of_failure, read_frame
-from klms.flower.history import history_for
-from klms.flower.model import Array as NumPyArray
-from klms.flower.model import DTypes, Model, check_finite
-from klms.flower.records import Places, answers, gathered, read, scattered
-from klms.flower.request import PAYLOAD, RECORD, CompressionRequest
-from klms.flower.sealing import ServerKey
+from klms.exchange.arrays import Array
+from klms.exchange.frame import cause_of
+from klms.exchange.model import check_finite
+from klms.exchange.robust import Robust, robust_arrays
+from klms.exchange.server import Server
+from klms.flower.phase import Answer
+from klms.flower.records import ARRAYS, RECORD, answers, arrays_of, gathered, scattered
 
 log = logging.getLogger("flwr")
 _LARGEST_WEIGHT = 1e15  # so that sums of weights stay finite
-CLIPPED, OVERWEIGHT = "clipped", "overweight"
-"""Replies that count, but less than they wanted to."""
-COUNTED = ("ok", *CAUSES, "uncompressed", CLIPPED, OVERWEIGHT, "undone")
-"""What a round of `Compressed` counts."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What one message asked for."""
-
-    frame: MessageFrame
-    request: CompressionRequest
-    model: Model
-    places: Places
-    """Where the arrays of the model are among the records of the message."""
-    coder: tuple[Compressor, SideLearner] | None
-    """None if the model has nothing to compress."""
-    last_step: Mapping[str, NumPyArray] = field(default_factory=dict)
-    """What clients may know of the last step of the model, by array."""
-
-    @cached_property
-    def records(self) -> tuple[str, ...]:
-        """Names of the message's records, in their order."""
-        return tuple(dict.fromkeys(record for record, _ in self.places.values()))
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A reply whose frame and head are sound; its message is not decoded yet."""
-
-    reply: Message
-    expected: Expected
-    plain: dict[str, dict[str, NumPyArray]]
-    """Arrays that came as they are, by record."""
-    is_answer: bool
-    """Whether those are arrays of the model, all or some."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Names in the reply of the records that are in the payload."""
-    dtypes: DTypes = field(default_factory=dict)
-    """Types of the arrays in the payload; the client may have left out some of the model's."""
-    unchanged: dict[str, NumPyArray] = field(default_factory=dict)
-    """Arrays of the payload that are not in its message."""
-    message: bytes = b""
-    payload_bytes: int = 0
-    """Zero for a client without the mod."""
-
-    @cached_property
-    def model(self) -> Model:
-        """The part of the model that the payload updates."""
-        return self.expected.model.only(self.dtypes)
-
-    @property
-    def signature(self) -> tuple[tuple[str, ...], ...]:
-        """Names, types and sizes of what the reply holds: aggregation takes them from one reply for all."""
-        metrics = [
-            (which, *(f"{name}:{len(v) if isinstance(v, list) else 0}" for name, v in sorted(record.items())))
-            for which, record in self.reply.content.metric_records.items()
-        ]
-        arrays = {which: [f"{n}:{a.dtype}:{a.shape}" for n, a in own.items()] for which, own in self.plain.items()}
-        for name, dtype in self.dtypes.items():
-            record, own = self.expected.places[name]
-            described = f"{own}:{dtype}:{self.expected.model.arrays[name].shape}"
-            arrays.setdefault(self.names[record], []).append(described)
-        return (*metrics, *((which, *arrays[which]) for which in sorted(arrays)))
-
-    @property
-    def bytes_and_parameters(self) -> tuple[int, int]:
-        """Size of what came, and how many parameters it updates."""
-        plain = [array for own in self.plain.values() for array in own.values()]
-        size = self.payload_bytes + sum(array.nbytes for array in plain)
-        return size, sum(array.size for array in plain) + (self.model.size if self.payload_bytes else 0)
-
-    def weights(self, key: str) -> list[object]:
-        """Return the values of the metric by which the strategy weights clients."""
-        return [record[key] for record in self.reply.content.metric_records.values() if key in record]
-
-    def check_metrics(self, weight: str | None) -> None:
-        """Raise an error if a metric would spoil an average."""
-        for record in self.reply.content.metric_records.values():
-            for name, value in record.items():
-                if not all(map(math.isfinite, value if isinstance(value, list) else [value])):
-                    raise CorruptMessage(f"{name} is not finite")
-        if weight is None:
-            return
-        found = self.weights(weight)
-        if len(found) != 1 or not isinstance(found[0], (int, float)) or not 0 <= found[0] <= _LARGEST_WEIGHT:
-            raise CorruptMessage(f"{weight} must be one number from 0 to {_LARGEST_WEIGHT:g}, got {found}")
-
-    def decode(self, step: float) -> float:
-        """Put the client's arrays in the place of the payload, and learn from its message; return its update's norm."""
-        if not self.payload_bytes:
-            return self.expected.model.distance(self._trained()) if self.is_answer else 0.0
-        model, request, arrays = self.model, self.expected.request, self.unchanged
-        if model.layout.d:
-            compressor, learner = self._coder(model)
-            side = {**request.side, **history_for(model.layout, self.expected.last_step)}
-            decoded = check_decoded(compressor.decode(self.message, side, key=request.key))
-            vector = decoded.vector.astype(np.float32, copy=bool(request.side))  # a learner needs it unchanged
-            vector *= np.float32(step)
-            arrays = model.apply(vector, self.dtypes, arrays)
-            learner.add(decoded)
-        elif self.message:
-            raise CorruptMessage("the payload has bytes after the arrays")
-        self._put(arrays)
-        return model.distance(arrays)
-
-    def clip(self, factor: float) -> None:
-        """Scale the update of the decoded reply."""
-        self._put(self.expected.model.part_of_the_way(self._trained(), factor))
-
-    def weigh(self, key: str, weight: float) -> None:
-        """Reduce the weight that the client claims."""
-        for record in self.reply.content.metric_records.values():
-            if key in record:
-                record[key] = int(weight) if isinstance(record[key], int) else weight
-
-    @property
-    def _answers(self) -> Mapping[str, str]:
-        """Name in the reply of the record that answers each of the message's."""
-        return self.names or answers(self.expected.records, self.reply.content.array_records)
-
-    def _trained(self) -> dict[str, NumPyArray]:
-        """Return the arrays of the model in the reply."""
-        content = self.reply.content.array_records
-        records = {
-            ours: {key: read(array) for key, array in content[own].items()} for ours, own in self._answers.items()
-        }
-        return gathered(self.expected.places, records)
-
-    def _put(self, arrays: Mapping[str, NumPyArray]) -> None:
-        """Put arrays of the model in the place of the payload, or of those that came."""
-        names = self._answers
-        records = {names[record]: own for record, own in scattered(self.expected.places, arrays).items()}
-        others = {key: item for key, item in self.reply.content.items() if key not in (RECORD, *records)}
-        self.reply.content = RecordDict({**records, **others})
-
-    def _coder(self, model: Model) -> tuple[Compressor, SideLearner]:
-        """Return the compressor of the whole model, or one for the part of it that was sent, which teaches nothing."""
-        if model is self.expected.model and self.expected.coder is not None:
-            return self.expected.coder
-        if self.expected.request.needs_whole_model:
-            raise CorruptMessage("the payload leaves arrays out, which this scheme cannot")
-        return self.expected.request.compressor(model.layout, None), SideLearner({})
 
 
 @dataclass
-class Round:
-    """Filled when messages go out, and used up when replies come in."""
+class Candidate:
+    """An answer that may count: everything is read but the message of the scheme."""
 
-    step: float = 1.0
-    influence: float = 0.0
-    """How many times the median client's weight, or its weight times its norm, a client may have; 0 for any."""
-    key: ServerKey | None = None
-    """Opens the payloads, if they are sealed."""
-    expected: defaultdict[int, dict[int, Expected]] = field(default_factory=lambda: defaultdict(dict))
-    """Replies that have not come yet, by node and by number of the message."""
-    unasked: set[int] = field(default_factory=set)
-    """Nodes whose messages pass without compression."""
-    counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTED, 0)))
-    payload_bytes: int = 0
-    """Bytes of the payloads and of the uncompressed arrays that count."""
-    parameters: int = 0
-    """Parameters that those update."""
+    answer: Answer
+    plain: dict[str, dict[str, Array]]
+    """Arrays that came as they are, by record."""
+    names: Mapping[str, str]
+    """Name in the reply of the record that answers each of the message's."""
 
-    def receive(self, replies: Iterable[Message], weight: str | None) -> list[Message]:
-        """Return the replies for the strategy: decoded if they count, unchanged if they report a failure.
+    @property
+    def message(self) -> Message:
+        return self.answer.message
 
-        A strategy of Flower aggregates all arrays at once, so they must all be in memory. Nothing else is: frames and
-        heads are read first, to see what most replies look like, and each message is decoded, learned from and dropped.
-        """
-        opened, failed, counted = [], [], []
-        unanswered = Counter({node: len(asked) for node, asked in self.expected.items()})
-        for reply in replies:
-            unanswered[reply.metadata.src_node_id] -= 1
-            if reply.has_error():
-                self.counts[cause_of_failure(reply.error.code)] += 1
-                failed.append(reply)
-                continue
-            try:
-                if reply.metadata.src_node_id in self.unasked:
-                    self._let_pass(reply)
-                    counted.append(reply)
-                else:
-                    opened.append(self._open(reply))
-            except KLMSError as error:
-                self._refuse(reply, error)
-        signatures = Counter(one.signature for one in opened)
-        weighted = {one.signature for one in opened if weight is None or one.weights(weight)}
-        answering = {one.signature for one in opened if one.is_answer}
-        usual = max(signatures, key=lambda s: (signatures[s], s in answering, s in weighted), default=None)
-        decoded: list[tuple[Opened, float]] = []
-        for one in opened:
-            try:
-                if one.signature != usual:
-                    raise SideInformationMismatch("its records, metrics or types differ from those of most clients")
-                one.check_metrics(weight)
-                decoded.append((one, one.decode(self.step)))
-            except KLMSError as error:
-                self._refuse(one.reply, error)
-                continue
-            counted.append(one.reply)
-            self.counts["ok"] += 1
-            self.counts["uncompressed"] += not one.payload_bytes
-            size, parameters = one.bytes_and_parameters
-            self.payload_bytes += size
-            self.parameters += parameters
-        self._limit(decoded, weight)
-        self.counts["missing"] += (+unanswered).total()  # a node that answers twice does not stand in for another
-        self.expected.clear()
-        return [*counted, *failed]
+    @property
+    def nbytes(self) -> int:
+        plain = sum(array.nbytes for own in self.plain.values() for array in own.values())
+        return plain + (self.answer.reply.nbytes if self.answer.reply else 0)
 
-    def _limit(self, decoded: Sequence[tuple[Opened, float]], key: str | None) -> None:
-        """Reduce weights, and then updates, that are out of all proportion to the median client's."""
-        if not self.influence or not decoded:
+    @property
+    def entries(self) -> int:
+        """Number of parameters that the answer holds."""
+        coded = self.answer.reply.model.size if self.answer.reply and self.answer.reply.dtypes else 0
+        return coded + sum(array.size for own in self.plain.values() for array in own.values())
+
+    def weights(self, key: str) -> list[object]:
+        """Return the values of the metric by which the strategy weights clients."""
+        return [record[key] for record in self.message.content.metric_records.values() if key in record]
+
+    def usable(self, key: str | None) -> bool:
+        """Return whether a strategy can use this answer: it has arrays, and a weight if one is needed."""
+        has_arrays = any(self.plain.values()) or bool(self.answer.reply and self.answer.reply.dtypes)
+        return has_arrays and (key is None or len(self.weights(key)) == 1)
+
+    def check_weight(self, key: str | None) -> None:
+        if key is None:
             return
-        weights = [1.0 if key is None else float(one.weights(key)[0]) for one, _ in decoded]  # type: ignore[arg-type]
-        most = self.influence * statistics.median_low(weights)
-        for (one, _), weight in zip(decoded, weights, strict=True):
-            if key is not None and weight > most:
-                self.counts[OVERWEIGHT] += 1
-                one.weigh(key, most)
-        pulls = [min(weight, most) * norm for weight, (_, norm) in zip(weights, decoded, strict=True)]
-        most = self.influence * statistics.median_low([pull for pull in pulls if pull > 0] or [0.0])
-        for (one, _), pull in zip(decoded, pulls, strict=True):
-            if pull > most:
-                self.counts[CLIPPED] += 1
-                one.clip(most / pull)
+        (weight,) = self.weights(key)
+        if not isinstance(weight, (int, float)) or not 0 <= weight <= _LARGEST_WEIGHT:
+            raise CorruptMessage(f"{key} must be one number from 0 to {_LARGEST_WEIGHT:g}, got {weight!r}")
 
-    def _let_pass(self, reply: Message) -> None:
-        arrays = [array for record in reply.content.array_records.values() for array in record.values()]
-        for record in reply.content.array_records.values():
-            check_finite({name: _array(name, array) for name, array in record.items()})
+    @property
+    def signature(self) -> tuple[tuple[str, ...], ...]:
+        """Names, types and sizes of what the answer holds: aggregation takes them from one reply for all."""
+        metrics = [
+            (which, *(f"{name}:{len(v) if isinstance(v, list) else 0}" for name, v in sorted(record.items())))
+            for which, record in self.message.content.metric_records.items()
+        ]
+        arrays = {which: [f"{n}:{a.dtype}:{a.shape}" for n, a in own.items()] for which, own in self.plain.items()}
+        reply = self.answer.reply
+        for name, dtype in ({} if reply is None else reply.dtypes).items():
+            record, own = self.answer.asked.places[name]
+            described = f"{own}:{dtype}:{reply.expected.model.arrays[name].shape}" if reply else ""
+            arrays.setdefault(self.names[record], []).append(described)
+        return (*metrics, *((which, *arrays[which]) for which in sorted(arrays)))
+
+    def decode(self, server: Server) -> dict[str, Array]:
+        """Return the arrays of the model in this answer, as precisely as they were conveyed."""
+        if self.answer.reply is not None and self.answer.reply.dtypes:
+            arrays = self.answer.reply.decode(server.scale)
+            server.count(self.answer.reply)
+            return arrays
+        if not self.answer.asked.places:
+            return {}
+        try:
+            records = {ours: self.plain[own] for ours, own in self.names.items()}
+            return gathered(self.answer.asked.places, records)
+        except InvalidArgument:
+            return {}
+
+    def put(self, arrays: Mapping[str, Array]) -> None:
+        """Put arrays of the model in the place of the payload, or of those that came."""
+        records = {self.names[record]: own for record, own in scattered(self.answer.asked.places, arrays).items()}
+        others = {name: item for name, item in self.message.content.items() if name not in (RECORD, *records)}
+        self.message.content = RecordDict({**records, **others})
+
+
+@dataclass
+class Received:
+    """The answers of a part of a round that count."""
+
+    counts: Counter[str]
+    messages: list[Message] = field(default_factory=list)
+    nbytes: int = 0
+    """Bytes of the payloads and of the uncompressed arrays that count."""
+    entries: int = 0
+    """Parameters that those hold."""
+
+    def take(self, found: Sequence[Answer], server: Server, key: str | None, robust: Robust | None) -> None:
+        """Decode the answers to a training request that count; strategies want all their arrays in memory."""
+        candidates = self._candidates(found)
+        usable = [one for one in candidates if one.usable(key)]
+        signatures = Counter(one.signature for one in usable)
+        usual = max(signatures, key=lambda signature: signatures[signature], default=None)
+        decoded: list[tuple[Candidate, dict[str, Array]]] = []
+        for one in candidates:
+            try:
+                if not one.usable(key):
+                    raise SideInformationMismatch("it has no arrays, or no metric to weight them by")
+                if one.signature != usual:
+                    raise SideInformationMismatch("its records, arrays or metrics differ from those of most clients")
+                one.check_weight(key)
+                decoded.append((one, one.decode(server)))
+            except KLMSError as error:
+                self._refuse(one.message, error)
+        if robust is not None:
+            self._make_robust(decoded, robust)
+        for one, arrays in decoded:
+            self._count(one)
+            if arrays:
+                one.put(arrays)
+            self.messages.append(one.message)
+
+    def pass_on(self, found: Sequence[Answer], server: Server) -> None:
+        """Decode the answers to an evaluation request; there, arrays are not expected but may be there."""
+        for one in self._candidates(found):
+            try:
+                arrays = one.decode(server) if one.answer.reply and one.answer.reply.dtypes else {}
+            except KLMSError as error:
+                self._refuse(one.message, error)
+                continue
+            one.put(arrays)
+            self.nbytes += one.nbytes
+            self.messages.append(one.message)
+
+    def _candidates(self, found: Sequence[Answer]) -> list[Candidate]:
+        candidates: list[Candidate] = []
+        for answer in found:
+            try:
+                candidates.append(_candidate(answer))
+            except KLMSError as error:
+                self._refuse(answer.message, error)
+        return candidates
+
+    def _make_robust(self, decoded: list[tuple[Candidate, dict[str, Array]]], robust: Robust) -> None:
+        models = [one.answer.reply.expected.model for one, _ in decoded if one.answer.reply]
+        if not models or len({frozenset(arrays) for _, arrays in decoded}) > 1:
+            return
+        made, clipped = robust_arrays(models[0], [arrays for _, arrays in decoded], robust)
+        decoded[:] = [(one, made) for one, _ in decoded]
+        self.counts["clipped"] += clipped
+
+    def _count(self, one: Candidate) -> None:
         self.counts["ok"] += 1
-        self.counts["uncompressed"] += 1
-        self.payload_bytes += sum(len(array.data) for array in arrays)
-        self.parameters += sum(math.prod(array.shape) for array in arrays)
+        coded = one.answer.reply is not None and bool(one.answer.reply.dtypes)
+        self.counts["uncompressed"] += not coded
+        self.nbytes += one.nbytes
+        self.entries += one.entries
 
-    def _refuse(self, reply: Message, error: KLMSError) -> None:
+    def _refuse(self, message: Message, error: KLMSError) -> None:
         self.counts[cause_of(error)] += 1
-        log.warning("klms: the reply of node %d does not count: %s", reply.metadata.src_node_id, error)
-
-    def _open(self, reply: Message) -> Opened:
-        """Check that a reply was asked for, and read everything but the message of the scheme."""
-        waiting = self.expected.get(reply.metadata.src_node_id)
-        if not waiting:
-            raise SideInformationMismatch("this node was not asked, or it has answered already")
-        some = next(iter(waiting.values()))
-        plain, is_answer = _plain_arrays(reply.content, some)
-        record = reply.content.config_records.get(RECORD)
-        if record is None:
-            if self.key is not None:
-                raise SideInformationMismatch("it is not sealed: with client_secrets, every ClientApp needs the mod")
-            if not any(plain.values()):
-                raise SideInformationMismatch("there is neither a payload of klms nor an array")
-            del waiting[some.frame.client]
-            return Opened(reply, some, plain, is_answer)
-        payload, named = record.get(PAYLOAD), record.get("arrays")
-        names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-        if not isinstance(payload, bytes):
-            raise CorruptMessage("the record of klms holds no payload")
-        frame, head, message = read_frame(payload if self.key is None else self.key.open(payload))
-        expected = waiting.get(frame.client, some)
-        expected.frame.check(frame)
-        dtypes, unchanged = expected.model.read_head(head)
-        sent = {expected.places[name][0] for name in dtypes}
-        if not sent or not len(sent) == len(names) == len({*names} - reply.content.keys()):
-            raise CorruptMessage("the record of klms does not name the records that its payload stands for")
-        by_record = dict(zip([which for which in expected.records if which in sent], names, strict=True))
-        del waiting[frame.client]
-        return Opened(reply, expected, plain, is_answer, by_record, dtypes, unchanged, message, len(payload))
+        log.warning("klms: the reply of node %d does not count: %s", message.metadata.src_node_id, error)
 
 
-def _plain_arrays(content: RecordDict, expected: Expected) -> tuple[dict[str, dict[str, NumPyArray]], bool]:
-    """Return the arrays that a reply holds as they are, by record, and whether they are arrays of the model.
-
-    Those that are get the order of the model, which some strategies rely on.
-    """
-    plain, is_answer = {}, True
-    matched = {answer: record for record, answer in answers(expected.records, content.array_records).items()}
+def _candidate(answer: Answer) -> Candidate:
+    """Read the arrays that a reply holds as they are; those of the model get its order, which strategies rely on."""
+    content, places = answer.message.content, answer.asked.places
+    records = list(dict.fromkeys(record for record, _ in places.values()))
+    names = _names(answer, records)
+    matched = {own: record for record, own in names.items()}
+    plain: dict[str, dict[str, Array]] = {}
     for which, record in list(content.array_records.items()):
         try:
-            plain[which] = {name: read(array) for name, array in record.items()}
+            plain[which] = arrays_of(record)
         except Exception as error:  # NumPy's reader of foreign bytes raises errors of every kind
             raise SideInformationMismatch(f"{which} does not hold arrays: {error}") from error
         check_finite(plain[which])
         try:
-            found = gathered(expected.places, {matched.get(which, which): plain[which]})
-            expected.model.check(found)
+            found = gathered(places, {matched.get(which, which): plain[which]})
         except InvalidArgument:
-            is_answer = False
             continue
-        plain[which] = {expected.places[name][1]: array for name, array in found.items()}
+        plain[which] = {places[name][1]: array for name, array in found.items()}
         content[which] = ArrayRecord({name: record[name] for name in plain[which]})
-    return plain, is_answer
+    return Candidate(answer, plain, names)
 
 
-def _array(name: str, array: Array) -> NumPyArray:
-    try:
-        return read(array)
-    except Exception as error:  # NumPy's reader of foreign bytes raises errors of every kind
-        raise CorruptMessage(f"{name} is not an array: {error}") from error
+def _names(answer: Answer, records: Sequence[str]) -> dict[str, str]:
+    """Return the name in the reply of the record that answers each of the message's."""
+    content, reply = answer.message.content, answer.reply
+    if reply is None or not reply.dtypes:
+        return answers(records, content.array_records)
+    named = content.config_records[RECORD].get(ARRAYS)
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    sent = [record for record in records if any(answer.asked.places[name][0] == record for name in reply.dtypes)]
+    if len(sent) != len(names) or len({*names} - content.keys()) != len(names):
+        raise CorruptMessage("the record of klms does not name the records that its payload stands for")
+    return dict(zip(sent, names, strict=True))

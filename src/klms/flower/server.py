@@ -24,10 +24,11 @@ from klms.engine.federation import OWN, Federation
 from klms.engine.ledger import LedgerRecord
 from klms.engine.rounds import Memory, RoundResult, rounds
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformationMismatch
+from klms.exchange.frame import CAUSES, Frame, Kind, cause_of, fingerprint
+from klms.exchange.sealing import ServerKey
 from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, ROUND, SECONDS, SERVER, STATE, federation_of
-from klms.flower.frame import CAUSES, METHOD, MessageFrame, cause_of, cause_of_failure, fingerprint, read_frame
-from klms.flower.request import PAYLOAD, RECORD
-from klms.flower.sealing import ServerKey
+from klms.flower.phase import cause_of_failure
+from klms.flower.records import RECORD, REPLY
 from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.methods.base import Upload
 from klms.methods.state import State
@@ -157,7 +158,7 @@ class FlowerClients:
                 log.warning("klms: client %d failed: %s", client, reply.error.reason)
                 continue
             try:
-                upload = self._open(reply, MessageFrame(METHOD, self.round, client, agreed))
+                upload = self._open(reply, Frame(Kind.METHOD, self.round, client, agreed))
             except KLMSError as error:
                 self.refuse(client, error)
                 continue
@@ -206,23 +207,22 @@ class FlowerClients:
             "resyncs": self.resyncs,
         }
 
-    def _open(self, reply: Message, expected: MessageFrame) -> Upload:
+    def _open(self, reply: Message, expected: Frame) -> Upload:
         record = reply.content.config_records.get(RECORD)
-        payload = None if record is None else record.get(PAYLOAD)
+        payload = None if record is None else record.get(REPLY)
         if not isinstance(payload, bytes):
             raise CorruptMessage("it holds no payload of klms")
-        frame, head, message = read_frame(self.key.open(payload) if self.settings.client_secrets else payload)
-        expected.check(frame)
-        if head:
-            raise CorruptMessage(f"the head has {len(head)} bytes; a method has no head")
-        self.payload_bytes[expected.client] = len(payload)
+        client = expected.second
+        frame = Frame.from_bytes(self.key.open(payload) if self.settings.client_secrets else payload, Kind.METHOD)
+        frame.check_belongs_to(expected)
+        self.payload_bytes[client] = len(payload)
         # What a client reports for the ledger is taken if it can be true.
         values, measured = _metrics(reply).get(KL_BY_LAYER), {}
         if isinstance(values, list) and len(values) == self.layers and all(0 <= value < _MAX_BITS for value in values):
             measured[KL_BY_LAYER] = [float(value) for value in values]
         reported = {phase: _metrics(reply).get(SECONDS + phase) for phase in ("train", "encode")}
         seconds = {p: float(v) for p, v in reported.items() if isinstance(v, (int, float)) and 0 <= v < _MAX_SECONDS}
-        return Upload(expected.client, message, {"train": 0.0, "encode": 0.0, **seconds}, measurements=measured)
+        return Upload(client, frame.body, {"train": 0.0, "encode": 0.0, **seconds}, measurements=measured)
 
     def _online(self, wanted: Sequence[int]) -> set[int]:
         """Return the nodes that are online; clients that were never seen get time to join, once."""

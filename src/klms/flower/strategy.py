@@ -1,33 +1,25 @@
 """The server's line: `strategy = klms.flower.Compressed(FedAvg(...), bits_per_parameter=1)`."""
 
 import logging
-import math
-import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from inspect import signature
 from typing import Any, Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from klms.compressors.piece_rates import MAX_RATE
-from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import CorruptMessage, InvalidArgument, NothingTrained
-from klms.flower import frame, sealing
-from klms.flower.delivery import Delivery
-from klms.flower.downlink import ModelDownlink, Steps
-from klms.flower.model import SMALL, Model, check_finite
-from klms.flower.policy import AUTO, ArrayBits, CompressionPolicy
-from klms.flower.rates import Rate, Rates
-from klms.flower.records import places_of, read
-from klms.flower.replies import Round
-from klms.flower.request import RECORD
-from klms.flower.sealing import ServerKey
+from klms.exchange.model import check_finite
+from klms.exchange.robust import Robust
+from klms.exchange.server import Server
+from klms.flower.phase import Nodes, Phase, refused
+from klms.flower.records import arrays_of, equal, record_of
+from klms.flower.replies import Received
 from klms.flower.surroundings import check_around, check_kind, check_within
-from klms.flower.uplink import Uplink, integers_of
 
 log = logging.getLogger("flwr")
 _STEPS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
@@ -35,102 +27,67 @@ _STEPS = ("summary", "configure_train", "aggregate_train", "configure_evaluate",
 
 
 class Compressed(Strategy):
-    """Any strategy, with clients that send compressed updates. Clients without the mod take part uncompressed.
+    """Any strategy, with models and updates at few bits per parameter. Clients without the mod take part uncompressed.
 
-    `bits_per_parameter` counts whole payloads, in both directions; `up` and `down` set them apart, and with `down=32`
-    the model goes out unchanged. Each may be a function of the round: `lambda round: 1 if round < 10 else 0.1`; `up`
-    also of the node: `lambda round, node: ...`. `array_bits` gives some arrays of the updates rates of their own, by
-    patterns of their names or by a function: `{"head.*": 8}`; the others share what that leaves of the whole. Instead
-    of all these, `budget` is in bytes per round, for all clients and both directions, half for each. The first model
-    that a client gets has `first` bits per parameter: 1 will do for one that was not trained before.
-    `scheme` is for the updates: one of `klms.compressors.schemes`, with its settings by name, or `auto`, the one of
-    least error. Arrays of at most one dimension and `small` entries are sent unchanged. With fewer than `min_replies`
-    sound replies the model stays unchanged, or training stops with an error, as `on_failure` says; it always does if no
-    reply ever counts. No client has more than `influence` times the median client's weight, nor more than that times
-    its share in the step; 0 lets every client have as much as it says. A model that is not finite is thrown away.
-    `step` multiplies what was decoded: schemes that send signs alone need it. With `topk`, clients add what was not
-    sent to their next update. With `client_secrets`, updates are encrypted so that only the server can read them;
-    clients without the mod cannot take part then.
-
-    The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
-    server that resumes from a model must pass the number of `rounds_before`, since Flower always counts from 1.
+    `exchange` are the arguments of `klms.Server`: `bits_per_parameter`, `up`, `down`, `budget`, `scheme`, `seed` and so
+    on. A function that sets bits may ask for the `round` and, for the uplink, for the `node`. With fewer than
+    `min_replies` sound replies the model stays unchanged, or training stops with an error, as `on_failure` says; it
+    always does if no reply ever counts. Nothing of what clients send is changed, unless `robust` is given: the share of
+    clients that may be hostile, whose influence is then bounded (`klms.exchange.robust`). A model that is not finite is
+    thrown away.
     """
 
     def __init__(
         self,
         strategy: Strategy,
         *,
-        scheme: str = AUTO,
-        bits_per_parameter: Rate | None = None,
-        up: Rate | None = None,
-        down: Rate | None = None,
-        array_bits: ArrayBits | None = None,
-        budget: Rate | None = None,
-        first: float = 4.0,
         min_replies: int = 1,
         on_failure: Literal["continue", "stop"] = "continue",
-        step: float | None = None,
-        influence: float = 10.0,
-        small: int = SMALL,
-        seed: int | None = None,
-        rounds_before: int = 0,
-        client_secrets: bool = False,
-        **settings: object,
+        robust: float = 0.0,
+        **exchange: Any,
     ) -> None:
+        if isinstance(strategy, Compressed):
+            raise InvalidArgument("the strategy is compressed already: Compressed takes the strategy itself")
         check_kind(strategy, _STEPS)
-        self._rates = Rates.of(scheme, settings, bits_per_parameter, up, down, array_bits, budget)
-        self._key = ServerKey() if client_secrets else None
-        if self._key is not None:
-            self._rates.overhead = frame.OVERHEAD + sealing.OVERHEAD
-        known = self._rates.policy_up(rounds_before + 1) if self._rates.known else None
-        if step is None and scheme != AUTO and UPDATE_SCHEMES[scheme].directions_only:
-            raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
-        if min_replies < 1 or rounds_before < 0 or small < 0:
-            raise InvalidArgument("min_replies must be at least 1; rounds_before and small at least 0")
-        if not 0 < (1.0 if step is None else step) < math.inf or not 0 <= (seed or 0) < 2**63:
-            raise InvalidArgument("step must be above 0 and finite; seed at least 0 and below 2^63")
-        check_within(strategy, None if known is None else known.bits)
-        if not (influence == 0 or 1 <= influence < math.inf):
-            raise InvalidArgument(f"influence must be 0 or at least 1, got {influence}")
-        self.influence = influence
-        if not 0 < first <= MAX_RATE:
-            raise InvalidArgument(f"first must be above 0 and at most {MAX_RATE:g} bits per parameter, got {first}")
-        self.first = first
-        self.strategy = strategy
-        self._inner: dict[str, Callable[..., Any]] = {name: getattr(strategy, name) for name in _STEPS}
-        self._configured = self._counted = 0
+        if min_replies < 1:
+            raise InvalidArgument(f"min_replies must be at least 1, got {min_replies}")
+        if on_failure not in ("continue", "stop"):
+            raise InvalidArgument(f'on_failure must be "continue" or "stop", got {on_failure!r}')
+        self._exchange = _with_nodes(exchange)
+        self.server = Server(**self._exchange)
+        """The exchange with the clients; every start makes a new one."""
+        check_within(strategy, self.server.bits_up)
         self.min_replies = min_replies
         self.on_failure = on_failure
-        self._warned = self._passed = False
-        self.step = 1.0 if step is None else step
-        self.small = small
-        self.down: CompressionPolicy | None = self._rates.policy_down(rounds_before + 1, parameters=1, messages=1)
-        """How the model of this round is compressed; None if it is not."""
-        self.seed = seed
-        self.rounds_before = rounds_before
-        self._uplink = Uplink(small, public_key=b"" if self._key is None else self._key.public)
-        self._asked = 0
-        self._integers: frozenset[str] | None = None  # arrays of the model that held integers when training began
-        self._round = Round()
-        self._delivery = Delivery()
+        self.robust = Robust(robust) if robust else None
+        self._inner: dict[str, Callable[..., Any]] = {name: getattr(strategy, name) for name in _STEPS}
+        self._nodes = Nodes()
+        self._phase: Phase | None = None
+        self._timeout = 3600.0
+        self._rounds_before = int(exchange.get("rounds_before", 0))
+        self._model: tuple[ArrayRecord, ArrayRecord] | None = None  # what the strategy wants, and what clients hold
+        self._told: set[str] = set()
+        self._entries_up = self._entries_down = 0  # parameters of all messages that the bytes below are of
+        self._configured = self._counted = 0
         self.uplink_bytes = 0
-        """Bytes of all payloads that counted, since the start."""
+        """Bytes of all replies that counted, since the start."""
         self.downlink_bytes = 0
         """Bytes of all models that went out, in whatever form, since the start."""
+        self.strategy = strategy
 
     def summary(self) -> None:
-        log.info("\t├──> klms: %s", self._rates.described(self.rounds_before + 1))
+        log.info("\t├──> klms: %s", self.server.rates.described(self.server.round))
         log.info("\t│\t└── At least %d sound replies per round", self.min_replies)
         self._inner["summary"]()
 
     def start(self, *arguments: Any, **keywords: Any) -> Result:
         """Run the strategy's own `start`, which a custom strategy may have changed, with compression inside.
 
-        While it runs, what it calls of itself are our methods, which call its own in turn.
+        While it runs, its hooks are replaced by ours, which delegate to it.
         """
         with suppress(TypeError, ValueError):  # a start of another signature, without a timeout
             given = signature(self.strategy.start).bind_partial(*arguments, **keywords).arguments
-            self._delivery.timeout = float(given.get("timeout", self._delivery.timeout))
+            self._timeout = float(given.get("timeout", self._timeout))
         self._configured = self._counted = 0
         own = vars(self.strategy)
         before = {name: own[name] for name in _STEPS if name in own}
@@ -143,6 +100,7 @@ class Compressed(Strategy):
             own.update(before)
         if self._configured and not self._counted:
             raise NothingTrained("no reply counted in any round, so the model is the one that training began with")
+        self._tell_result()
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -151,124 +109,127 @@ class Compressed(Strategy):
             raise AttributeError(name)
         return getattr(self.strategy, name)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set the strategy's own settings on the strategy, where they have an effect."""
+        inside = vars(self).get("strategy")
+        if inside is not None and name not in vars(self) and not name.startswith("_") and hasattr(inside, name):
+            setattr(inside, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Add a compression request to every message of the strategy."""
-        number = self.rounds_before + server_round
+        """Put a request into every message of the strategy."""
         check_around(self, self.strategy)
         if server_round == 1:
-            self._uplink.seed = secrets.randbits(63) if self.seed is None else self.seed
-            self._delivery = Delivery(timeout=self._delivery.timeout)
-            self.uplink_bytes = self.downlink_bytes = 0
-        size = sum(math.prod(array.shape) for array in arrays.values())
-        self.down = self._rates.policy_down(number, size, self._asked or self._likely_clients(grid))
-        model = self._model_of_clients(arrays)
-        self._round = Round(self.step, self.influence, self._key)
-        self._uplink.begin({} if self._delivery.downlink is None else self._delivery.downlink.last_step)
-        messages = list(self._inner["configure_train"](server_round, model, config, grid))
-        by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)  # strategies shuffle them
-        self._asked = len(messages)
+            self._start_anew()
+        self.server.clients = self.server.clients or self._likely_clients(grid)
+        self.server.begin(max(self._rounds_before + server_round, self.server.round))
+        messages = self._prepared("configure_train", server_round, arrays, config, grid)
         self._configured += len(messages)
-        bits = []
-        for client, message in enumerate(by_node):
-            node = message.metadata.dst_node_id
-            records = self._compressible(message.content)
-            if records is None:
-                self._round.unasked.add(node)
-                continue
-            policy = self._rates.policy_up(number, node, size, len(messages))
-            bits.append(math.inf if policy.bits is None else policy.bits)
-            expected = self._uplink.ask(records, policy, number, client)
-            self._round.expected[node][client] = expected
-            message.content = RecordDict({**message.content, RECORD: ConfigRecord({**expected.request.values()})})
-        self._delivery.prepare(messages, model, grid)
-        if self._delivery.downlink is not None:
-            self._delivery.downlink.expect(bits)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decode the sound replies, count the others by cause, and leave the aggregation to the strategy."""
-        replies = self._delivery.settle(replies)
+        assert self._phase is not None
+        phase = self._phase
+        found, failed = phase.settle(replies)
         start = time.perf_counter()
-        received = self._round.receive(replies, _weight_metric(self.strategy))
+        received = Received(phase.counts)
+        received.take(found, self.server, _weight_metric(self.strategy), self.robust)
         seconds = time.perf_counter() - start
-        arrays, metrics, ok = None, None, self._round.counts["ok"]
-        if self._round.counts["uncompressed"] and not self._warned:
-            self._warned = True
-            log.warning(
-                "klms: %d replies came uncompressed: those ClientApps lack the mod", self._round.counts["uncompressed"]
-            )
+        arrays, metrics, ok = None, None, phase.counts["ok"]
+        self._tell_uncompressed(phase.counts)
         if ok >= self.min_replies:
             self._counted += ok
-            arrays, metrics = self._inner["aggregate_train"](server_round, received)
-            arrays = self._finite(arrays)
-            if self._round.payload_bytes:
-                self._uplink.learn()
-        elif self.on_failure == "stop":
+            arrays, metrics = self._inner["aggregate_train"](server_round, [*received.messages, *failed])
+            arrays = self._finite(arrays, phase.counts)
+            self.server.uplink.learn()
+        elif self.on_failure == "stop" and phase.messages:
             raise NothingTrained(f"round {server_round}: {ok} replies count, {self.min_replies} are needed")
-        else:
+        elif phase.messages:
             log.warning("klms: %d replies count, %d are needed: the model stays unchanged", ok, self.min_replies)
         metrics = MetricRecord() if metrics is None else metrics
-        metrics.update({f"klms-{word}": count for word, count in self._round.counts.items()})
-        metrics["klms-uplink-bytes"] = self._round.payload_bytes
-        self.uplink_bytes += self._round.payload_bytes
-        metrics.update(self._downlink_metrics())
-        metrics["klms-bits-per-parameter"] = 8 * self._round.payload_bytes / max(1, self._round.parameters)
+        metrics.update(refused(phase.counts))
+        metrics["klms-uplink-bytes"] = received.nbytes
+        self.uplink_bytes += received.nbytes
+        self._entries_up += received.entries
+        metrics.update(self._downlink_metrics(phase))
+        metrics["klms-bits-per-parameter"] = 8 * received.nbytes / max(1, received.entries)
         metrics["klms-decode-seconds"] = round(seconds, 4)
         return arrays, metrics
-
-    def _finite(self, arrays: ArrayRecord | None) -> ArrayRecord | None:
-        """Return the strategy's result, or None, which leaves the model unchanged, if it is not finite."""
-        try:
-            check_finite({} if arrays is None else {name: read(array) for name, array in arrays.items()})
-        except CorruptMessage as error:
-            log.warning("klms: the round is undone: %s after aggregation", error)
-            self._round.counts["undone"] += 1
-            return None
-        return arrays
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the model only to nodes that do not hold it."""
-        model = self._model_of_clients(arrays)
-        messages = list(self._inner["configure_evaluate"](server_round, model, config, grid))
-        self._delivery.prepare(messages, model, grid)
-        return messages
+        return self._prepared("configure_evaluate", server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        metrics: MetricRecord | None = self._inner["aggregate_evaluate"](server_round, self._delivery.settle(replies))
-        if self._delivery.messages:
+        phase = self._phase
+        assert phase is not None
+        found, failed = phase.settle(replies)
+        received = Received(phase.counts)
+        received.pass_on(found, self.server)
+        metrics: MetricRecord | None = self._inner["aggregate_evaluate"](server_round, [*received.messages, *failed])
+        self.uplink_bytes += received.nbytes
+        if phase.messages:
             metrics = MetricRecord() if metrics is None else metrics
-            metrics.update(self._downlink_metrics())
+            metrics.update(self._downlink_metrics(phase))
+            if received.nbytes:
+                metrics["klms-uplink-bytes"] = received.nbytes
         return metrics
 
-    def _downlink_metrics(self) -> dict[str, int]:
-        self.downlink_bytes += self._delivery.sent_bytes
-        return {"klms-downlink-bytes": self._delivery.sent_bytes, "klms-resyncs": self._delivery.resyncs}
+    def _prepared(
+        self, step: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        model, coded = self._model_of_clients(arrays)
+        messages = list(self._inner[step](server_round, model, config, grid))
+        self._phase = Phase(self.server, self._nodes, grid, self._timeout, model, coded)
+        self._phase.prepare(messages)
+        return messages
 
-    def _model_of_clients(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return the model that clients train or evaluate: what they can decode of this one."""
-        downlink = self._delivery.downlink
-        if not arrays:
-            return arrays
-        if downlink is None:
-            if self.down is None:
-                return arrays
-            numpy = {name: read(array) for name, array in arrays.items()}
-            self._integers = integers_of(numpy) if self._integers is None else self._integers
-            model = Model.for_bits(numpy, self.small, self._integers, self.down.bits)
-            before = self.rounds_before + 1 if self.rounds_before else 0  # at most one model per round, and the last
-            steps = Steps(self._uplink.seed, model.small, self._integers, model.coarse, before)
-            downlink = ModelDownlink(self.down, steps, self.first)
-            if not downlink.codes(numpy):
-                return arrays
-            self._delivery.downlink = downlink
-        downlink.policy = self.down
-        return downlink.advance(arrays)
+    def _model_of_clients(self, arrays: ArrayRecord) -> tuple[ArrayRecord, bool]:
+        """Return what clients can decode of a model, which is what they train and evaluate, and whether it is coded."""
+        if not arrays or not self.server.codes_model:
+            return arrays, False
+        if self._model is None or not equal(arrays, self._model[0]):
+            wanted = arrays_of(arrays)
+            if not any(array.dtype.kind == "f" for array in wanted.values()):
+                return arrays, False
+            try:
+                held = record_of(self.server.lead(wanted))
+            except InvalidArgument as error:
+                self._tell("plain", "klms: the model goes out uncompressed: %s", error)
+                return arrays, False
+            self._model = (ArrayRecord(dict(arrays)), held)
+        return self._model[1], True
+
+    def _start_anew(self) -> None:
+        self.server = Server(**self._exchange)
+        self._nodes = Nodes()
+        self._model = None
+        self.uplink_bytes = self.downlink_bytes = 0
+        self._entries_up = self._entries_down = 0
+
+    def _finite(self, arrays: ArrayRecord | None, counts: Counter[str]) -> ArrayRecord | None:
+        """Return the strategy's result, or None, which leaves the model unchanged, if it is not finite."""
+        try:
+            check_finite({} if arrays is None else arrays_of(arrays))
+        except CorruptMessage as error:
+            log.warning("klms: the round is undone: %s after aggregation", error)
+            counts["undone"] += 1
+            return None
+        return arrays
+
+    def _downlink_metrics(self, phase: Phase) -> dict[str, int]:
+        sent = phase.sent_bytes
+        self.downlink_bytes += sent
+        self._entries_down += phase.entries
+        return {"klms-downlink-bytes": sent, **({"klms-resyncs": phase.resyncs} if phase.resyncs else {})}
 
     def _likely_clients(self, grid: Grid) -> int:
         """Return how many clients the first round will have, as far as the strategy tells."""
@@ -276,23 +237,40 @@ class Compressed(Strategy):
         share = float(getattr(self.strategy, "fraction_train", 1.0))
         return max(1, int(nodes * share), int(getattr(self.strategy, "min_train_nodes", 1)))
 
-    def _compressible(self, content: RecordDict) -> Mapping[str, ArrayRecord] | None:
-        """Return the arrays of a message; None, with one line in the log, if klms has to let them pass."""
-        records = content.array_records
-        arrays = [array for record in records.values() for array in record.values()]
-        reason = "there is no floating-point array"
-        if any(array.dtype.startswith("float") for array in arrays):
-            try:
-                places_of(records)
-                return records
-            except InvalidArgument as error:
-                reason = str(error)
-        if self._key is not None:
-            raise InvalidArgument(f"with client_secrets, no update may pass unsealed: {reason}")
-        if not self._passed:
-            self._passed = True
-            log.warning("klms: updates pass uncompressed: %s", reason)
-        return None
+    def _tell_uncompressed(self, counts: Mapping[str, int]) -> None:
+        if count := counts.get("uncompressed"):
+            self._tell("mod", "klms: %d replies came uncompressed: those ClientApps lack the mod", count)
+
+    def _tell(self, what: str, text: str, *values: object) -> None:
+        """Write a warning that is worth one line per run."""
+        if what not in self._told:
+            self._told.add(what)
+            log.warning(text, *values)
+
+    def _tell_result(self) -> None:
+        """Say in one line what was achieved in both directions."""
+        log.info(
+            "klms: %s bytes up, %.3g bits per parameter; %s bytes down, %.3g bits per parameter",
+            f"{self.uplink_bytes:,}",
+            8 * self.uplink_bytes / max(1, self._entries_up),
+            f"{self.downlink_bytes:,}",
+            8 * self.downlink_bytes / max(1, self._entries_down),
+        )
+
+
+def _with_nodes(exchange: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with a function of the node as one of the client, which is what the exchange calls it."""
+    given = dict(exchange)
+    up = given.get("up")
+    if callable(up) and "node" in signature(up).parameters:
+        wants_round = "round" in signature(up).parameters
+
+        def by_client(round: int, client: str) -> float:
+            known = {"round": round} if wants_round else {}
+            return float(up(node=int(client or 0), **known))
+
+        given["up"] = by_client
+    return given
 
 
 def _weight_metric(strategy: object) -> str | None:

@@ -89,7 +89,7 @@ def check_around(compressed: Strategy, strategy: Strategy) -> None:
 
 
 def _callers(method: str) -> Iterator[object]:
-    """Yield the objects of whose methods of this name we are in the middle of.
+    """Yield the `self` of each frame that is running a method of this name.
 
     Nothing else tells a strategy or a mod what it was wrapped in. The variables of other functions are not looked at:
     Python would keep a copy of them, with all the arrays of the last round.

@@ -1,6 +1,8 @@
 """Argument checks that several modules share."""
 
+import difflib
 import operator
+from collections.abc import Iterable
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +25,15 @@ def integer(name: str, value: object, low: int, high: int) -> int:
     if not low <= number <= high:
         raise InvalidArgument(f"{name} must be in [{low}, {high}], got {number}")
     return number
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> None:
+    """Raise an `InvalidArgument` that suggests the most similar name unless `name` is known."""
+    known = list(known)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
+        raise InvalidArgument(f"there is no {what} {name!r}; {hint}")
 
 
 def checked_shape(shape: object) -> tuple[int, ...]:

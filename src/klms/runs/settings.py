@@ -8,10 +8,10 @@ from importlib import resources
 from pathlib import Path
 
 from klms import data
-from klms.compressors.schemes import RENAMED
 from klms.errors import InvalidArgument
 from klms.methods.entry import MODELS, RUN_GROUPS, MethodEntry
 from klms.methods.table import METHODS, RunConfig
+from klms.numerics.checks import check_name
 
 PROFILES = ("small", "cpu", "paper")
 PRESETS: dict[str, dict[str, object]] = {
@@ -137,14 +137,3 @@ def to_toml(config: RunConfig) -> str:
     """Write the whole configuration as TOML that `resolve` can read."""
     values = config.model_dump(mode="json", exclude_none=True)
     return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
-
-
-def check_name(what: str, name: str, known: Iterable[str]) -> None:
-    """Raise an `InvalidArgument` that suggests the most similar name unless `name` is known."""
-    known = list(known)
-    if name not in known:
-        if name in RENAMED:
-            raise InvalidArgument(f"{name!r} is now {RENAMED[name]!r}, which has less error at every rate")
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
-        raise InvalidArgument(f"there is no {what} {name!r}; {hint}")

@@ -14,8 +14,8 @@ from typing import Any
 from klms.engine.ledger import LedgerRecord
 from klms.errors import MissingExtra
 from klms.methods.table import RunConfig
+from klms.numerics.checks import check_name
 from klms.runs.execution import Progress
-from klms.runs.settings import check_name
 
 Log = Callable[[int, Mapping[str, float]], None]
 """Shows the numbers of a round."""

@@ -14,12 +14,12 @@ from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import InvalidArgument
-from klms.flower.frame import OVERHEAD
-from klms.flower.model import Model
-from klms.flower.request import Group
-from klms.runs.settings import check_name
+from klms.exchange.model import Model
+from klms.exchange.reply import OVERHEAD
+from klms.exchange.request import Group
+from klms.numerics.checks import check_name
 
-log = logging.getLogger("flwr")
+log = logging.getLogger("klms")
 
 AUTO = "auto"
 DEFAULT_BITS = 1.0

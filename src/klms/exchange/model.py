@@ -1,4 +1,4 @@
-"""A model as Flower sends it, a dictionary of arrays, and the bytes of an update of it.
+"""A model, a dictionary of arrays, and the bytes of an update of it.
 
 The differences of all floating-point arrays are compressed together, as one vector. Sent unchanged are integers,
 booleans, and arrays of at most one dimension and `SMALL` entries: biases, the parameters and running statistics of
@@ -24,6 +24,7 @@ import numpy.typing as npt
 from klms.compressors.base import Vector
 from klms.compressors.layout import Layout
 from klms.errors import CorruptMessage, InvalidArgument, TrainingDiverged
+from klms.exchange.arrays import DTYPES, Array
 
 SMALL = 4096
 _LARGEST_SHARE = 0.1  # of the payload that arrays in the head may take before some join the vector
@@ -31,10 +32,7 @@ _AT_ONCE = 1 << 20  # entries of a sum, so that no copy of a whole array is made
 _MOST_STEPS = 127
 _STEP = struct.Struct("<f")
 
-Array = npt.NDArray[Any]
 DTypes = dict[str, np.dtype[Any]]
-_NAMES = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
-DTYPES: dict[int, np.dtype[Any]] = dict(enumerate(map(np.dtype, _NAMES), start=1))
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _ABSENT = 0
 
@@ -51,11 +49,24 @@ class Model:
     """Arrays that are sent by differences of 8 bits."""
 
     @classmethod
-    def for_bits(cls, arrays: Mapping[str, Array], small: int, integers: frozenset[str], bits: float | None) -> Self:
-        """Return the model with its small arrays sent so that they leave room for the others at this rate."""
+    def for_bits(
+        cls,
+        arrays: Mapping[str, Array],
+        small: int,
+        integers: frozenset[str],
+        bits: float | None,
+        *,
+        signed: bool = False,
+    ) -> Self:
+        """Return the model with its small arrays sent so that they leave room for the others at this rate.
+
+        Arrays that are `signed` may have negative entries whatever these have, as differences do.
+        """
         model = cls(arrays, small, integers)
         if bits is None or 8 * model.head_bytes <= _LARGEST_SHARE * bits * model.size:
             return model
+        if signed:
+            return cls(arrays, 0, integers)
         floating = {name for name, array in arrays.items() if array.dtype.kind == "f"} - integers - model._compressed
         coarse = frozenset(
             name for name in floating if arrays[name].size and arrays[name].min() >= 0 < arrays[name].max()

@@ -1,4 +1,4 @@
-"""How many bits each direction may take: always the same, by round, by node, by array, or within a budget in bytes."""
+"""How many bits each direction may take: always the same, by round, client or array, or within a budget in bytes."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,11 +9,11 @@ from klms.compressors.budget import bits_within
 from klms.compressors.piece_rates import MAX_RATE
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import InvalidArgument
-from klms.flower.frame import OVERHEAD
-from klms.flower.policy import AUTO, BEST, DEFAULT_BITS, UNCOMPRESSED, ArrayBits, CompressionPolicy
+from klms.exchange.policy import AUTO, BEST, DEFAULT_BITS, UNCOMPRESSED, ArrayBits, CompressionPolicy
+from klms.exchange.reply import OVERHEAD
 
 Rate = float | Callable[..., float]
-"""A number, or a function of the round; of a `round` and a `node` if it has parameters of these names."""
+"""A number, or a function of the round; of a `round` and a `client` if it has parameters of these names."""
 
 
 @dataclass
@@ -49,18 +49,18 @@ class Rates:
         if budget is not None and scheme in UPDATE_SCHEMES and not UPDATE_SCHEMES[scheme].takes_rate:
             raise InvalidArgument(f"the rate of {scheme} cannot be set, so that it cannot keep to a budget")
         down = both if down is None else down
-        if _wants_node(down):
-            raise InvalidArgument("all nodes are sent one model: bits may depend on the node with up= only")
+        if _wants_client(down):
+            raise InvalidArgument("all clients are sent one model: bits may depend on the client with up= only")
         return cls(scheme, settings, both if up is None else up, down, array_bits, budget)
 
     @property
     def known(self) -> bool:
         """Whether the uplink's bits are known before it is known who takes part in a round."""
-        return not _wants_node(self.up) and (self.budget is None or self.up is not None)
+        return not _wants_client(self.up) and (self.budget is None or self.up is not None)
 
-    def policy_up(self, number: int, node: int = 0, parameters: int = 0, messages: int = 0) -> CompressionPolicy:
-        """Return how the updates of a node are compressed in a round with so many messages of so many parameters."""
-        bits = _in_round(self.up, number, node)
+    def policy_up(self, number: int, client: str = "", parameters: int = 0, messages: int = 0) -> CompressionPolicy:
+        """Return how the updates of a client are compressed in a round with so many messages of so many parameters."""
+        bits = _in_round(self.up, number, client)
         if bits is None and self.budget is not None:
             bits = self._within_budget(number, parameters, messages, alone=self.down is not None)
         if ("up", bits) not in self._policies:
@@ -103,19 +103,19 @@ class Rates:
         return min(most, _rounded_down(bits))
 
 
-def _wants_node(rate: Rate | None) -> bool:
-    return callable(rate) and "node" in signature(rate).parameters
+def _wants_client(rate: Rate | None) -> bool:
+    return callable(rate) and "client" in signature(rate).parameters
 
 
-def _in_round(rate: Rate | None, number: int, node: int = 0) -> float | None:
-    """Return the rate; a function that does not ask for the node is given the round, whatever it calls it."""
+def _in_round(rate: Rate | None, number: int, client: str = "") -> float | None:
+    """Return the rate; a function that does not ask for the client is given the round, whatever it calls it."""
     if not callable(rate):
         return rate
     parameters = signature(rate).parameters
-    if "node" not in parameters:
+    if "client" not in parameters:
         return rate(number)
     takes_all = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    asked = {"round": number, "node": node}
+    asked = {"round": number, "client": client}
     return rate(**{name: value for name, value in asked.items() if takes_all or name in parameters})
 
 

@@ -1,0 +1,205 @@
+"""The client's side of the exchange: bytes in, a model out; the trained model in, bytes out."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from klms.compressors.base import Vector
+from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
+from klms.exchange.arrays import Array, Arrays, read_arrays, write_arrays
+from klms.exchange.frame import Frame, Kind, digest_of
+from klms.exchange.held import follow
+from klms.exchange.model import Model
+from klms.exchange.model_steps import ModelSteps
+from klms.exchange.reply import looks_like_updates, write_reply
+from klms.exchange.request import CompressionRequest, RequestBody, Terms, agreement
+
+log = logging.getLogger("klms")
+_LONG = 2.0  # seconds of encoding that are worth a line
+_LOST = "lost"
+_STEPS = "steps"
+"""Name of the term that says how steps of the model are coded."""
+
+
+@dataclass
+class _Pending:
+    """The request that the client is to answer."""
+
+    frame: Frame
+    request: CompressionRequest
+    received: Arrays
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What a client keeps between rounds."""
+
+    number: int = 0
+    """Number of the model that it holds; 0 for none."""
+    arrays: Arrays = field(default_factory=dict)
+    terms: Terms = field(default_factory=dict)
+    lost: Vector | None = None
+    """What the scheme has not sent yet, for schemes with error feedback."""
+
+    def to_bytes(self) -> bytes:
+        kept = {f"model.{name}": array for name, array in self.arrays.items()}
+        if self.lost is not None:
+            kept[_LOST] = self.lost
+        return write_arrays(kept, {"number": self.number, "terms": self.terms})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "_Memory":
+        """Undo `to_bytes`; a state that is damaged in any way is as good as none, and the server will mend it."""
+        if not data:
+            return cls()
+        try:
+            kept, meta = read_arrays(data)
+            arrays = {name.removeprefix("model."): a for name, a in kept.items() if name.startswith("model.")}
+            return cls(int(meta["number"]), arrays, dict(meta["terms"]), kept.get(_LOST))
+        except (CorruptMessage, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("klms: the state that this client kept cannot be read, and is dropped: %s", error)
+            return cls()
+
+
+class Client:
+    """A client of a `Server`, whoever moves the bytes between them.
+
+    `state` is what an earlier `Client` of this machine kept, so that the server need send only what is new; without it,
+    or with one that was damaged, the client starts anew. `threads` is the number of threads of the codec. With a
+    `seed`, the private randomness of the schemes that need some is reproducible.
+    """
+
+    def __init__(self, state: bytes = b"", *, threads: int = 1, seed: int | None = None) -> None:
+        self.threads = threads
+        self.seed = seed
+        self._memory = _Memory.from_bytes(state)
+        self._pending: _Pending | None = None
+
+    @property
+    def state(self) -> bytes:
+        """What the next `Client` of this machine should be given: four bytes per parameter."""
+        return self._memory.to_bytes()
+
+    def receive(self, request: bytes, beside: Mapping[str, Any] | None = None) -> dict[str, Array]:
+        """Return the arrays that a request leads to, copies that the caller may change.
+
+        `beside` are arrays that travelled beside the request, if the server sent any. If the request does not lead
+        there from what this client holds, an `OutOfSync` says so; its `reply` goes back to the server, which then sends
+        another request.
+        """
+        frame = Frame.from_bytes(request, Kind.REQUEST)
+        try:
+            pending = self._follow(frame, {name: np.asarray(array) for name, array in (beside or {}).items()})
+        except OutOfSync as error:
+            error.reply = Frame(Kind.LOST, frame.first, frame.second, frame.digest).to_bytes()
+            raise
+        self._pending = pending
+        return {name: array.copy() for name, array in pending.received.items()}
+
+    def _follow(self, frame: Frame, beside: Arrays) -> _Pending:
+        body = RequestBody.from_bytes(frame.body)
+        held = self._memory
+        terms = body.merged(held.terms)
+        number, arrays, digests = held.number, held.arrays, []
+        if body.broadcast:
+            steps = ModelSteps.read_agreed(terms.get(_STEPS), self.threads)
+            if held.terms.get(_STEPS) != terms[_STEPS]:  # another server, which counts anew
+                number, arrays = 0, {}
+            number, arrays = follow(steps, body.broadcast, number, arrays)
+            digests.append(steps.digest(arrays, number))
+        received = {**(arrays if body.broadcast else {}), **beside}
+        if beside:
+            digests.append(digest_of(0, beside))
+        if agreement(terms, body.side, iter(digests)) != frame.digest:
+            raise OutOfSync("the server and this client disagree on the terms or on the arrays beside the request")
+        request = CompressionRequest.read(terms, body.side)
+        self._memory = _Memory(number, arrays, terms, held.lost)
+        return _Pending(frame, request, received)
+
+    @property
+    def error_feedback(self) -> bool:
+        """Whether replies change the state: the scheme adds what it did not send to the next update."""
+        return self._memory.lost is not None
+
+    @property
+    def needs_whole_model(self) -> bool:
+        """Whether the scheme of the request cannot send some arrays of the model alone."""
+        return self._asked().request.needs_whole_model
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the request asks for replies that only the server can read."""
+        return bool(self._asked().request.server)
+
+    def check(self, trained: Mapping[str, Any]) -> None:
+        """Raise an `InvalidArgument` unless these arrays can answer the request."""
+        asked = self._asked()
+        arrays = {name: np.asarray(array) for name, array in trained.items()}
+        if unknown := arrays.keys() - asked.received.keys():
+            raise InvalidArgument(f"these arrays were not received: {', '.join(sorted(unknown)[:5])}")
+        model_of(asked.request, asked.received).check(arrays)
+
+    def _asked(self) -> _Pending:
+        if self._pending is None:
+            raise InvalidArgument("there is no request to answer: call receive first, and reply once for each request")
+        return self._pending
+
+    def reply(self, trained: Mapping[str, Any]) -> bytes:
+        """Return the answer to the last request: the arrays of the model after training, all or some of them.
+
+        Without any arrays, it tells the server that the request has arrived.
+        """
+        asked = self._asked()
+        self.check(trained)
+        self._pending = None
+        if not trained:
+            return write_reply(asked.frame)
+        request, model = asked.request, model_of(asked.request, asked.received)
+        arrays = {name: np.asarray(array) for name, array in trained.items()}
+        sent = model.only(arrays)
+        if sent is not model and request.needs_whole_model:
+            raise InvalidArgument(f"with {request.scheme}, a reply must have all arrays that were received")
+        update, encoded = sent.difference(arrays), b""
+        rng = self._rng(asked.frame)
+        suspicious = False
+        if update.size:
+            if not request.updates:
+                suspicious = looks_like_updates(asked.received, arrays, update, sent.layout.names)
+            encoded = self._encode(update, sent, request, asked.frame, rng)
+        reply = write_reply(asked.frame, model.write_head(arrays, rng), encoded, suspicious=suspicious)
+        if not request.server:
+            return reply
+        from klms.exchange.sealing import seal
+
+        return seal(reply, request.server)
+
+    def _encode(
+        self, update: Vector, sent: Model, request: CompressionRequest, frame: Frame, rng: np.random.Generator
+    ) -> bytes:
+        start = time.perf_counter()
+        compressor, key = request.compressor(sent.layout, self.threads), request.key(frame.first, frame.second)
+        if request.error_feedback:
+            lost = self._memory.lost
+            if lost is not None and lost.shape == update.shape:
+                update = update + lost.astype(np.float32)
+        message = compressor.encode(update, request.side, key=key, rng=rng)
+        if request.error_feedback:
+            left = update - compressor.decode(message, request.side, key=key).vector
+            self._memory = _Memory(self._memory.number, self._memory.arrays, self._memory.terms, left)
+        if (seconds := time.perf_counter() - start) > _LONG:
+            log.info("klms: %d parameters became %d bytes in %.1f seconds", update.size, len(message), seconds)
+        return message
+
+    def _rng(self, frame: Frame) -> np.random.Generator:
+        return np.random.default_rng(None if self.seed is None else [self.seed, frame.first, frame.second])
+
+
+def model_of(request: CompressionRequest, received: Arrays) -> Model:
+    """Return what an update is the difference to: the arrays that were received, or zeros if replies are updates."""
+    if request.updates:
+        received = {name: np.zeros(array.shape, dtype=array.dtype) for name, array in received.items()}
+    return Model(received, request.small, frozenset(request.sent_unchanged), frozenset(request.coarse))

@@ -1,0 +1,136 @@
+"""Coded steps of a model of named arrays: how a client gets from the model that it holds to the next one.
+
+A step holds the length of a description (u32) and the description, which are there only where the step starts from
+nothing (`arrays.py`); the length of the head (u32) and the head; and the message of the dense scheme (`model.py`). A
+snapshot is a container of all arrays.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from klms.codec import SharedKey
+from klms.compressors.klms import KLMS
+from klms.errors import CorruptMessage
+from klms.exchange.arrays import Array, Arrays, describe, read_arrays, read_description, write_arrays
+from klms.exchange.broadcast import SERVER
+from klms.exchange.frame import digest_of
+from klms.exchange.model import Model, check_finite
+
+_LENGTH = struct.Struct("<I")
+_PARAMETERS_PER_BYTE = 1 << 18  # more than any step conveys, be it of zeros; what claims more gets no memory
+_SPARE_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class ModelSteps:
+    """What both sides agree on. It is a `CodedRule` for dictionaries of arrays; the anchor has none."""
+
+    seed: int
+    small: int
+    unchanged: frozenset[str]
+    coarse: frozenset[str]
+    before: int
+    """Models of earlier servers with the same seed, at most: their keys are not used again."""
+    threads: int | None = None
+
+    def agreed(self) -> list[object]:
+        """Return what the clients must know, as JSON holds it."""
+        return [self.seed, self.small, sorted(self.unchanged), sorted(self.coarse), self.before]
+
+    @classmethod
+    def read_agreed(cls, agreed: Any, threads: int | None) -> "ModelSteps":
+        """Undo `agreed`."""
+        try:
+            seed, small, unchanged, coarse, before = agreed
+            exact, rough = frozenset(map(str, unchanged)), frozenset(map(str, coarse))
+            return cls(int(seed), int(small), exact, rough, int(before), threads)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CorruptMessage(f"the request does not say how its steps are coded: {error}") from error
+
+    def key(self, number: int) -> SharedKey:
+        return SharedKey(self.seed, self.before + number, SERVER)
+
+    def rng(self, number: int) -> np.random.Generator:
+        """Return the server's randomness for a step; the clients do not need it."""
+        return np.random.default_rng([self.seed, 0xD011, self.before + number])
+
+    def model(self, arrays: Arrays) -> Model:
+        return Model(arrays, self.small, self.unchanged, self.coarse)
+
+    def anchor(self) -> dict[str, Array]:
+        return {}
+
+    def code(
+        self, base: Arrays, wanted: Arrays, number: int, rate: float, echo: float = 1.0, length: float = 1.0
+    ) -> bytes:
+        """Return a step of `length` times the way from the base to the wanted arrays."""
+        described = b"" if base else describe(wanted)
+        model = self.model(base or _zeros(wanted))
+        rng = self.rng(number)
+        head, message = model.write_head(wanted, rng), b""
+        if model.layout.d:
+            difference = np.float32(length) * model.difference(wanted)
+            coder = KLMS(model.layout, rate, echo=echo, threads=self.threads)
+            message = coder.encode(difference, {}, key=self.key(number), rng=rng)
+        return b"".join([_LENGTH.pack(len(described)), described, _LENGTH.pack(len(head)), head, message])
+
+    def take(self, state: Arrays, number: int, step: bytes) -> dict[str, Array]:
+        described, rest = _cut(step)
+        head, message = _cut(rest)
+        if bool(described) == bool(state):
+            raise CorruptMessage("a step describes the arrays if, and only if, it starts from nothing")
+        model = self.model(state or _described(described, len(message)))
+        dtypes, exact = model.read_head(head)
+        if dtypes.keys() != model.arrays.keys():
+            raise CorruptMessage("a step of the model leaves arrays out")
+        change = np.zeros(0, dtype=np.float32)
+        if model.layout.d:
+            coder = KLMS(model.layout, threads=self.threads, agreed=False)
+            decoded = coder.decode(message, {}, key=self.key(number))
+            change = decoded.vector.astype(np.float32, copy=False)
+        return model.apply(change, dtypes, exact)
+
+    def write(self, state: Arrays) -> bytes:
+        return write_arrays(state)
+
+    def read(self, snapshot: bytes, number: int) -> dict[str, Array]:
+        arrays, _ = read_arrays(snapshot)
+        check_finite(arrays)
+        return arrays
+
+    def digest(self, state: Arrays, number: int) -> bytes:
+        return digest_of(number, state)
+
+    def nbytes(self, state: Arrays) -> int:
+        return sum(array.nbytes for array in state.values())
+
+    def parameters(self, wanted: Arrays) -> int:
+        return self.model(wanted).layout.d
+
+    def distance(self, state: Arrays, wanted: Arrays) -> float:
+        difference = self.model(state or _zeros(wanted)).difference(wanted)
+        return float(np.dot(difference, difference))
+
+
+def _cut(data: bytes) -> tuple[bytes, bytes]:
+    """Return the part whose length stands before it, and the rest."""
+    if len(data) < _LENGTH.size or len(data) - _LENGTH.size < (length := _LENGTH.unpack_from(data)[0]):
+        raise CorruptMessage("the step is cut off")
+    return data[_LENGTH.size : _LENGTH.size + length], data[_LENGTH.size + length :]
+
+
+def _zeros(arrays: Arrays) -> dict[str, Array]:
+    return {name: np.zeros(array.shape, dtype=array.dtype) for name, array in arrays.items()}
+
+
+def _described(description: bytes, message_bytes: int) -> Mapping[str, Array]:
+    """Return zeros of the described shapes, if a message of this length can be for so many parameters."""
+    shapes, _, end = read_description(description)
+    parameters = sum(one.entries for one in shapes)
+    if end != len(description) or parameters > _PARAMETERS_PER_BYTE * (message_bytes + _SPARE_BYTES):
+        raise CorruptMessage(f"{message_bytes} bytes cannot be a step to {parameters} parameters")
+    return {one.name: np.zeros(one.shape, dtype=one.dtype) for one in shapes}

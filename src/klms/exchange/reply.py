@@ -1,0 +1,120 @@
+"""What a client answers with: the arrays that it trained, as an update of those that it received.
+
+The body of the frame: flags (u8), the length of the head (u32), the head (`model.py`), and the message of the scheme.
+An answer without arrays has an empty body; it tells the server that the request has arrived.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from klms.compressors.base import Compressor, SideLearner, Vector
+from klms.errors import CorruptMessage
+from klms.exchange import frame
+from klms.exchange.arrays import Array, Arrays
+from klms.exchange.frame import Frame, Kind
+from klms.exchange.model import DTypes, Model
+from klms.exchange.request import CompressionRequest, Terms
+
+_HEAD = struct.Struct("<BI")
+_LOOKS_LIKE_UPDATES = 1
+OVERHEAD = frame.OVERHEAD + _HEAD.size
+"""Bytes of a reply besides its head and message."""
+_SMALL, _FAR = 0.25, 0.8  # squared norms relative to that of what was received; see `looks_like_updates`
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one request asked for."""
+
+    frame: Frame
+    request: CompressionRequest
+    terms: Terms
+    model: Model
+    """The arrays that an update is the difference to."""
+    coder: tuple[Compressor, SideLearner] | None
+    """None if the model has nothing to compress."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer whose frame and head are sound; its message is not decoded yet."""
+
+    expected: Expected
+    nbytes: int
+    dtypes: DTypes = field(default_factory=dict)
+    """Types of the arrays in the reply; the client may have left out some of the model's."""
+    exact: dict[str, Array] = field(default_factory=dict)
+    """Arrays of the reply that are not in its message."""
+    message: bytes = b""
+    looks_like_updates: bool = False
+
+    @classmethod
+    def of(cls, received: Frame, expected: Expected, nbytes: int) -> "Reply":
+        """Read everything but the message of the scheme."""
+        received.check_belongs_to(expected.frame)
+        body = received.body
+        if not body:
+            return cls(expected, nbytes)
+        if len(body) < _HEAD.size:
+            raise CorruptMessage("the reply is cut off")
+        flags, length = _HEAD.unpack_from(body)
+        end = _HEAD.size + length
+        if flags & ~_LOOKS_LIKE_UPDATES or len(body) < end:
+            raise CorruptMessage("the reply is cut off, or of a kind that this release does not know")
+        dtypes, exact = expected.model.read_head(body[_HEAD.size : end])
+        return cls(expected, nbytes, dtypes, exact, body[end:], bool(flags))
+
+    @cached_property
+    def model(self) -> Model:
+        """The part of the model that the reply updates."""
+        return self.expected.model.only(self.dtypes)
+
+    def decode(self, step: float = 1.0) -> dict[str, Array]:
+        """Return the arrays that the client trained, and learn from its message. `step` multiplies its update."""
+        if not self.dtypes:
+            return {}
+        model, request, received = self.model, self.expected.request, self.expected.frame
+        if not model.layout.d:
+            if self.message:
+                raise CorruptMessage("the reply has bytes after the arrays")
+            return self.exact
+        compressor, learner = self._coder(model)
+        decoded = compressor.decode(self.message, request.side, key=request.key(received.first, received.second))
+        vector = decoded.vector.astype(np.float32, copy=bool(request.side))  # a learner needs it unchanged
+        vector *= np.float32(step)
+        arrays = model.apply(vector, self.dtypes, self.exact)
+        learner.add(decoded)
+        return arrays
+
+    def _coder(self, model: Model) -> tuple[Compressor, SideLearner]:
+        """Return the compressor of the whole model, or one for the part of it that was sent, which teaches nothing."""
+        if model is self.expected.model and self.expected.coder is not None:
+            return self.expected.coder
+        if self.expected.request.needs_whole_model:
+            raise CorruptMessage("the reply leaves arrays out, which this scheme cannot")
+        return self.expected.request.compressor(model.layout, None), SideLearner({})
+
+
+def write_reply(asked: Frame, head: bytes = b"", message: bytes = b"", *, suspicious: bool = False) -> bytes:
+    """Return the answer to a request, given its frame."""
+    body = b""
+    if head:
+        flags = _LOOKS_LIKE_UPDATES if suspicious else 0
+        body = b"".join([_HEAD.pack(flags, len(head)), head, message])
+    return Frame(Kind.REPLY, asked.first, asked.second, asked.digest, body).to_bytes()
+
+
+def looks_like_updates(received: Arrays, trained: Mapping[str, Array], update: Vector, names: tuple[str, ...]) -> bool:
+    """Return whether these are differences rather than weights: small beside what was received, and far from it."""
+    before = sum(_square(received[name]) for name in names)
+    after = sum(_square(trained[name]) for name in names)
+    return before > 0 and after < _SMALL * before and float(np.dot(update, update)) > _FAR * before
+
+
+def _square(array: Array) -> float:
+    flat = array.reshape(-1).astype(np.float32, copy=False)
+    return float(np.dot(flat, flat))

@@ -1,0 +1,431 @@
+"""The server's side of the exchange: who gets which bytes, and what their answers mean.
+
+    server = klms.Server(model, bits_per_parameter=1)
+    request = server.request("hospital 3")            # bytes: what this client lacks of the model, and what to answer
+    trained = server.receive("hospital 3", reply)     # its arrays, decoded; a typed error if the reply does not count
+    server.step(average)                              # after whatever aggregation there is: the next model
+
+`server.model` is the model that clients hold, from which they start: what they can decode of the one that `step` was
+given. The error of a step is not carried over: it is unbiased, unless much of earlier errors comes back (`echo.py`) or
+few clients at few bits leave too much noise (`step_length.py`).
+"""
+
+import logging
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from klms.compressors.klms import KLMSSettings
+from klms.compressors.piece_rates import MAX_RATE
+from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, SideInformationMismatch
+from klms.exchange import reply as replies_module
+from klms.exchange.arrays import Array, Arrays, describe, read_arrays, write_arrays
+from klms.exchange.broadcast import ANCHOR, Sender, Trail
+from klms.exchange.echo import Echo
+from klms.exchange.frame import Frame, Kind, digest_of
+from klms.exchange.held import Held, led
+from klms.exchange.model import SMALL, Model
+from klms.exchange.model_steps import ModelSteps
+from klms.exchange.policy import AUTO, ArrayBits, CompressionPolicy
+from klms.exchange.rates import Rate, Rates
+from klms.exchange.reply import Expected, Reply
+from klms.exchange.request import RequestBody, Terms, agreement, changed
+from klms.exchange.step_length import step_length
+from klms.exchange.uplink import Ask, Uplink, integers_of
+
+log = logging.getLogger("klms")
+FIRST = 8.0
+"""Bits per parameter of the first model that a client gets: a model that was trained before loses nothing to speak of.
+Its relative error is 2^-8; at 4 bits it was 6 %, for good."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """Arrays that an update is the difference to: the model that clients hold, arrays beside it, or both."""
+
+    arrays: Arrays
+    digests: tuple[bytes, ...]
+    coded: bool
+    """Whether the model that clients hold is part of it."""
+
+
+@dataclass
+class Sent:
+    """What one client was sent and has not answered yet, by the number of the request."""
+
+    expected: dict[int, Expected] = field(default_factory=dict)
+    terms: Terms = field(default_factory=dict)
+    """The latest terms that the client is known to hold."""
+    snapshot_round: int = -1
+    """The round in which it last turned out to hold something else; -1 for never."""
+
+
+class Server:
+    """Speaks to any number of `Client`s, in both directions at few bits per parameter, whoever moves the bytes.
+
+    `model` is a dictionary of arrays. `bits_per_parameter` counts whole messages, in both directions; `up` and `down`
+    set them apart, and with `down=32` the model goes out unchanged. Each may be a function of the round, and `up` also
+    of the client: `lambda round, client: ...`. `array_bits` gives some arrays of the updates rates of their own, by
+    patterns of their names or by a function. Instead of all these, `budget` is in bytes per round, for all clients and
+    both directions. The first model that a client gets has `first` bits per parameter. `scheme` is for the updates,
+    with its settings by name; `auto` is the one of least error. Arrays of at most one dimension and `small` entries are
+    sent unchanged where that is a small part of the message. `step` multiplies decoded updates: schemes that send signs
+    alone need it. With `replies="updates"`, clients answer with differences instead of trained arrays. With
+    `client_secrets`, replies are encrypted so that only the server can read them.
+
+    The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
+    server that starts anew must be given the number of `rounds_before`; `Server.restored(state, ...)` does without.
+    """
+
+    def __init__(
+        self,
+        model: Mapping[str, Any] | None = None,
+        *,
+        scheme: str = AUTO,
+        bits_per_parameter: Rate | None = None,
+        up: Rate | None = None,
+        down: Rate | None = None,
+        array_bits: ArrayBits | None = None,
+        budget: Rate | None = None,
+        first: float = FIRST,
+        small: int = SMALL,
+        step: float | None = None,
+        replies: Literal["weights", "updates"] = "weights",
+        seed: int | None = None,
+        rounds_before: int = 0,
+        client_secrets: bool = False,
+        **settings: object,
+    ) -> None:
+        self.rates = Rates.of(scheme, settings, bits_per_parameter, up, down, array_bits, budget)
+        _check(scheme, first, small, step, replies, seed, rounds_before)
+        self.scale = 1.0 if step is None else step
+        self.first = first
+        self.small = small
+        self.round = rounds_before + 1
+        """Number of this round, which keys and rates depend on; it never repeats."""
+        self.clients = 0
+        """How many clients a round has, as far as a budget needs to know; by default as many as the last one."""
+        self.echo = Echo()
+        self._before = self.round if rounds_before else 0  # at most one model per round, and the last
+        self._key = None
+        if client_secrets:
+            from klms.exchange.sealing import OVERHEAD, ServerKey
+
+            self._key = ServerKey()
+            self.rates.overhead = replies_module.OVERHEAD + OVERHEAD
+        if self.rates.known:
+            self.rates.policy_up(self.round)  # raises an error if it cannot be met
+        drawn = secrets.randbits(63) if seed is None else seed
+        public = b"" if self._key is None else self._key.public
+        self.uplink = Uplink(small, drawn, public, replies == "updates")
+        self.held: Held[Arrays] = Held({})
+        self._steps: ModelSteps | None = None
+        self._wanted: Arrays = {}
+        self._sender: Sender | None = None
+        self._sent: dict[str, Sent] = {}
+        self._number = 0
+        self._asks: dict[tuple[object, ...], Ask] = {}
+        self._bits: list[float] = []
+        self._lags: list[int] = []
+        self.uplink_bytes = 0
+        """Bytes of all replies that counted, since the start."""
+        self.downlink_bytes = 0
+        """Bytes of all requests, since the start."""
+        if model is not None:
+            self.step(model)
+            self.round = rounds_before + 1
+
+    @property
+    def sealed(self) -> bool:
+        """Whether only this server can read replies."""
+        return self._key is not None
+
+    @property
+    def bits_up(self) -> float | None:
+        """Bits per parameter of updates in this round, if they are known before it is known who takes part."""
+        return self.rates.policy_up(self.round).bits if self.rates.known else None
+
+    @property
+    def codes_model(self) -> bool:
+        """Whether the model of this round is sent at fewer bits than it has."""
+        return self.rates.policy_down(self.round, 1, 1) is not None
+
+    @property
+    def model(self) -> dict[str, Array]:
+        """The model that clients hold once they have read their requests."""
+        return dict(self.held.state)
+
+    def begin(self, round_: int) -> None:
+        """Start a round with a number of the caller's own, above all earlier ones. `step` does this otherwise."""
+        if round_ < self.round:
+            raise InvalidArgument(f"round {round_} would use the keys of an earlier one; this is round {self.round}")
+        self.clients = len(self._bits) or self.clients
+        self.round = round_
+        self._number = 0
+        self._bits = []
+        self._lags = []
+        self._asks.clear()
+        self.uplink.begin()
+
+    def step(self, model: Mapping[str, Any]) -> None:
+        """Lead everybody to this model, or as close to it as the bits allow, and start the next round.
+
+        If the arrays are those of the last step, clients keep what they hold.
+        """
+        wanted = {name: np.array(array) for name, array in model.items()}
+        if not self._is_wanted(wanted):
+            self._lead(wanted)
+            self._wanted = wanted
+        self.uplink.learn()
+        self.begin(self.round + 1)
+
+    def lead(self, model: Mapping[str, Any]) -> dict[str, Array]:
+        """Do what `step` does within the round, and return the model that clients then hold."""
+        wanted = {name: np.array(array) for name, array in model.items()}
+        if not self._is_wanted(wanted):
+            self._lead(wanted)
+            self._wanted = wanted
+        return self.model
+
+    def base(self, beside: Mapping[str, Any] | None = None, *, coded: bool = True) -> Base:
+        """Return what requests are about: the model that clients hold, and arrays that travel beside the requests."""
+        extra = {name: np.asarray(array) for name, array in (beside or {}).items()}
+        digests = (self._sender_now().digest,) if coded else ()
+        held = self.held.state if coded else {}
+        if extra.keys() & held.keys():
+            raise InvalidArgument("an array beside the request has the name of one of the model's")
+        return Base({**held, **extra}, (*digests, *([digest_of(0, extra)] if extra else [])), coded)
+
+    def request(self, client: str, base: Base | None = None) -> bytes:
+        """Return the bytes for a client: what leads it to the model, and how to code its answer.
+
+        Every request is to be answered on its own; those of earlier rounds no longer count. Raise `OutOfSync` if the
+        client keeps losing its state and has had its snapshot.
+        """
+        base = self.base() if base is None else base
+        sent = self._sent.setdefault(client, Sent())
+        policy = self.rates.policy_up(self.round, client, _entries(base.arrays), self.clients or 1)
+        ask = self._ask(base, policy)
+        number, self._number = self._number, self._number + 1
+        terms = ask.request.terms()
+        if base.coded:
+            terms["steps"] = self._rule().agreed()
+        digest = agreement(terms, ask.request.side, iter(base.digests))
+        knows = bool(sent.terms)
+        lacking = changed(terms, sent.terms) if knows else terms
+        broadcast = self._broadcast(client) if base.coded else b""
+        body = RequestBody(lacking, not knows, ask.request.side, broadcast)
+        frame = Frame(Kind.REQUEST, self.round, number, digest)
+        request = replace(frame, body=body.to_bytes()).to_bytes()
+        sent.expected = {n: one for n, one in sent.expected.items() if one.frame.first == self.round}
+        sent.expected[number] = Expected(frame, ask.request, terms, ask.model, ask.coder)
+        self._bits.append(math.inf if policy.bits is None else policy.bits)
+        self.downlink_bytes += len(request)
+        return request
+
+    def open(self, client: str, reply: bytes) -> Reply:
+        """Check that a reply was asked for, and read everything but the message of the scheme.
+
+        The reply tells that the client holds the model. Raise `OutOfSync` if it says that it does not: the next
+        `request` for it then needs no state.
+        """
+        sent = self._sent.get(client)
+        if sent is None or not sent.expected:
+            raise SideInformationMismatch("this client was not asked, or it has answered already")
+        nbytes = len(reply)
+        if self._key is not None and reply[:2] != b"KX":
+            reply = self._key.open(reply)
+        elif self._key is not None and Frame.from_bytes(reply, Kind.REPLY, Kind.LOST).body:
+            raise SideInformationMismatch("the reply is not sealed: with client_secrets, all clients must seal")
+        received = Frame.from_bytes(reply, Kind.REPLY, Kind.LOST)
+        expected = sent.expected.get(received.second, next(iter(sent.expected.values())))
+        received.check_belongs_to(expected.frame)
+        del sent.expected[received.second]
+        if received.kind == Kind.LOST:
+            sent.terms = {}
+            self.held = self.held.without(client)
+            raise OutOfSync(f"client {client!r} does not hold the model that it was led from")
+        sent.terms = expected.terms
+        if "steps" in expected.terms:
+            self.held = self.held.reached(client)
+        return Reply.of(received, expected, nbytes)
+
+    def receive(self, client: str, reply: bytes) -> dict[str, Array]:
+        """Return the arrays that a client trained, as precisely as the bits convey them, or none if it sent none."""
+        opened = self.open(client, reply)
+        arrays = opened.decode(self.scale)
+        self.count(opened)
+        return arrays
+
+    def count(self, reply: Reply) -> None:
+        """Count the bytes of a reply that was decoded."""
+        self.uplink_bytes += reply.nbytes
+        if reply.looks_like_updates:
+            log.warning(
+                "klms: a client answered with arrays that are small beside those that it received and far from them. "
+                'If clients send differences instead of trained arrays, pass replies="updates"'
+            )
+
+    def may_resend(self, client: str) -> bool:
+        """Return whether a client that turned out to hold something else gets a snapshot, and take note of it.
+
+        There is one in as many rounds as the steps take that are as large as a snapshot, so that a client that always
+        claims to have lost its model at most doubles what it is sent.
+        """
+        sent = self._sent.setdefault(client, Sent())
+        latest = len(self.held.trail.steps[-1]) if self.held.trail.steps else math.inf
+        rounds = self._rule().nbytes(self.held.state) / max(1, latest)
+        if sent.snapshot_round >= 0 and self.round - sent.snapshot_round < rounds:
+            return False
+        sent.snapshot_round = self.round
+        return True
+
+    def forget(self, client: str) -> None:
+        """Assume that a client holds nothing."""
+        self._sent.pop(client, None)
+        self.held = self.held.without(client)
+
+    @property
+    def state(self) -> bytes:
+        """Everything that a server needs to go on after a restart, as `Server.restored` takes it."""
+        kept = {f"held.{name}": array for name, array in self.held.state.items()}
+        kept |= {f"wanted.{name}": array for name, array in self._wanted.items()}
+        trail = self.held.trail
+        kept |= {f"step.{n}": np.frombuffer(step, dtype=np.uint8) for n, step in enumerate(trail.steps)}
+        meta = {
+            "round": self.round,
+            "steps": None if self._steps is None else self._steps.agreed(),
+            "trail": [trail.number, trail.anchored],
+            "by_client": dict(self.held.by_client),
+            "integers": None if self.uplink.integers is None else sorted(self.uplink.integers),
+            "seed": self.uplink.seed,
+            "bytes": [self.uplink_bytes, self.downlink_bytes],
+        }
+        return write_arrays(kept, meta)
+
+    @classmethod
+    def restored(cls, state: bytes, **arguments: Any) -> "Server":
+        """Return a server that goes on where another one was when it gave its `state`, with the same arguments.
+
+        Clients keep what they hold; replies to requests of the other server no longer count.
+        """
+        kept, meta = read_arrays(state)
+        try:
+            server = cls(**arguments, seed=meta["seed"])
+            number, anchored = meta["trail"]
+            steps = tuple(kept[f"step.{n}"].tobytes() for n in range(sum(name[:5] == "step." for name in kept)))
+            held = {name[5:]: array for name, array in kept.items() if name[:5] == "held."}
+            server._wanted = {name[7:]: array for name, array in kept.items() if name[:7] == "wanted."}
+            server.held = Held(held, Trail(number, steps, anchored), dict(meta["by_client"]))
+            server._steps = None if meta["steps"] is None else ModelSteps.read_agreed(meta["steps"], None)
+            server.uplink.integers = None if meta["integers"] is None else frozenset(meta["integers"])
+            server.round = meta["round"] + 1  # the keys of the round under way may have been used
+            server.uplink_bytes, server.downlink_bytes = meta["bytes"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptMessage(f"these bytes are not the state of a server: {error!r}") from error
+        return server
+
+    def _is_wanted(self, arrays: Arrays) -> bool:
+        """Return whether these are the arrays of the last step, whatever objects hold them."""
+        return bool(self._wanted) and digest_of(0, arrays) == digest_of(0, self._wanted)
+
+    def _lead(self, wanted: Arrays) -> None:
+        if _shapes(wanted) != _shapes(self.held.state) and self.held.state:  # another model altogether
+            self.held = Held({}, Trail(ANCHOR))
+            self.echo = Echo()
+            self._steps = None
+            for sent in self._sent.values():
+                sent.terms = {}
+        policy = self.rates.policy_down(self.round, _entries(wanted), self.clients or 1)
+        rate = None if policy is None else self._rate(policy, wanted)
+        self._sender = None
+        if rate is None:
+            self.held = replace(self.held, state=wanted, trail=Trail(self.held.number + 1))
+            self.echo = Echo()
+            return
+        assert policy is not None
+        assert policy.bits is not None
+        rule, base, number = self._rule(wanted), self.held.state, self.held.number + 1
+        model = rule.model(base or {name: np.zeros_like(array) for name, array in wanted.items()})
+        difference = model.difference(wanted)
+        rate, length = (rate, step_length(self._bits, policy.bits)) if base else (max(rate, self.first), 1.0)
+        share = self.echo.of(difference)
+        step = rule.code(base, wanted, number, rate, share, length)
+        self.held = led(rule, self.held, wanted, step, rate, self._lags if base else [])
+        self.echo = self.echo.then(difference, model.difference(self.held.state))
+
+    def _rule(self, wanted: Arrays | None = None) -> ModelSteps:
+        """Return how steps of this model are coded; what is sent how is decided with the first."""
+        if self._steps is None:
+            arrays = self.held.state if wanted is None else wanted
+            policy = self.rates.policy_down(self.round, _entries(arrays), self.clients or 1)
+            if self.uplink.integers is None:
+                self.uplink.integers = integers_of(arrays)
+            model = Model.for_bits(arrays, self.small, self.uplink.integers, None if policy is None else policy.bits)
+            self._steps = ModelSteps(
+                self.uplink.seed, model.small, self.uplink.integers, model.coarse, self._before + self.held.number
+            )
+        return self._steps
+
+    def _rate(self, policy: CompressionPolicy, wanted: Arrays) -> float | None:
+        """Return the bits per parameter that headers leave for a step's message; None if nothing can be coded."""
+        model = self._rule(wanted).model(wanted)
+        try:
+            model.check(wanted)
+            settings = policy.for_model(model).settings
+        except InvalidArgument as error:
+            log.warning("klms: the model goes out uncompressed: %s", error)
+            return None
+        return settings.rate if isinstance(settings, KLMSSettings) else None
+
+    def _ask(self, base: Base, policy: CompressionPolicy) -> Ask:
+        which = (base.digests, policy.bits)
+        if which not in self._asks:
+            self._asks[which] = self.uplink.ask(base.arrays, policy)
+        return self._asks[which]
+
+    def _broadcast(self, client: str) -> bytes:
+        self._lags.append(max(0, self.held.number - self.held.by_client.get(client, ANCHOR) - 1))
+        return self._sender_now().message(self.held.by_client.get(client, self._start(client)))
+
+    def _start(self, client: str) -> int | None:
+        """Return what a client that is not known to hold anything can be led from: the anchor, unless it was lost."""
+        sent = self._sent.get(client)
+        return None if sent is not None and sent.snapshot_round == self.round else ANCHOR
+
+    def _sender_now(self) -> Sender:
+        if self._sender is None:
+            if not self.held.state:
+                raise InvalidArgument("there is no model yet: give one to the server, or call step first")
+            state = self.held.state
+            size = self._rule().nbytes(state) + len(describe(state))
+            self._sender = self.held.sender(self._rule(), size)
+        return self._sender
+
+
+def _check(
+    scheme: str, first: float, small: int, step: float | None, replies: str, seed: int | None, rounds_before: int
+) -> None:
+    if step is None and scheme != AUTO and scheme in UPDATE_SCHEMES and UPDATE_SCHEMES[scheme].directions_only:
+        raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
+    if rounds_before < 0 or small < 0:
+        raise InvalidArgument("rounds_before and small must be at least 0")
+    if not 0 < (1.0 if step is None else step) < math.inf or not 0 <= (seed or 0) < 2**63:
+        raise InvalidArgument("step must be above 0 and finite; seed at least 0 and below 2^63")
+    if not 0 < first <= MAX_RATE:
+        raise InvalidArgument(f"first must be above 0 and at most {MAX_RATE:g} bits per parameter, got {first}")
+    if replies not in ("weights", "updates"):
+        raise InvalidArgument(f'replies must be "weights" or "updates", got {replies!r}')
+
+
+def _shapes(arrays: Arrays) -> list[tuple[str, Sequence[int]]]:
+    return [(name, array.shape) for name, array in arrays.items()]
+
+
+def _entries(arrays: Arrays) -> int:
+    return sum(array.size for array in arrays.values())

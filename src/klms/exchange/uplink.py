@@ -1,0 +1,95 @@
+"""What each client is asked for, and the side information that its scheme learns from round to round."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from klms.compressors.base import Compressor, Side, SideLearner
+from klms.compressors.layout import Layout
+from klms.exchange.arrays import Array
+from klms.exchange.model import Model
+from klms.exchange.policy import CompressionPolicy, Plan
+from klms.exchange.request import CompressionRequest
+
+
+def integers_of(arrays: Mapping[str, Array]) -> frozenset[str]:
+    """Return the names of arrays that are not floating-point, which strategies may turn into such by averaging."""
+    return frozenset(name for name, array in arrays.items() if array.dtype.kind != "f")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request, the model that it is about, and what decodes the answers."""
+
+    request: CompressionRequest
+    model: Model
+    coder: tuple[Compressor, SideLearner] | None
+
+
+@dataclass
+class Uplink:
+    """Asks for updates, round by round."""
+
+    small: int
+    seed: int
+    public_key: bytes = b""
+    """What clients seal their replies with; empty if they do not."""
+    updates: bool = False
+    """Whether clients answer with differences."""
+    integers: frozenset[str] | None = None
+    """Arrays that held integers when they were first sent."""
+    coder: "_Coder | None" = None
+    """Of the latest model; for another one, side information starts again."""
+
+    def begin(self) -> None:
+        """Start a round; one that was not aggregated must leave no trace."""
+        if self.coder is not None:
+            self.coder = replace(self.coder, learner=self.coder.compressor.learner(self.coder.side))
+
+    def learn(self) -> None:
+        """Take up the side information that the replies of this round have taught."""
+        if self.coder is not None:
+            self.coder = replace(self.coder, side=self.coder.learner.finish())
+
+    def ask(self, arrays: Mapping[str, Array], policy: CompressionPolicy) -> Ask:
+        """Return what clients with these arrays are asked for."""
+        if self.integers is None:
+            self.integers = integers_of(arrays)
+        if self.updates:
+            arrays = {name: np.zeros(array.shape, dtype=array.dtype) for name, array in arrays.items()}
+        model = Model.for_bits(arrays, self.small, self.integers, policy.bits, signed=self.updates)
+        plan = policy.for_model(model)
+        request = CompressionRequest(
+            plan.scheme.name,
+            plan.settings,
+            self.seed,
+            small=model.small,
+            sent_unchanged=tuple(sorted(self.integers)),
+            coarse=tuple(sorted(model.coarse)),
+            groups=plan.groups,
+            server=self.public_key,
+            updates=self.updates,
+        )
+        if not model.layout.d:
+            return Ask(request, model, None)
+        coder = self._coder_of(plan, model.layout, request)
+        return Ask(replace(request, side=coder.side), model, (coder.compressor, coder.learner))
+
+    def _coder_of(self, plan: Plan, layout: Layout, request: CompressionRequest) -> "_Coder":
+        which = (plan, layout)
+        if self.coder is None or self.coder.which != which:
+            compressor = request.compressor(layout, None)
+            side = compressor.start()
+            self.coder = _Coder(which, compressor, side, compressor.learner(side))
+        return self.coder
+
+
+@dataclass(frozen=True)
+class _Coder:
+    """A compressor with the side information of this round, and the learner of the next round's."""
+
+    which: tuple[Plan, Layout]
+    compressor: Compressor
+    side: Side
+    learner: SideLearner
