@@ -15,7 +15,7 @@ from flwr.serverapp import strategy as strategies
 
 from klms.errors import InvalidArgument, NothingTrained
 from klms.flower import Compressed, compress
-from klms.exchange.frame import read_frame
+
 from tests.flower.in_process import InProcessGrid
 
 CNN = {

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import InvalidArgument, NothingTrained
 from klms.flower import Compressed, compress
-from klms.exchange.frame import read_frame
+
 from tests.flower.in_process import InProcessGrid
 
 SHAPES = {"w": (60, 40), "bias": (40,), "head": (40, 10)}

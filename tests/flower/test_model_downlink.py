@@ -17,7 +17,7 @@ from klms.exchange.step_length import step_length
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
 from klms.flower import Compressed, compress
 from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, Steps, receive
-from klms.exchange.frame import read_frame
+
 from klms.exchange.request import PAYLOAD, RECORD
 from tests.flower.in_process import InProcessGrid
 

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from klms.errors import CorruptMessage, InvalidArgument
 from klms.flower import Compressed, client_app, compress, server_app
-from klms.exchange.frame import read_frame
+
 from klms.exchange.request import CompressionRequest
 from klms.exchange.sealing import OVERHEAD, ServerKey, seal
 from klms.flower.settings import ServerSettings
