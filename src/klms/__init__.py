@@ -1,17 +1,33 @@
 """klms: federated-learning updates at the cost of their KL divergence."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from klms import theory
 from klms.codec import *  # noqa: F403
 from klms.codec import __all__ as _codec_names
+from klms.errors import InvalidArgument, OutOfSync
 
 if TYPE_CHECKING:
     from klms.compression import compress, decompress
+    from klms.exchange.client import Client
+    from klms.exchange.server import Server
     from klms.runs.federate import Run, federate
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "compress", "decompress", "federate", "theory", *_codec_names]
+__all__ = [
+    "Client",
+    "InvalidArgument",
+    "OutOfSync",
+    "Run",
+    "Server",
+    "__version__",
+    "compress",
+    "decompress",
+    "federate",
+    "theory",
+    *_codec_names,
+]
 
 
 def __getattr__(name: str) -> object:
@@ -20,6 +36,8 @@ def __getattr__(name: str) -> object:
         from klms import compression
 
         return getattr(compression, name)
+    if name in ("Client", "Server"):
+        return getattr(import_module(f"klms.exchange.{name.lower()}"), name)
     if name in ("Run", "federate"):
         from klms.runs import federate
 

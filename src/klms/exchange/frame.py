@@ -48,6 +48,10 @@ class WrongRound(SideInformationMismatch):
     """The frame is sound but belongs to another round."""
 
 
+class LostAgain(SideInformationMismatch):
+    """A client claims once more that it does not hold the model."""
+
+
 @dataclass(frozen=True)
 class Frame:
     """One frame, parsed. Its body is still untrusted."""
@@ -114,4 +118,6 @@ def cause_of(error: KLMSError) -> str:
     """Return the cause under which a bad reply is counted."""
     if isinstance(error, WrongRound):
         return "stale"
+    if isinstance(error, LostAgain):
+        return "lost"
     return "mismatch" if isinstance(error, SideInformationMismatch) else "corrupt"

@@ -27,7 +27,7 @@ from klms.exchange import reply as replies_module
 from klms.exchange.arrays import Array, Arrays, describe, read_arrays, write_arrays
 from klms.exchange.broadcast import ANCHOR, Sender, Trail
 from klms.exchange.echo import Echo
-from klms.exchange.frame import Frame, Kind, digest_of
+from klms.exchange.frame import Frame, Kind, LostAgain, digest_of
 from klms.exchange.held import Held, led
 from klms.exchange.model import SMALL, Model
 from klms.exchange.model_steps import ModelSteps
@@ -204,8 +204,7 @@ class Server:
     def request(self, client: str, base: Base | None = None) -> bytes:
         """Return the bytes for a client: what leads it to the model, and how to code its answer.
 
-        Every request is to be answered on its own; those of earlier rounds no longer count. Raise `OutOfSync` if the
-        client keeps losing its state and has had its snapshot.
+        Every request is to be answered on its own; those of earlier rounds no longer count.
         """
         base = self.base() if base is None else base
         sent = self._sent.setdefault(client, Sent())
@@ -232,7 +231,7 @@ class Server:
         """Check that a reply was asked for, and read everything but the message of the scheme.
 
         The reply tells that the client holds the model. Raise `OutOfSync` if it says that it does not: the next
-        `request` for it then needs no state.
+        `request` for it then needs no state. A client that keeps saying so is left out, by another error.
         """
         sent = self._sent.get(client)
         if sent is None or not sent.expected:
@@ -247,9 +246,7 @@ class Server:
         received.check_belongs_to(expected.frame)
         del sent.expected[received.second]
         if received.kind == Kind.LOST:
-            sent.terms = {}
-            self.held = self.held.without(client)
-            raise OutOfSync(f"client {client!r} does not hold the model that it was led from")
+            self._lost(client, sent)
         sent.terms = expected.terms
         if "steps" in expected.terms:
             self.held = self.held.reached(client)
@@ -270,20 +267,6 @@ class Server:
                 "klms: a client answered with arrays that are small beside those that it received and far from them. "
                 'If clients send differences instead of trained arrays, pass replies="updates"'
             )
-
-    def may_resend(self, client: str) -> bool:
-        """Return whether a client that turned out to hold something else gets a snapshot, and take note of it.
-
-        There is one in as many rounds as the steps take that are as large as a snapshot, so that a client that always
-        claims to have lost its model at most doubles what it is sent.
-        """
-        sent = self._sent.setdefault(client, Sent())
-        latest = len(self.held.trail.steps[-1]) if self.held.trail.steps else math.inf
-        rounds = self._rule().nbytes(self.held.state) / max(1, latest)
-        if sent.snapshot_round >= 0 and self.round - sent.snapshot_round < rounds:
-            return False
-        sent.snapshot_round = self.round
-        return True
 
     def forget(self, client: str) -> None:
         """Assume that a client holds nothing."""
@@ -358,6 +341,21 @@ class Server:
         step = rule.code(base, wanted, number, rate, share, length)
         self.held = led(rule, self.held, wanted, step, rate, self._lags if base else [])
         self.echo = self.echo.then(difference, model.difference(self.held.state))
+
+    def _lost(self, client: str, sent: Sent) -> None:
+        """Take note that a client holds something else, and raise an `OutOfSync`, or `LostAgain` if it had a snapshot.
+
+        There is one snapshot in as many rounds as the steps take that are as large as a snapshot, so that a client that
+        always claims to have lost its model at most doubles what it is sent.
+        """
+        sent.terms = {}
+        self.held = self.held.without(client)
+        latest = len(self.held.trail.steps[-1]) if self.held.trail.steps else math.inf
+        rounds = self._rule().nbytes(self.held.state) / max(1, latest)
+        if sent.snapshot_round >= 0 and self.round - sent.snapshot_round < rounds:
+            raise LostAgain(f"client {client!r} has lost the model again, and has had its snapshot")
+        sent.snapshot_round = self.round
+        raise OutOfSync(f"client {client!r} does not hold the model that it was led from: send it another request")
 
     def _rule(self, wanted: Arrays | None = None) -> ModelSteps:
         """Return how steps of this model are coded; what is sent how is decided with the first."""

@@ -221,24 +221,16 @@ class Phase:
         try:
             opened = self.server.open(str(asked.node), payload if isinstance(payload, bytes) else b"")
         except OutOfSync:
-            self._lost(asked, again)
+            log.warning("klms: node %d held another model, and gets a snapshot", asked.node)
+            self.nodes.with_mod.add(asked.node)
+            self.resyncs += 1
+            again.append(asked)
         except KLMSError as error:
             self._refuse(reply, error)
         else:
             self.nodes.with_mod.add(asked.node)
             self.nodes.without_mod.discard(asked.node)
             yield Answer(asked, reply, opened)
-
-    def _lost(self, asked: Asked, again: list[Asked]) -> None:
-        """Let a node that holds another model be sent a snapshot, unless it has had one lately."""
-        self.nodes.with_mod.add(asked.node)
-        if not asked.again and self.server.may_resend(str(asked.node)):
-            log.warning("klms: node %d held another model, and gets a snapshot", asked.node)
-            self.resyncs += 1
-            again.append(asked)
-        else:
-            log.warning("klms: node %d has lost the model again, and is left out", asked.node)
-            self.counts["lost"] += 1
 
     def _refuse(self, reply: Message, error: KLMSError) -> None:
         self.counts[cause_of(error)] += 1

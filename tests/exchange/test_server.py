@@ -1,0 +1,200 @@
+"""Server and clients of the exchange, without any framework."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from klms.errors import CorruptMessage, InvalidArgument, KLMSError, OutOfSync, SideInformationMismatch
+from klms.exchange.client import Client
+from klms.exchange.frame import Frame, Kind, LostAgain, WrongRound
+from klms.exchange.server import Server
+from tests.exchange.loop import D, Fleet, distance, model, same, trained
+
+
+def test_both_directions_keep_to_their_bits_and_the_model_is_learned():
+    server, fleet = Server(model(), up=2, down=1, seed=1), Fleet()
+    for _ in range(12):
+        fleet.round(server, ["a", "b", "c"])
+    assert distance(server.model) < 0.02
+    assert server.uplink_bytes == pytest.approx(12 * 3 * 2 * D / 8, rel=0.03)
+    first = 3 * 8 * D / 8
+    assert server.downlink_bytes == pytest.approx(first + 11 * 3 * D / 8, rel=0.05)
+
+
+def test_clients_that_join_late_or_lose_their_state_follow_at_once():
+    server, fleet = Server(model(), bits_per_parameter=1, seed=1), Fleet()
+    for number in range(1, 9):
+        if number == 4:
+            del fleet.states["b"]
+        if number == 5:
+            state = bytearray(fleet.states["c"])
+            state[len(state) // 2] ^= 1
+            fleet.states["c"] = bytes(state)
+        fleet.round(server, ["a", "b", "c"] + ["late"] * (number >= 3))
+    assert fleet.resyncs == 2
+    assert set(server.held.by_client.values()) == {server.held.number - 1}
+
+
+def test_a_client_that_always_claims_to_have_lost_its_model_is_left_out():
+    server, fleet = Server(model(), bits_per_parameter=1, seed=1), Fleet(noise=0.1)
+    causes = []
+    for _ in range(40):
+        asked = Frame.from_bytes(server.request("liar"), Kind.REQUEST)
+        with pytest.raises(KLMSError) as refused:
+            server.receive("liar", replace(asked, kind=Kind.LOST, body=b"").to_bytes())
+        causes.append(refused.type)
+        if refused.type is OutOfSync:
+            assert len(server.request("liar")) > 4 * D  # a snapshot
+        fleet.round(server, ["a"])
+    assert 1 < causes.count(OutOfSync) < 6
+    assert causes.count(OutOfSync) + causes.count(LostAgain) == 40
+
+
+def test_a_server_that_is_started_again_goes_on():
+    server, fleet = Server(model(), bits_per_parameter=1, seed=1), Fleet()
+    for _ in range(3):
+        fleet.round(server, ["a", "b"])
+    outstanding = server.request("a")
+    held, spent = server.model, server.downlink_bytes
+    server = Server.restored(server.state, bits_per_parameter=1)
+    assert same(server.model, held)
+    assert server.downlink_bytes == spent
+    _, reply = fleet.answer(server, "a", outstanding)
+    with pytest.raises(SideInformationMismatch):
+        server.receive("a", reply)
+    for _ in range(3):
+        fleet.round(server, ["a", "b"])
+    assert fleet.resyncs == 0
+    with pytest.raises(CorruptMessage):
+        Server.restored(server.state[:-1])
+
+
+def test_a_reply_counts_once_for_its_client_round_and_message():
+    server, fleet = Server(model(), bits_per_parameter=1, seed=1), Fleet()
+    requests = {name: server.request(name) for name in ("a", "b")}
+    replies = {name: fleet.answer(server, name, request)[1] for name, request in requests.items()}
+    for data in (
+        replies["a"][:-1],
+        replies["a"] + b"0",
+        b"",
+        requests["a"],
+        bytes([*replies["a"][:-9], 0, *replies["a"][-8:]]),
+    ):
+        with pytest.raises(KLMSError):
+            server.receive("a", data)
+    with pytest.raises(SideInformationMismatch):
+        server.receive("a", replies["b"])
+    with pytest.raises(SideInformationMismatch):
+        server.receive("nobody", replies["a"])
+    server.receive("a", replies["a"])
+    with pytest.raises(SideInformationMismatch):
+        server.receive("a", replies["a"])
+    server.step(model())
+    server.request("b")
+    with pytest.raises(WrongRound):
+        server.receive("b", replies["b"])
+
+
+def test_no_key_is_used_twice_whatever_is_asked():
+    server, seen = Server(model(), bits_per_parameter=1, seed=1), set()
+    for _ in range(3):
+        for name in ("a", "a", "b"):
+            frame = server.request(name)[4:12]
+            assert frame not in seen
+            seen.add(frame)
+        server.step(server.model)  # nobody answered, and the model stays
+    with pytest.raises(InvalidArgument, match="keys of an earlier one"):
+        server.begin(1)
+
+
+def test_the_same_model_is_not_sent_again_whatever_objects_hold_it():
+    server, fleet = Server(model(), bits_per_parameter=1, seed=1), Fleet()
+    fleet.round(server, ["a"])
+    number = server.held.number
+    server.lead({name: array.copy() for name, array in server._wanted.items()})
+    assert server.held.number == number
+
+
+def test_a_pre_trained_model_loses_nothing_to_speak_of():
+    start = model()
+    held = Server(start, bits_per_parameter=0.1).model
+    error = np.sum((held["weight"] - start["weight"]) ** 2) / np.sum(start["weight"] ** 2)
+    assert error < 1e-4
+
+
+def test_differences_are_recognised_and_taken_if_announced(caplog):
+    server, client = Server(model(), bits_per_parameter=4, seed=1), Client()
+    received = client.receive(server.request("a"))
+    difference = {name: (0.05 * array).astype(array.dtype) for name, array in received.items()}
+    server.receive("a", client.reply(difference))
+    assert 'replies="updates"' in caplog.text
+    caplog.clear()
+    server, client = Server(model(), bits_per_parameter=4, seed=1, replies="updates"), Client()
+    received = client.receive(server.request("a"))
+    difference = {name: array - received[name] for name, array in trained(received).items()}
+    decoded = server.receive("a", client.reply(difference))
+    error = np.sum((decoded["weight"] - difference["weight"]) ** 2) / np.sum(difference["weight"] ** 2)
+    assert error < 0.02
+    assert int(decoded["steps"][0]) == 1
+    assert not caplog.text
+
+
+def test_some_arrays_none_at_all_and_arrays_that_were_not_received():
+    server, client = Server(model(), bits_per_parameter=2, seed=1), Client()
+    received = client.receive(server.request("a"))
+    with pytest.raises(InvalidArgument, match="not received: other"):
+        client.reply({"other": received["bias"]})
+    with pytest.raises(InvalidArgument, match="shape|received as"):
+        client.reply({"bias": received["weight"]})
+    decoded = server.receive("a", client.reply({"weight": trained(received)["weight"]}))
+    assert decoded.keys() == {"weight"}
+    with pytest.raises(InvalidArgument, match="no request"):
+        client.reply({})
+    client.receive(server.request("a"))
+    assert server.receive("a", client.reply({})) == {}
+
+
+def test_arrays_beside_the_request_are_part_of_what_is_trained():
+    server, client = Server(model(), bits_per_parameter=4, seed=1), Client()
+    control = {"control/weight": np.ones((120, 90), np.float32)}
+    base = server.base(control)
+    request = server.request("a", base)
+    with pytest.raises(OutOfSync):
+        Client().receive(request, {"control/weight": np.zeros((120, 90), np.float32)})
+    received = client.receive(request, control)
+    assert received.keys() == {*model(), "control/weight"}
+    answer = {**trained(received), "control/weight": 1.5 * received["control/weight"]}
+    decoded = server.receive("a", client.reply(answer))
+    assert np.mean((decoded["control/weight"] - 1.5) ** 2) < 0.02
+
+
+def test_requests_repeat_no_terms_that_a_client_holds():
+    server, fleet = Server(model(), up=lambda round: 1 + 0.01 * round, down=1, seed=1), Fleet()
+    fleet.round(server, ["a"])
+    sizes = []
+    for _ in range(3):
+        request = server.request("a")
+        sizes.append(len(request) - len(server.held.trail.steps[-1]))
+        fleet.round(server, ["a"])
+    assert max(sizes) < 180
+
+
+def test_clients_that_come_rarely_jump():
+    names = [f"client {n}" for n in range(40)]
+    server, fleet = Server(model(), bits_per_parameter=1, seed=1, first=4), Fleet(noise=0.05)
+    spent = []
+    for number in range(30):
+        before = server.downlink_bytes
+        fleet.round(server, names[4 * number % 40 : 4 * number % 40 + 4])
+        spent.append(8 * (server.downlink_bytes - before) / (4 * D))
+    assert server.held.trail.anchored
+    assert np.mean(spent[15:]) < 7  # ten steps would take ten bits, and a snapshot 32
+
+
+def test_one_line_of_arguments_that_cannot_be_met():
+    for wrong in ({"first": 0}, {"small": -1}, {"step": 0.0}, {"seed": -1}, {"replies": "nothing"}, {"up": 0}):
+        with pytest.raises(InvalidArgument):
+            Server(model(), **wrong)
+    with pytest.raises(InvalidArgument, match="no model yet"):
+        Server().request("a")
