@@ -17,7 +17,7 @@ import numpy as np
 from klms.compressors.base import check_decoded
 from klms.engine.broadcast import Broadcast, History, Sender, digest_of
 from klms.engine.coded_steps import CodedSteps
-from klms.engine.echo import Echo
+from klms.engine.downlink_state import DownlinkState
 from klms.engine.federation import participants
 from klms.engine.snapshot import read_snapshot, write_snapshot
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
@@ -82,14 +82,11 @@ class Downlink:
 
     def open(self, state: State) -> Opened:
         """Return the broadcast of the round after `state`. The same state always gives the same bytes."""
-        history, shared = _history(state), state.shared
-        held = np.zeros(self.settings.clients, dtype=np.int64)
-        if "held" in state.downlink:
-            held[:] = state.downlink["held"]
+        kept, shared = DownlinkState.of(state, self.settings.clients), state.shared
+        history = kept.history
         if history.number < state.round:
-            view = {key.removeprefix("view."): array for key, array in state.downlink.items() if key[:5] == "view."}
-            coming = held[participants(self.settings, state.round + 1)].tolist()
-            history, shared = self.coded.lead(state, view, history, coming, _echo(state))
+            coming = kept.held[participants(self.settings, state.round + 1)].tolist()
+            history, shared = self.coded.lead(state, kept.view, history, coming, kept.echo)
         seen = replace(state, shared=shared)
 
         # Only clients that take the server's step themselves need what it keeps.
@@ -98,32 +95,28 @@ class Downlink:
         def snapshot() -> bytes:
             return write_snapshot(seen, left_out)
 
-        return Opened(self, seen, history, Sender(history, self.digest(seen), snapshot, _size(shared)), held)
+        return Opened(self, seen, history, Sender(history, self.digest(seen), snapshot, _size(shared)), kept.held)
 
     def close(self, before: State, opened: Opened, outcome: Outcome, reached: Sequence[int], relay: "Relay") -> State:
         """Return the outcome with what the next broadcast needs, given the clients that answered and what led to it."""
-        after = outcome.state
-        mode, history, kept = self.settings.downlink, opened.history, {}
+        after, kept = outcome.state, DownlinkState.of(before, self.settings.clients)
+        mode, history = self.settings.downlink, opened.history
+        held = opened.held.copy()
+        held[list(reached)] = history.number
         if mode == "coded":
             name = str(self.method.vector_name)
             if outcome.undone or not relay.size:  # that leaves the server's own vector, not what clients hold of it
                 after = replace(after, shared={**after.shared, name: before.vector(name)})
-            kept = {f"view.{key}": array for key, array in opened.state.shared.items()}
-            if f"view.{name}" in before.downlink:  # there was a step
-                view = np.asarray(before.downlink[f"view.{name}"], dtype=np.float32)
-                step = opened.state.vector(name) - view
-                kept["echo"] = _echo(before).then(before.vector(name) - view, step).sketches.astype(np.float32)
-        elif mode == "auto":
-            fits = relay.size <= relay.limit
-            history = history.then(b"".join(relay.parts), relay.limit) if fits else History(history.number + 1)
+            echo = kept.echo
+            if name in kept.view:  # there was a step
+                view = np.asarray(kept.view[name], dtype=np.float32)
+                echo = echo.then(before.vector(name) - view, opened.state.vector(name) - view)
+            return DownlinkState(held, history, opened.state.shared, echo).in_state(after)
+        if mode == "auto" and relay.size <= relay.limit:
+            history = history.then(b"".join(relay.parts), relay.limit)
         else:
             history = History(history.number + 1)
-        held = opened.held.copy()
-        held[list(reached)] = opened.history.number
-        lengths = np.array([len(step) for step in history.steps], dtype=np.int64)
-        steps = np.frombuffer(b"".join(history.steps), dtype=np.uint8)
-        kept |= {"number": np.array(history.number), "anchored": np.array(history.anchored)}
-        return replace(after, downlink={"held": held, "lengths": lengths, "steps": steps, **kept})
+        return DownlinkState(held, history).in_state(after)
 
     def follow(self, data: bytes, held: State | None) -> State:
         """Return the state that a broadcast leads a client to, from what it holds; None means the first state.
@@ -160,20 +153,6 @@ class Downlink:
         for client, message in _relayed(step):
             received.add(check_decoded(self.method.decode(state, client, message)), len(message))
         return self.method.conclude(state, received).state if received.count else state.after(state.shared)
-
-
-def _history(state: State) -> History:
-    if "number" not in state.downlink:  # the first round, or a checkpoint of a release without this
-        return History(state.round)
-    kept = state.downlink
-    ends = np.cumsum(kept["lengths"]).tolist()
-    steps = np.asarray(kept["steps"]).tobytes()
-    anchored = bool(kept.get("anchored", False))
-    return History(int(kept["number"]), tuple(steps[a:b] for a, b in zip([0, *ends], ends, strict=False)), anchored)
-
-
-def _echo(state: State) -> Echo:
-    return Echo(state.downlink["echo"].astype(np.float64)) if "echo" in state.downlink else Echo()
 
 
 def _relayed(step: bytes) -> Iterable[tuple[int, bytes]]:
