@@ -91,6 +91,23 @@ def test_after_a_return_to_the_last_sound_model_errors_do_not_grow(rate):
     assert offs[-1] < 0.7 * offs[0]
 
 
+@pytest.mark.parametrize("mode", ["coded", "auto"])
+def test_after_a_return_clients_are_led_on_from_what_they_hold(mode):
+    config, federation, results = run_of("klms", rounds=13, downlink=mode)
+    downlink = Downlink(federation.method, config)
+    sound = undo.marked_sound(results[0].state, 1.0).sound
+    jumps = 0
+    for before, after in pairwise(result.state for result in results):
+        opened = downlink.open(before)
+        jumps += opened.history.anchored
+        following = downlink.open(undo.returned(replace(after, sound=sound)))
+        for held in (opened.state, None):  # a client of the round that was undone, and one that never came
+            message = following.sender.message(held.round if held else 0)
+            assert downlink.follow(message, held).round == after.round
+            assert (Broadcast.from_bytes(message).snapshot is None) == (mode == "coded")
+    assert jumps > 3 if mode == "coded" else jumps == 0
+
+
 def test_a_coded_round_without_answers_keeps_the_server_s_theta():
     config, federation, results = run_of("fedpm-klms", rounds=13, downlink="coded")
 

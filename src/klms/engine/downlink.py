@@ -1,49 +1,41 @@
 """The downlink of our methods: how every client comes to hold the state of a round, in as few bytes as possible.
 
-`auto` relays: all parties share the keys, so the server sends the messages of the last round instead of their outcome,
-and every client decodes them and computes the same next state. Round 1 sends nothing, since the first state follows
-from the seed. A client that was away gets all the messages that it missed, or a snapshot if that is smaller.
-`snapshot` always sends the state itself, which shows no client what another one sent. `coded` sends the difference to
-what clients hold (`coded_steps.py`). Clients then train at `w_hat`; the server's own `w` is what is evaluated and
-exported.
+`auto` relays: the server sends the messages of the last round instead of their outcome. Round 1 sends nothing, since
+the first state follows from the seed. `snapshot` always sends the state itself, which shows no client what another one
+sent. `coded` sends the difference to what clients hold. Clients then train at `w_hat`; the server's own `w` is what is
+evaluated and exported. `steps.py` has the rules; following them, jumps and snapshots are the exchange's.
 """
 
-import struct
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from klms.compressors.base import check_decoded
-from klms.engine.coded_steps import CodedSteps
+from klms.engine.downlink_state import DownlinkState
 from klms.engine.federation import participants
-from klms.engine.snapshot import read_snapshot, write_snapshot
-from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
-from klms.exchange.broadcast import Broadcast, Sender, Trail
+from klms.engine.steps import CodedSteps, RelayedSteps, write_relayed
+from klms.errors import InvalidArgument
+from klms.exchange.broadcast import Sender, Trail
 from klms.exchange.echo import Echo
-from klms.exchange.frame import digest_of
+from klms.exchange.held import Held, Rule, follow, led
+from klms.exchange.step_length import step_length
 from klms.methods.base import Method, Outcome
 from klms.methods.entry import RunSettings
-from klms.methods.state import Arrays, State
+from klms.methods.state import State
 from klms.numerics.jit import Int64
-
-_RELAYED = struct.Struct("<II")
 
 
 class Relay:
     """The messages of a round, in the order in which they were added up; none once they outgrow a snapshot."""
 
     def __init__(self, state: State) -> None:
-        self.limit = _size(state.shared)
+        self.limit = sum(array.nbytes for array in state.shared.values())
         self.parts: list[bytes] = []
         self.size = 0
 
     def add(self, client: int, message: bytes) -> None:
-        self.size += _RELAYED.size + len(message)
-        if self.size <= self.limit:
-            self.parts += [_RELAYED.pack(client, len(message)), message]
-        else:
-            self.parts = []
+        parts = write_relayed(client, message)
+        self.size += sum(map(len, parts))
+        self.parts = self.parts + parts if self.size <= self.limit else []
 
 
 @dataclass(frozen=True)
@@ -53,10 +45,12 @@ class Opened:
     downlink: "Downlink"
     state: State
     """What every client holds once it has read its message."""
-    history: Trail
+    trail: Trail
     sender: Sender
     held: Int64
     """Number of the state that each client holds, as far as the server knows."""
+    echo: Echo
+    """Errors of the coded steps so far."""
 
     def message(self, client: int) -> bytes:
         return self.sender.message(int(self.held[client]))
@@ -77,116 +71,64 @@ class Downlink:
         if self.settings.downlink == "coded" and self.method.vector_name is None:
             raise InvalidArgument(f"{self.settings.method} has no coded downlink: use downlink auto or snapshot")
 
-    @property
-    def coded(self) -> CodedSteps:
-        return CodedSteps(self.method, self.settings)
-
     def open(self, state: State) -> Opened:
         """Return the broadcast of the round after `state`. The same state always gives the same bytes."""
-        history, shared = _history(state), state.shared
-        held = np.zeros(self.settings.clients, dtype=np.int64)
-        if "held" in state.downlink:
-            held[:] = state.downlink["held"]
-        if history.number < state.round:
-            view = {key.removeprefix("view."): array for key, array in state.downlink.items() if key[:5] == "view."}
-            coming = held[participants(self.settings, state.round + 1)].tolist()
-            history, shared = self.coded.lead(state, view, history, coming, _echo(state))
-        seen = replace(state, shared=shared)
-
-        # Only clients that take the server's step themselves need what it keeps.
-        left_out = self.method.server_only if self.settings.downlink == "auto" else frozenset(state.private)
-
-        def snapshot() -> bytes:
-            return write_snapshot(seen, left_out)
-
-        return Opened(self, seen, history, Sender(history, self.digest(seen), snapshot, _size(shared)), held)
+        kept = DownlinkState.of(state, self.settings.clients)
+        held, echo = Held(state, kept.trail), kept.echo
+        if kept.trail.number < state.round:
+            held, echo = self._led(state, kept)
+        return Opened(self, held.state, held.trail, held.sender(self._rule()), kept.held, echo)
 
     def close(self, before: State, opened: Opened, outcome: Outcome, reached: Sequence[int], relay: "Relay") -> State:
         """Return the outcome with what the next broadcast needs, given the clients that answered and what led to it."""
-        after = outcome.state
-        mode, history, kept = self.settings.downlink, opened.history, {}
-        if mode == "coded":
+        after, trail = outcome.state, opened.trail
+        held = opened.held.copy()
+        held[list(reached)] = trail.number
+        if self.settings.downlink == "coded":
             name = str(self.method.vector_name)
             if outcome.undone or not relay.size:  # that leaves the server's own vector, not what clients hold of it
                 after = replace(after, shared={**after.shared, name: before.vector(name)})
-            kept = {f"view.{key}": array for key, array in opened.state.shared.items()}
-            if f"view.{name}" in before.downlink:  # there was a step
-                view = np.asarray(before.downlink[f"view.{name}"], dtype=np.float32)
-                step = opened.state.vector(name) - view
-                kept["echo"] = _echo(before).then(before.vector(name) - view, step).sketches.astype(np.float32)
-        elif mode == "auto":
-            fits = relay.size <= relay.limit
-            history = history.then(b"".join(relay.parts), relay.limit) if fits else Trail(history.number + 1)
+            return DownlinkState(held, trail, opened.state.shared, opened.echo).in_state(after)
+        if self.settings.downlink == "auto" and relay.size <= relay.limit:
+            trail = trail.then(b"".join(relay.parts), relay.limit)
         else:
-            history = Trail(history.number + 1)
-        held = opened.held.copy()
-        held[list(reached)] = opened.history.number
-        lengths = np.array([len(step) for step in history.steps], dtype=np.int64)
-        steps = np.frombuffer(b"".join(history.steps), dtype=np.uint8)
-        kept |= {"number": np.array(history.number), "anchored": np.array(history.anchored)}
-        return replace(after, downlink={"held": held, "lengths": lengths, "steps": steps, **kept})
+            trail = Trail(trail.number + 1)
+        return DownlinkState(held, trail).in_state(after)
 
     def follow(self, data: bytes, held: State | None) -> State:
         """Return the state that a broadcast leads a client to, from what it holds; None means the first state.
 
         Raise `OutOfSync` if it does not lead there, and another `KLMSError` if the bytes are not a broadcast.
         """
-        broadcast = Broadcast.from_bytes(data)
-        if broadcast.snapshot is not None:
-            state = read_snapshot(broadcast.snapshot, self.method.init())
-            if state.round != broadcast.number:
-                raise CorruptMessage(f"the snapshot is of state {state.round}, not of state {broadcast.number}")
-        else:
-            state = self.method.init() if held is None else held
-            if not broadcast.base <= state.round <= broadcast.number:
-                raise OutOfSync(f"the broadcast builds on state {broadcast.base}; this client holds {state.round}")
-            if broadcast.jumps and state.round <= broadcast.start:
-                state = replace(self.method.init(), round=broadcast.start)
-            try:
-                for step in broadcast.steps[state.round - broadcast.start :]:
-                    state = self._taken(state, step)
-            except Exception as error:  # what the client held may be damaged in any way; a snapshot mends it
-                raise OutOfSync(f"a step does not fit this client's state {state.round}: {error}") from error
-        if self.digest(state) != broadcast.digest:
-            raise OutOfSync(f"this client's state {state.round} differs from the server's state {broadcast.number}")
-        return state
+        state = self.method.init() if held is None else held
+        return follow(self._rule(), data, state.round, state)[1]
 
     def digest(self, state: State) -> bytes:
-        return digest_of(state.round, state.shared)
+        return self._rule().digest(state, state.round)
 
-    def _taken(self, state: State, step: bytes) -> State:
-        if self.settings.downlink == "coded":
-            return state.after(self.coded.taken(state.shared, state.round + 1, step))
-        received = self.method.receive(state)
-        for client, message in _relayed(step):
-            received.add(check_decoded(self.method.decode(state, client, message)), len(message))
-        return self.method.conclude(state, received).state if received.count else state.after(state.shared)
+    def _led(self, state: State, kept: DownlinkState) -> tuple[Held[State], Echo]:
+        """Return what clients hold after a coded step or a jump towards `state`, and the errors of all steps so far."""
+        rule, number = self._coded(), kept.trail.number
+        view = replace(state, round=number, shared=kept.view)
+        difference = rule.difference(view, state)
+        share, length = 1.0, 1.0
+        if not self.method.noisy_steps:
+            share, length = kept.echo.of(difference), self._length(state.round)
+        rate = self.settings.down_rate_in(state.round + 1, self.method.layout.d)
+        step = rule.code(view, state, state.round, rate, share, length)
+        coming = kept.held[participants(self.settings, state.round + 1)]
+        held = led(rule, Held(view, kept.trail), state, step, rate, (number - coming).tolist())
+        return held, kept.echo.then(difference, rule.difference(view, held.state))
 
+    def _length(self, number: int) -> float:
+        """Return the share of the difference to state `number` that a step covers."""
+        d = self.method.layout.d
+        up = self.settings.up_rate_in(number, d)
+        bits = [math.inf if up is None else up] * self.settings.participants
+        return step_length(bits, self.settings.down_rate_in(number + 1, d))
 
-def _history(state: State) -> Trail:
-    if "number" not in state.downlink:  # the first round, or a checkpoint of a release without this
-        return Trail(state.round)
-    kept = state.downlink
-    ends = np.cumsum(kept["lengths"]).tolist()
-    steps = np.asarray(kept["steps"]).tobytes()
-    anchored = bool(kept.get("anchored", False))
-    return Trail(int(kept["number"]), tuple(steps[a:b] for a, b in zip([0, *ends], ends, strict=False)), anchored)
+    def _rule(self) -> Rule[State]:
+        return self._coded() if self.settings.downlink == "coded" else RelayedSteps(self.method, self.settings)
 
-
-def _echo(state: State) -> Echo:
-    return Echo(state.downlink["echo"].astype(np.float64)) if "echo" in state.downlink else Echo()
-
-
-def _relayed(step: bytes) -> Iterable[tuple[int, bytes]]:
-    place = 0
-    while place < len(step):
-        if len(step) - place < _RELAYED.size:
-            raise CorruptMessage("the relayed messages are cut off")
-        client, length = _RELAYED.unpack_from(step, place)
-        place += _RELAYED.size
-        yield client, step[place : place + length]
-        place += length
-
-
-def _size(shared: Arrays) -> int:
-    return sum(array.nbytes for array in shared.values())
+    def _coded(self) -> CodedSteps:
+        return CodedSteps(self.method, self.settings)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from klms.engine.downlink_state import DownlinkState
 from klms.methods.state import Arrays, State
 
 _LOSS = "loss"
@@ -38,9 +39,8 @@ def marked_sound(state: State, loss: float) -> State:
 
 def returned(state: State) -> State:
     """Return the state with the arrays of the last sound one. Its number stays, since keys are never used again."""
-    shared, private = _group(state.sound, "shared."), _group(state.sound, "private.")
-    nothing: Arrays = {"lengths": np.zeros(0, dtype=np.int64), "steps": np.zeros(0, dtype=np.uint8)}
-    return replace(state, shared=shared, private=private, downlink={**state.downlink, **nothing})
+    sound = replace(state, shared=_group(state.sound, "shared."), private=_group(state.sound, "private."))
+    return DownlinkState.read(state.downlink).without(state.round).in_state(sound)
 
 
 def _group(arrays: Arrays, prefix: str) -> Arrays:
