@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from klms.engine import undo
-from klms.exchange.broadcast import ANCHOR, OVERHEAD, Broadcast, History
-from klms.engine.coded_steps import CodedSteps
+from klms.exchange.broadcast import ANCHOR, Broadcast, Trail
+from klms.exchange import held as held_module
+from klms.exchange.frame import OVERHEAD
 from klms.engine.downlink import Downlink, Relay
 from klms.engine.rounds import one_round
 from klms.errors import InvalidArgument
@@ -37,7 +38,7 @@ def test_a_coded_run_learns_on_few_bits_and_is_evaluated_at_the_server_s_own_wei
         assert coded[-1].record.accuracy > plain[-1].record.accuracy - 0.15
         _, _, everybody = run_of(run, rounds=13, per_round=0, downlink="coded")
         for held, number in [(11, 1), (9, 3)]:
-            size = downlink.open(everybody[11].state).history.size_since(held)
+            size = downlink.open(everybody[11].state).trail.size_since(held)
             assert size <= number * (federation.method.layout.d / 8 + 60)
 
 
@@ -99,7 +100,7 @@ def test_after_a_return_clients_are_led_on_from_what_they_hold(mode):
     jumps = 0
     for before, after in pairwise(result.state for result in results):
         opened = downlink.open(before)
-        jumps += opened.history.anchored
+        jumps += opened.trail.anchored
         following = downlink.open(undo.returned(replace(after, sound=sound)))
         for held in (opened.state, None):  # a client of the round that was undone, and one that never came
             message = following.sender.message(held.round if held else 0)
@@ -151,14 +152,14 @@ def jumps_of(run, **given):
 def test_where_clients_come_rarely_jumps_take_fewer_bytes_and_clients_stay_close(monkeypatch):
     config, federation, results = run_of("klms", **SPARSE)
     _, opened = jumps_of("klms")
-    assert sum(broadcast.history.anchored for broadcast in opened) > 3
+    assert sum(broadcast.trail.anchored for broadcast in opened) > 3
 
     def distance(results):
         """Mean distance of what clients held from what the server had, from round 4 on."""
         pairs = pairwise(results[2:])
         return np.mean([np.linalg.norm(a.state.vector("weights") - b.state.downlink["view.weights"]) for a, b in pairs])
 
-    monkeypatch.setattr(CodedSteps, "_jump", lambda *_: None)
+    monkeypatch.setattr(held_module, "_jump", lambda *_: None)
     stepping = trained(config, federation)
     sent, without = (sum(r.record.downlink_bytes for r in runs) for runs in (results, stepping))
     assert sent < 0.75 * without
@@ -168,13 +169,13 @@ def test_where_clients_come_rarely_jumps_take_fewer_bytes_and_clients_stay_close
 def test_whatever_a_client_holds_a_jump_leads_it_to_the_state_of_the_server():
     downlink, opened = jumps_of("klms")
     last = opened[-1]
-    assert last.history.anchored
+    assert last.trail.anchored
     for held in [None, *(broadcast.state for broadcast in opened)]:
         message = last.sender.message(0 if held is None else held.round)
         reached = downlink.follow(message, held)
         assert downlink.digest(reached) == last.sender.digest
         read = Broadcast.from_bytes(message)
-        assert read.jumps == (held is None or held.round <= last.history.start)
+        assert read.jumps == (held is None or held.round <= last.trail.start)
         # The server may not know how far a client is.
         assert downlink.digest(downlink.follow(last.sender.message(0), held)) == last.sender.digest
 
@@ -197,7 +198,7 @@ def test_a_late_joiner_gets_a_jump_instead_of_every_step():
 def test_clients_that_all_come_in_every_round_are_never_sent_a_jump():
     config, federation, results = run_of("klms", rounds=13, per_round=0, downlink="coded")
     downlink = Downlink(federation.method, config)
-    assert not any(downlink.open(result.state).history.anchored for result in results)
+    assert not any(downlink.open(result.state).trail.anchored for result in results)
 
 
 def test_a_run_with_jumps_that_was_stopped_anywhere_goes_on_as_if_it_was_not():
@@ -210,7 +211,7 @@ def test_a_run_with_jumps_that_was_stopped_anywhere_goes_on_as_if_it_was_not():
 
 
 def test_after_a_jump_the_steps_before_it_are_not_kept():
-    history = History(3, (b"2", b"3")).jump(b"jump").then(b"5", 100)
+    history = Trail(3, (b"2", b"3")).jump(b"jump").then(b"5", 100)
     assert (history.number, history.start) == (5, 3)
     for held in (0, 2, 3):
         assert history.since(held) == (b"jump", b"5")
@@ -227,7 +228,7 @@ def test_after_a_jump_the_steps_before_it_are_not_kept():
 def test_the_bytes_of_a_broadcast_with_a_jump_are_those_of_the_format():
     broadcast = Broadcast(5, bytes(range(8)), ANCHOR, (b"jump", b"5"))
     assert broadcast.jumps
-    golden = "4b4402020000000005000000000102030405060704000000" + b"jump".hex() + "01000000" + b"5".hex()
+    golden = "4b5801060000000005000000000102030405060704000000" + b"jump".hex() + "01000000" + b"5".hex()
     assert broadcast.to_bytes().hex()[:-8] == golden
     assert Broadcast.from_bytes(broadcast.to_bytes()) == broadcast
     assert len(broadcast.to_bytes()) == OVERHEAD + 13

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from klms.exchange.broadcast import OVERHEAD, Broadcast, History, digest_of
+from klms.exchange.broadcast import Broadcast, Trail
+from klms.exchange.frame import OVERHEAD, digest_of
 from klms.engine.downlink import Downlink, Relay
 from klms.engine.snapshot import read_snapshot, write_snapshot
 from klms.errors import OutOfSync
@@ -45,7 +46,7 @@ def test_a_client_that_comes_every_few_rounds_or_late_reaches_the_state_of_the_s
                 n: a.tobytes() for n, a in broadcast.state.shared.items()
             }
             assert held.round == broadcast.state.round
-            steps, snapshot = broadcast.history.size_since(known), len(broadcast.snapshot())
+            steps, snapshot = broadcast.trail.size_since(known), len(broadcast.snapshot())
             kinds.add(Broadcast.from_bytes(message).snapshot is None)
             if steps is None:
                 assert len(message) == snapshot
@@ -99,7 +100,7 @@ def test_what_the_server_keeps_for_those_who_were_away_is_never_larger_than_the_
     config = config_of("fedavg", rounds=30)  # a tiny model, whose float32 messages are larger than itself
     for result in trained(config, federation_of(config, hidden=1)):
         assert result.state.downlink["steps"].size == result.state.downlink["lengths"].size == 0
-    history = History(0)
+    history = Trail(0)
     for number in range(5000):
         history = history.then(b"" if number % 3 else bytes(number % 50), 400)  # rounds without a message are free
         assert sum(map(len, history.steps)) + 4 * len(history.steps) <= 400

@@ -50,7 +50,7 @@ def small():
 @pytest.mark.parametrize("mode", ["auto", "coded"])
 def test_every_truncation_and_every_flipped_bit_is_noticed(small, mode):
     downlink, held, sender, known = small[mode]
-    steps = Broadcast(3, sender.digest, known, sender.history.since(known) or (b"", b"")).to_bytes()
+    steps = Broadcast(3, sender.digest, known, sender.trail.since(known) or (b"", b"")).to_bytes()
     for message in (steps, sender.message(None)):
         for end in range(len(message)):
             with pytest.raises(KLMSError):
@@ -73,7 +73,7 @@ def test_every_truncation_and_every_flipped_bit_is_noticed(small, mode):
 
 def test_forged_heads_are_refused(small):
     downlink, held, sender, _ = small["auto"]
-    (first, second) = sender.history.since(1) or (b"", b"")
+    (first, second) = sender.trail.since(1) or (b"", b"")
     body = struct.pack("<I", len(first)) + first + struct.pack("<I", len(second)) + second
     snapshot = Broadcast.from_bytes(sender.message(None)).snapshot
     digest = sender.digest
@@ -211,7 +211,7 @@ def test_snapshots_that_unpack_to_more_or_to_something_else_are_refused_in_littl
 
 def test_side_information_that_unpacks_to_more_is_refused_in_little_memory(small):
     downlink, held, sender, _ = small["coded"]
-    step = (sender.history.since(2) or (b"",))[0]
+    step = (sender.trail.since(2) or (b"",))[0]
     (length,) = struct.unpack_from("<I", step)
     coded = step[4 + length :]
     held = replace(held, round=2)

@@ -192,10 +192,6 @@ class Method(ABC):
     def aggregate(self, state: State, received: Received) -> Outcome:
         """Return the next state, from what the messages of a round add up to."""
 
-    def history(self, step: npt.NDArray[np.floating]) -> Side:
-        """Return what the next round's messages may use of the last global step, which all hold; nothing by default."""
-        return {}
-
     def feasible(self, vector: Vector) -> Vector:
         """Return a decoded vector as clients use it."""
         return vector

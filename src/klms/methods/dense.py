@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
-from klms.compressors.base import Compressor, Side, Vector
-from klms.compressors.history import history
+from klms.compressors.base import Compressor, Vector
 from klms.compressors.scheme import Scheme, Settings
 from klms.learning.examples import Examples, Schedule
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
@@ -46,8 +44,6 @@ class Dense(Method):
     error_feedback: bool = False
     by_round: Callable[[int], Compressor] | None = None
     """The compressor of each round, if its rate changes."""
-    keeps_history: bool = False
-    """Whether the last step of the server is part of the state, for the scheme's sake."""
 
     def compressor_in(self, round_: int) -> Compressor:
         return self.compressor if self.by_round is None else self.by_round(round_)
@@ -71,12 +67,8 @@ class Dense(Method):
     def aggregate(self, state: State, received: Received) -> Outcome:
         step = received.take_mean()
         step *= self.server_lr
-        side = {**received.side(), **self.history(step)}
         weights = np.add(state.vector("weights"), step, out=step).astype(np.float32)
-        return Outcome(state.after({**side, "weights": weights}), received.statistics())
-
-    def history(self, step: npt.NDArray[np.floating]) -> Side:
-        return history(step) if self.keeps_history else {}
+        return Outcome(state.after({**received.side(), "weights": weights}), received.statistics())
 
 
 def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
@@ -85,24 +77,9 @@ def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
     def make(setup: Setup) -> Method:
         own = setup.settings(DenseSettings)
         error_feedback = own.error_feedback or scheme.needs_error_feedback
-        keeps_history = scheme.uses_history(setup.settings(scheme.settings)) and _is_held_by_all(setup)
-        rest = (error_feedback, setup.by_round(scheme.name), keeps_history)
-        return Dense(*setup.parts(scheme.name), setup.schedule, own.server_lr, *rest, limits=setup.limits)
+        rest = (own.server_lr, error_feedback, setup.by_round(scheme.name))
+        return Dense(*setup.parts(scheme.name), setup.schedule, *rest, limits=setup.limits)
 
     settings = (DenseSettings, LimitSettings, scheme.settings)
     own = {"server_lr": STEPS[scheme.name]} if scheme.directions_only else {}
     return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make, own)
-
-
-def _is_held_by_all(setup: Setup) -> bool:
-    """Return whether every client follows every step, so that none is sent what history needs in a snapshot.
-
-    That holds for coded steps, and where all clients take part in all rounds and the messages that are relayed stay
-    smaller than the state.
-    """
-    config = setup.config
-    if config.downlink == "auto":
-        rate = config.up_rate_in(1, setup.layout.d)
-        few = rate is not None and config.participants * rate < _SNAPSHOT_BITS
-        return few and config.participants == config.clients
-    return config.downlink == "coded"
