@@ -7,19 +7,13 @@ pytest.importorskip("flwr")
 
 from flwr.serverapp.strategy import FedAvg
 
-from klms.compressors.budget import bits_within
 from klms.errors import InvalidArgument
 from klms.flower import Compressed, compress
-from klms.exchange.rates import Rates
 from tests.flower.in_process import InProcessGrid
 from tests.flower.test_any_app import app_of, arrays_of, record
 
 SHAPES = {"w": (200, 150), "head.w": (150, 20), "b": (150,)}
 SIZE = 33_150
-
-
-def rates(scheme="auto", both=None, up=None, down=None, array_bits=None, budget=None):
-    return Rates.of(scheme, {}, both, up, down, array_bits, budget)
 
 
 def run(rounds=3, nodes=4, **settings):
@@ -28,42 +22,13 @@ def run(rounds=3, nodes=4, **settings):
 
     def note(node, reply):
         if reply.has_content() and "klms" in reply.content:
-            sent.setdefault(node, []).append(8 * len(reply.content["klms"]["payload"]) / SIZE)
+            sent.setdefault(node, []).append(8 * len(reply.content["klms"]["reply"]) / SIZE)
         return reply
 
     grid = InProcessGrid(app_of(arrays_of(SHAPES, seed=1), compress()), nodes, tamper=note)
     strategy = Compressed(FedAvg(fraction_evaluate=0.0), seed=1, **settings)
     result = strategy.start(grid, record(arrays_of(SHAPES)), num_rounds=rounds, timeout=5)
     return sent, result
-
-
-def test_a_function_is_given_the_round_or_what_it_names():
-    assert rates(up=lambda number: number / 10).policy_up(5).bits == 0.5
-    by_both = rates(up=lambda round, node: round + node / 10)
-    assert by_both.policy_up(2, node=5).bits == 2.5
-    assert rates(up=lambda node: node / 10).policy_up(2, node=5).bits == 0.5
-    assert rates(up=lambda node, **rest: rest["round"] / node).policy_up(2, node=4).bits == 0.5
-    assert not by_both.known
-    assert by_both.policy_down(1).bits == 1  # one model for all nodes
-    assert rates(both=lambda number: number).policy_down(3).bits == 3
-    assert rates(both=16).policy_down(1).bits == 8  # the most that differences are coded at
-    assert rates(both=32).policy_down(1) is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"both": lambda round, node: 1}, "with up= only"),
-        ({"down": lambda node: 1}, "with up= only"),
-        ({"budget": 1000, "both": 1}, "a budget sets"),
-        ({"budget": 1000, "up": 1, "down": 1}, "a budget sets"),
-        ({"budget": 1000, "scheme": "qsgd"}, "cannot keep to a budget"),
-        ({"both": 1, "up": 1}, "use up= and down="),
-    ],
-)
-def test_rates_that_contradict_each_other_are_explained(asked, words):
-    with pytest.raises(InvalidArgument, match=words):
-        rates(**asked)
 
 
 def test_every_node_may_have_a_rate_of_its_own():
@@ -83,11 +48,6 @@ def test_arrays_with_rates_of_their_own_arrive_more_exactly():
     own, result = off(array_bits={"head.*": 6})
     assert own["head.w"] < 0.1 * usual["head.w"]
     assert 0.9 < result.train_metrics_clientapp[1]["klms-bits-per-parameter"] <= 1.02
-
-
-def test_bits_within_a_budget():
-    assert bits_within(1000, 100, 8) == 10
-    assert bits_within(1000, 0, 0) == 8000
 
 
 @pytest.mark.parametrize("nodes", [2, 6])

@@ -8,10 +8,10 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from klms.errors import CorruptMessage, InvalidArgument
+from klms.exchange.frame import Frame, Kind
+from klms.exchange.request import RequestBody
+from klms.exchange.sealing import OVERHEAD, ServerKey
 from klms.flower import Compressed, client_app, compress, server_app
-
-from klms.exchange.request import CompressionRequest
-from klms.exchange.sealing import OVERHEAD, ServerKey, seal
 from klms.flower.settings import ServerSettings
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
@@ -19,41 +19,17 @@ from tests.flower.in_process import InProcessGrid, serve
 from tests.flower.test_compressed import counts, distance, run, stock_client
 from tests.flower.test_downlink import held_out, network, points
 
-PAYLOAD = bytes(range(200))
-
-
-def test_what_is_sealed_opens_and_nothing_else_does():
-    server, other = ServerKey(), ServerKey()
-    sealed = seal(PAYLOAD, server.public)
-    assert server.open(sealed) == PAYLOAD
-    assert len(sealed) == len(PAYLOAD) + OVERHEAD
-    assert sealed != seal(PAYLOAD, server.public)  # a key for every payload
-    with pytest.raises(CorruptMessage, match="not sealed for this server"):
-        other.open(sealed)
-    for place in (0, 31, 32, 100, len(sealed) - 1):
-        changed = bytearray(sealed)
-        changed[place] ^= 1
-        with pytest.raises(CorruptMessage):
-            server.open(bytes(changed))
-    for cut in (sealed[:-1], sealed[:OVERHEAD], sealed[:10], b"", bytes(100)):
-        with pytest.raises(CorruptMessage):
-            server.open(cut)
-
-
-@pytest.mark.parametrize("public", [bytes(32), b"short", bytes(33)])
-def test_a_public_key_that_is_none_is_refused(public):
-    with pytest.raises(InvalidArgument, match="public key"):
-        seal(PAYLOAD, public)
-
 
 def payloads(grid) -> list[bytes]:
     records = [reply.content.config_records.get("klms") for reply in grid.received if reply.has_content()]
-    return [record["payload"] for record in records if record is not None]
+    return [record["reply"] for record in records if record is not None]
 
 
-def requests(grid) -> list[CompressionRequest]:
-    records = [message.content.config_records.get("klms") for message in grid.sent]
-    return [CompressionRequest.read(record) for record in records if record is not None]
+def keys_in(grid) -> set[str]:
+    """The public keys that requests which repeat all terms tell clients."""
+    records = [message.content.config_records["klms"]["request"] for message in grid.sent]
+    bodies = [RequestBody.from_bytes(Frame.from_bytes(data, Kind.REQUEST).body) for data in records]
+    return {body.terms["server"] for body in bodies if body.whole}
 
 
 def test_a_fellow_client_cannot_read_an_update_of_compressed():
@@ -61,13 +37,13 @@ def test_a_fellow_client_cannot_read_an_update_of_compressed():
     plain, secret = (InProcessGrid(stock_client(compress()), 3) for _ in range(2))
     run(Compressed(FedAvg(), bits_per_parameter=1.0), plain, rounds=2)
     result = run(Compressed(FedAvg(), bits_per_parameter=1.0, client_secrets=True), secret, rounds=10)
-    assert all(read_frame(payload) for payload in payloads(plain))
+    assert all(Frame.from_bytes(payload, Kind.REPLY) for payload in payloads(plain))
     for payload in payloads(secret):
         with pytest.raises(CorruptMessage):
-            read_frame(payload)
+            Frame.from_bytes(payload, Kind.REPLY)
         with pytest.raises(CorruptMessage):
             ServerKey().open(payload)
-    assert {len(request.server) for request in requests(secret)} == {32}
+    assert {len(key) for key in keys_in(secret)} == {64}
     assert counts(result) == {"ok": 3}
     assert distance(result) < 0.1
     for metrics in result.train_metrics_clientapp.values():
@@ -95,9 +71,9 @@ def test_a_payload_of_another_client_does_not_count():
     def swap(node, reply):
         record = reply.content.config_records.get("klms")
         if record is not None:
-            seen.append(record["payload"])
+            seen.append(record["reply"])
             kept = {name: r for name, r in reply.content.items() if name != "klms"}
-            reply.content = RecordDict({**kept, "klms": ConfigRecord({**record, "payload": seen[0]})})
+            reply.content = RecordDict({**kept, "klms": ConfigRecord({**record, "reply": seen[0]})})
         return reply
 
     grid = InProcessGrid(stock_client(compress()), 3, tamper=swap)
@@ -124,7 +100,7 @@ def test_our_methods_seal_their_messages_and_train_as_ever(mode, tmp_path):
     assert [len(a) + OVERHEAD for a in payloads(plain)] == [len(b) for b in payloads(secret)]
     for payload in payloads(secret):
         with pytest.raises(CorruptMessage):
-            read_frame(payload)
+            Frame.from_bytes(payload, Kind.METHOD)
 
 
 def test_a_downlink_that_shows_messages_to_all_is_refused(tmp_path):

@@ -150,10 +150,9 @@ class Server:
         """Bits per parameter of updates in this round, if they are known before it is known who takes part."""
         return self.rates.policy_up(self.round).bits if self.rates.known else None
 
-    @property
-    def codes_model(self) -> bool:
-        """Whether the model of this round is sent at fewer bits than it has."""
-        return self.rates.policy_down(self.round, 1, 1) is not None
+    def codes(self, parameters: int) -> bool:
+        """Return whether a model of so many parameters is sent at fewer bits than it has in this round."""
+        return self.rates.policy_down(self.round, parameters, self.clients or 1) is not None
 
     @property
     def model(self) -> dict[str, Array]:

@@ -1,6 +1,7 @@
 """The server's line: `strategy = klms.flower.Compressed(FedAvg(...), bits_per_parameter=1)`."""
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -194,7 +195,7 @@ class Compressed(Strategy):
 
     def _model_of_clients(self, arrays: ArrayRecord) -> tuple[ArrayRecord, bool]:
         """Return what clients can decode of a model, which is what they train and evaluate, and whether it is coded."""
-        if not arrays or not self.server.codes_model:
+        if not arrays or not self.server.codes(sum(math.prod(array.shape) for array in arrays.values())):
             return arrays, False
         if self._model is None or not equal(arrays, self._model[0]):
             wanted = arrays_of(arrays)

@@ -1,9 +1,9 @@
+"""A model as named arrays, and the head of its updates."""
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytest.importorskip("flwr")
 
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
 from klms.exchange.model import Model

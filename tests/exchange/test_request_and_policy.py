@@ -1,54 +1,81 @@
-import io
+"""Requests, and the policy that chooses what they ask for."""
+
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr")
-
 from klms.codec import SharedKey
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import UPDATE_SCHEMES
-from klms.errors import InvalidArgument, KLMSError, UnsupportedMessage
-from klms.exchange.frame import OVERHEAD
+from klms.errors import CorruptMessage, InvalidArgument, KLMSError, OutOfSync, UnsupportedMessage
 from klms.exchange.model import Model
 from klms.exchange.policy import CompressionPolicy
-from klms.exchange.request import CompressionRequest
+from klms.exchange.reply import OVERHEAD
+from klms.exchange.request import CompressionRequest, RequestBody, agreement, changed
 
 QSGD = UPDATE_SCHEMES["qsgd"].settings.checked({"levels": 4})
 
 
+KEY = SharedKey(5, 2, 1)
+SIDE = {"counts": np.arange(6)}
+
+
 def request(**changes) -> CompressionRequest:
-    made = CompressionRequest("qsgd", QSGD, 5, 2, 1, 10, ("steps",), {"counts": np.arange(6)})
+    made = CompressionRequest("qsgd", QSGD, 5, 10, ("steps",), side=SIDE)
     return replace(made, **changes)
 
 
-def test_a_request_survives_the_record():
+def travelled(sent: CompressionRequest) -> CompressionRequest:
+    body = RequestBody.from_bytes(RequestBody(sent.terms(), True, sent.side, b"steps").to_bytes())
+    assert body.broadcast == b"steps"
+    return CompressionRequest.read(body.merged({}), body.side)
+
+
+def test_a_request_survives_the_way():
     sent = request()
-    read = CompressionRequest.read(sent.values())
-    for name in ("scheme", "settings", "key", "small", "sent_unchanged", "error_feedback"):
-        assert getattr(read, name) == getattr(sent, name), name
+    read = travelled(sent)
+    assert replace(read, side={}) == replace(sent, side={})
     np.testing.assert_array_equal(read.side["counts"], np.arange(6))
-    assert list(read.agreed()) == list(sent.agreed())
+    assert read.key(2, 1) == KEY
+    assert agreement(read.terms(), read.side, iter(())) == agreement(sent.terms(), sent.side, iter(()))
+
+
+def test_terms_that_a_client_holds_are_not_repeated():
+    held, new = request().terms(), request(seed=6).terms()
+    body = RequestBody.from_bytes(RequestBody(changed(new, held), False, {}, b"").to_bytes())
+    assert body.terms == {"seed": 6}
+    assert body.merged(held) == new
+    with pytest.raises(OutOfSync, match="terms that this client does not hold"):
+        body.merged({})
+
+
+def test_a_body_that_is_cut_or_makes_no_sense_is_refused():
+    data = RequestBody(request().terms(), True, SIDE, b"").to_bytes()
+    for length in range(len(data)):
+        with pytest.raises(CorruptMessage):
+            RequestBody.from_bytes(data[:length])
+    for terms in (b"{", b"[1]", b"[" * 100_000, b"{" + bytes(4)):
+        body = b"\0" + len(terms).to_bytes(4, "little") + terms + bytes(4)
+        with pytest.raises(CorruptMessage, match="terms of the request"):
+            RequestBody.from_bytes(body)
+    with pytest.raises(CorruptMessage, match="does not know"):
+        RequestBody.from_bytes(b"\2" + data[1:])
 
 
 @pytest.mark.parametrize("name", list(UPDATE_SCHEMES))
 def test_a_request_carries_the_settings_of_its_scheme_only(name):
-    from flwr.app import ConfigRecord
-
     scheme = UPDATE_SCHEMES[name]
     sent = request(scheme=name, settings=scheme.settings(), side={})
-    values = dict(ConfigRecord(sent.values()))
-    assert {key for key in values if key.startswith("settings.")} == {
-        f"settings.{n}" for n in scheme.settings.model_fields
-    }
-    read = CompressionRequest.read(values)
+    assert sent.terms()["settings"].keys() == scheme.settings.model_fields.keys()
+    read = travelled(sent)
     assert read.settings == scheme.settings()
     assert read.error_feedback == (name == "topk")
     layout, update = Layout(("w",), ((64, 4),)), np.random.default_rng(0).standard_normal(256).astype(np.float32)
     compressor = read.compressor(layout, 1)
-    message = compressor.encode(update, compressor.start(), key=read.key, rng=np.random.default_rng(0))
-    decoded = compressor.decode(message, compressor.start(), key=read.key).vector
+    message = compressor.encode(update, compressor.start(), key=KEY, rng=np.random.default_rng(0))
+    decoded = compressor.decode(message, compressor.start(), key=KEY).vector
     assert float(decoded @ update) > 0
 
 
@@ -60,29 +87,26 @@ def test_a_request_carries_the_settings_of_its_scheme_only(name):
         ("scheme", "fedpm", UnsupportedMessage, "'fedpm'"),
         ("scheme", 3, InvalidArgument, "for scheme"),
         ("seed", True, InvalidArgument, "for seed"),
-        ("settings.levels", 0, InvalidArgument, "levels"),
-        ("settings.keep", 0.1, InvalidArgument, "keep"),
+        ("settings", {"levels": 0}, InvalidArgument, "levels"),
+        ("settings", {"keep": 0.1}, InvalidArgument, "keep"),
+        ("settings", 3, InvalidArgument, "for settings"),
         ("sent_unchanged", "{", InvalidArgument, "for sent_unchanged"),
-        ("sent_unchanged", "3", InvalidArgument, "for sent_unchanged"),
-        ("side", b"PK no archive", InvalidArgument, "side information"),
-        ("round", None, InvalidArgument, "for round"),
+        ("sent_unchanged", [3], InvalidArgument, "for sent_unchanged"),
+        ("server", "no key", InvalidArgument, "hexadecimal"),
+        ("updates", 1, InvalidArgument, "for updates"),
+        ("small", None, InvalidArgument, "for small"),
     ],
 )
 def test_a_request_that_cannot_be_met_says_why(name, value, error, words):
     with pytest.raises(error, match=words):
-        CompressionRequest.read({**request().values(), name: value})
-
-
-def test_side_information_with_objects_in_it_is_not_loaded():
-    buffer = io.BytesIO()
-    np.savez(buffer, a=np.array([{}], dtype=object))
-    with pytest.raises(KLMSError, match="side information"):
-        CompressionRequest.read({**request().values(), "side": buffer.getvalue()})
+        CompressionRequest.read({**request().terms(), name: value}, SIDE)
 
 
 def test_what_both_sides_must_share_is_told_apart():
-    base = list(request().agreed())
-    assert list(request(client=3, round=9).agreed()) == base  # the frame holds these
+    def agreed(of: CompressionRequest) -> bytes:
+        return agreement(of.terms(), of.side, iter([b"model"]))
+
+    base = agreed(request())
     changes = {
         "seed": 6,
         "side": {"counts": np.arange(1, 7)},
@@ -90,9 +114,11 @@ def test_what_both_sides_must_share_is_told_apart():
         "settings": UPDATE_SCHEMES["qsgd"].settings(levels=5),
         "small": 11,
         "sent_unchanged": (),
+        "updates": True,
     }
     for name, value in changes.items():
-        assert list(request(**{name: value}).agreed()) != base, name
+        assert agreed(request(**{name: value})) != base, name
+    assert agreement(request().terms(), SIDE, iter([b"other"])) != base
 
 
 def model(d: int, bias: int = 0) -> Model:
@@ -156,7 +182,6 @@ def test_the_bits_count_the_whole_payload():
         ("eden", 0.0, {}, "above 0"),
         ("auto", 33.0, {}, "at most 32"),
         ("klms", 9.0, {}, "at most 8"),
-        ("klms-rotated", 5.0, {}, "is now 'klms'"),
         ("qsgd", None, {"levels": 0}, "levels must be at least 1, got 0"),
         ("topk", None, {"keep": -1.0}, "keep must be above 0"),
         ("qsgd-klms", None, {"selection": "best"}, "selection"),
@@ -186,11 +211,11 @@ def test_auto_takes_the_scheme_of_least_error_at_high_rates_too(bits, name):
 
 
 def payload_bits(plan, of: Model) -> float:
-    request = CompressionRequest(plan.scheme.name, plan.settings, 1, 2, 3, of.small, groups=plan.groups)
-    compressor = CompressionRequest.read(request.values()).compressor(of.layout, 1)
+    request = CompressionRequest(plan.scheme.name, plan.settings, 1, of.small, groups=plan.groups)
+    compressor = travelled(request).compressor(of.layout, 1)
     update = np.random.default_rng(5).standard_normal(of.layout.d).astype(np.float32)
-    message = compressor.encode(update, {}, key=request.key, rng=np.random.default_rng(0))
-    decoded = compressor.decode(message, {}, key=request.key).vector
+    message = compressor.encode(update, {}, key=KEY, rng=np.random.default_rng(0))
+    decoded = compressor.decode(message, {}, key=KEY).vector
     errors = {
         name: float(((a - b) ** 2).mean())
         for (name, a), (_, b) in zip(of.layout.split(update), of.layout.split(decoded), strict=True)
@@ -229,7 +254,7 @@ def test_rates_of_arrays_that_leave_nothing_for_the_others_are_explained():
 @pytest.mark.parametrize(
     ("groups", "words"),
     [
-        ("{", "cannot be read"),
+        ("{}", "for groups"),
         ("[[1]]", "cannot be read"),
         ('[["eden", {"rate": 99}, ["w"]]]', "rate"),
         ('[["eden", {}, ["w"]], ["klms", {}, ["w"]]]', "an array in two of them"),
@@ -239,7 +264,7 @@ def test_rates_of_arrays_that_leave_nothing_for_the_others_are_explained():
 )
 def test_groups_of_a_request_are_checked(groups, words):
     with pytest.raises(KLMSError, match=words):
-        CompressionRequest.read({**request().values(), "groups": groups})
+        CompressionRequest.read({**request().terms(), "groups": json.loads(groups)}, SIDE)
 
 
 def test_large_models_are_fitted_on_a_part_of_them():
