@@ -1,10 +1,14 @@
 """Flower's grid without Flower's network: messages go to ClientApps in this process."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+
+from klms.exchange.frame import Frame, Kind
+from klms.flower.phase import COUNTED
 
 try:
     from flwr.supercore.task_identity import TaskIdentity
@@ -80,3 +84,18 @@ class InProcessGrid(Grid):
 def serve(app: ServerApp, grid: InProcessGrid, config: Mapping[str, object] | None = None) -> None:
     """Run a ServerApp to its end."""
     app(grid, Context(0, 0, {}, RecordDict(), dict(config or {})))
+
+
+def counts_of(metrics: Mapping[str, object]) -> dict[str, int]:
+    """What a round counted, without the words "klms-"; only what is not zero is there at all."""
+    return {word: int(metrics[f"klms-{word}"]) for word in COUNTED if f"klms-{word}" in metrics}
+
+
+def with_head(reply: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """A reply of the exchange whose head is another one, in a frame that is sound."""
+    frame = Frame.from_bytes(reply, Kind.REPLY)
+    length = int.from_bytes(frame.body[1:5], "little")
+    head, message = frame.body[5 : 5 + length], frame.body[5 + length :]
+    changed = change(head)
+    body = frame.body[:1] + len(changed).to_bytes(4, "little") + changed + message
+    return replace(frame, body=body).to_bytes()

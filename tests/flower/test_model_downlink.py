@@ -2,23 +2,25 @@
 
 import json
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi
 
-from klms.exchange.broadcast import Broadcast
-from klms.exchange.step_length import step_length
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
+from klms.exchange.arrays import read_arrays, write_arrays
+from klms.exchange.broadcast import Broadcast
+from klms.exchange.client import Client
+from klms.exchange.frame import OVERHEAD, Frame, Kind
+from klms.exchange.request import RequestBody
+from klms.exchange.step_length import step_length
 from klms.flower import Compressed, compress
-from klms.flower.downlink import DOWN, HELLO, OUT_OF_SYNC, Steps, receive
-
-from klms.exchange.request import PAYLOAD, RECORD
 from tests.flower.in_process import InProcessGrid
 
 SHAPES = {"w": (150, 120), "bias": (120,), "scale": (120,), "head": (120, 10), "steps": (1,)}
@@ -103,10 +105,10 @@ def test_bytes_keep_to_the_bits_that_were_said_and_evaluation_resends_nothing():
     assert all(3 * 0.3 * D / 8 < count < 3 * 0.56 * D / 8 for count in evaluate)
     assert all(count < 3 * 64 for count in train[1:])  # evaluation has brought the model
     assert strategy.downlink_bytes == sum(train) + sum(evaluate)
-    payloads = [message.content[DOWN]["broadcast"] for message in grid.sent if DOWN in message.content]
-    assert strategy.downlink_bytes == sum(map(len, payloads))
-    assert strategy.uplink_bytes == sum(r["klms-uplink-bytes"] for r in result.train_metrics_clientapp.values())
-    assert strategy.uplink_bytes < 6 * 3 * 2 * D / 8
+    assert strategy.downlink_bytes == sum(len(message.content["klms"]["request"]) for message in grid.sent)
+    phases = (*result.train_metrics_clientapp.values(), *result.evaluate_metrics_clientapp.values())
+    assert strategy.uplink_bytes == sum(metrics["klms-uplink-bytes"] for metrics in phases)
+    assert strategy.uplink_bytes < 6 * 3 * (2 * D / 8 + OVERHEAD)  # an answer to an evaluation is a frame
 
 
 @pytest.mark.parametrize(
@@ -151,6 +153,21 @@ def test_at_low_rates_small_arrays_join_in_and_scales_stay_positive():
     assert all(count <= 3 * 0.5 * D / 8 * 1.02 for count in sent)
 
 
+def change_state(grid, node, change) -> None:
+    """Change what a node keeps, so that it still reads well."""
+    record = grid.contexts[node].state["klms.state"]
+    found, meta = read_arrays(record["state"].data)
+    arrays = {name: array.copy() for name, array in found.items()}
+    change(arrays, meta)
+    data = write_arrays(arrays, meta)
+    record["state"] = Array("uint8", (len(data),), "klms", data)
+
+
+def resyncs_of(result) -> dict[int, int]:
+    metrics = result.train_metrics_clientapp.items()
+    return {number: record["klms-resyncs"] for number, record in metrics if "klms-resyncs" in record}
+
+
 def test_nodes_that_were_away_new_wiped_or_tampered_with_train_the_server_s_model_at_once():
     seen = {}
     strategy = Compressed(FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), seed=1, down=0.5)
@@ -169,13 +186,10 @@ def test_nodes_that_were_away_new_wiped_or_tampered_with_train_the_server_s_mode
             messages = [m for m in messages if m.metadata.dst_node_id != 4]
         if number == 6 and "tampered" not in resyncs:
             resyncs["tampered"] = True
-            model = grid.contexts[1].state["klms.model"]
-            changed = model["w"].numpy().copy()
-            changed[0, 0] += 1
-            model["w"] = Array(changed)
+            change_state(grid, 1, lambda arrays, meta: arrays["model.w"].__iadd__(1))
             grid.contexts[2].state.clear()  # node 2 has lost everything
-            grid.contexts[3].state["klms.model"]["w"] = Array("float32", (150, 120), "numpy.ndarray", b"nothing")
-            grid.contexts[4].state["klms.model"]["w"] = Array(np.zeros((3, 7), dtype=np.float32))
+            grid.contexts[3].state["klms.state"]["state"] = Array("uint8", (7,), "klms", b"nothing")
+            change_state(grid, 4, lambda arrays, meta: arrays.update({"model.w": np.zeros((3, 7), np.float32)}))
         if number == 9:
             grid.offline = set()  # node 5 joins in round 10
         return send(messages, timeout=timeout)
@@ -188,8 +202,7 @@ def test_nodes_that_were_away_new_wiped_or_tampered_with_train_the_server_s_mode
     expected = {n: {0, 1, 2} if n in (3, 4, 5) else {0, 1, 2, 3} for n in range(1, 10)}
     expected |= {n: {0, 1, 2, 3, 4} for n in (10, 11, 12)}
     assert {n: set(seen["train", n]) for n in range(1, 13)} == expected
-    counted = {n: record["klms-resyncs"] for n, record in result.train_metrics_clientapp.items()}
-    assert {n: count for n, count in counted.items() if count} == {6: 4}
+    assert resyncs_of(result) == {6: 4}
     assert result.train_metrics_clientapp[6]["klms-ok"] == 4
 
 
@@ -200,7 +213,7 @@ def test_a_server_that_is_started_again_leads_the_same_nodes_to_its_model():
     seen.clear()
     again = Compressed(FedAvg(), bits_per_parameter=1)
     result = again.start(grid, first.arrays, num_rounds=3, timeout=5)
-    assert [record["klms-resyncs"] for record in result.train_metrics_clientapp.values()] == [0, 0, 0]
+    assert resyncs_of(result) == {}
     assert [record["klms-ok"] for record in result.train_metrics_clientapp.values()] == [3, 3, 3]
     near = seen["train", 1][0]["w"] - first.arrays["w"].numpy()
     assert np.linalg.norm(near) < 0.1 * np.linalg.norm(first.arrays["w"].numpy())
@@ -222,8 +235,9 @@ def test_nodes_without_the_mod_get_arrays_and_are_asked_only_once():
         assert all(same(models[0], model) for model in models.values())
     assert all(record["klms-ok"] == 3 for record in result.train_metrics_clientapp.values())
     assert all(record["klms-uncompressed"] == 1 for record in result.train_metrics_clientapp.values())
-    hellos = [m.metadata.dst_node_id for m in grid.sent if HELLO in m.content]
-    assert sorted(hellos) == [1, 2, 3]
+    alone = [m.metadata.dst_node_id for m in grid.sent if not m.content.array_records]
+    assert alone.count(2) == 1
+    assert len(grid.sent) == 31  # three nodes in ten phases, and one of them once more
     assert strategy.downlink_bytes > 10 * 4 * D  # ten models of float32 for node 2
 
 
@@ -231,7 +245,7 @@ def test_a_model_that_is_too_small_or_a_downlink_of_32_bits_is_not_coded():
     grid = InProcessGrid(client(compress()), 2)
     strategy = Compressed(FedAvg(), up=1, down=32)
     run(strategy, grid, rounds=2)
-    assert not any(DOWN in m.content or HELLO in m.content for m in grid.sent)
+    assert all("arrays" in m.content.array_records for m in grid.sent)
     assert strategy.downlink_bytes > 2 * 4 * 4 * D  # two rounds of training and evaluation, two nodes
 
 
@@ -239,7 +253,7 @@ def test_the_same_seed_gives_the_same_bytes():
     def sent():
         grid = InProcessGrid(client(compress(seed=3)), 3)
         run(Compressed(FedAvg(), bits_per_parameter=0.5, seed=5), grid, rounds=3)
-        return {m.content[DOWN]["broadcast"] for m in grid.sent if DOWN in m.content}
+        return {m.content["klms"]["request"] for m in grid.sent}
 
     assert len(sent() & sent()) >= 1  # FedAvg adds clients up in any order, so that only the first is sure to agree
 
@@ -262,107 +276,54 @@ def test_wrong_settings_are_explained(settings):
         Compressed(FedAvg(), **settings)
 
 
-def test_hostile_broadcasts_raise_errors_of_ours_alone():
+def requests(grid, node=1) -> list[bytes]:
+    return [m.content["klms"]["request"] for m in grid.sent if m.metadata.dst_node_id == node]
+
+
+def forged(request: bytes, broadcast: bytes) -> bytes:
+    """The same request with another broadcast, in a frame that is sound."""
+    frame = Frame.from_bytes(request, Kind.REQUEST)
+    body = replace(RequestBody.from_bytes(frame.body), broadcast=broadcast)
+    return replace(frame, body=body.to_bytes()).to_bytes()
+
+
+def test_hostile_requests_raise_errors_of_ours_alone():
     grid = InProcessGrid(client(compress()), 1)
     run(Compressed(FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1), seed=1), grid, rounds=2)
-    records = [m.content[DOWN] for m in grid.sent if DOWN in m.content]
-    context, rng = grid.contexts[1], np.random.default_rng(0)
-    for record in records[:2]:
-        data = record["broadcast"]
-        for _ in range(150):
+    rng = np.random.default_rng(0)
+    first, second = requests(grid)[:2]
+    holder = Client()
+    holder.receive(first)
+    for data, held in ((first, b""), (second, holder.state)):
+        for _ in range(100):
             changed = bytearray(data)
             for _ in range(int(rng.integers(1, 4))):
                 changed[int(rng.integers(len(changed)))] ^= 1 << int(rng.integers(8))
             cut = bytes(changed[: int(rng.integers(len(changed) + 1))]) if rng.random() < 0.3 else bytes(changed)
-            if cut == data:
-                continue
             with pytest.raises(KLMSError):
-                receive(ConfigRecord({**record, "broadcast": cut}), context, 1)
-        step = Broadcast.from_bytes(data)
-        for inner in range(0, 200):  # damage that the checksum does not see
-            steps = [bytearray(one) for one in step.steps]
-            if not steps:
-                continue
-            at = inner if inner < 100 else int(rng.integers(len(steps[0])))
-            steps[0][at % len(steps[0])] ^= 1 << int(rng.integers(8))
-            forged = Broadcast(step.number, step.digest, step.base, tuple(map(bytes, steps))).to_bytes()
-            grid.contexts[1].state.clear()
+                Client(held).receive(cut)
+        broadcast = Broadcast.from_bytes(RequestBody.from_bytes(Frame.from_bytes(data, Kind.REQUEST).body).broadcast)
+        for inner in range(100):  # damage that the checksum does not see
+            (step,) = broadcast.steps
+            at = inner if inner < 60 else int(rng.integers(len(step)))
+            damaged = bytearray(step)
+            damaged[at] ^= 1 << int(rng.integers(8))
+            other = replace(broadcast, steps=(bytes(damaged),)).to_bytes()
             with pytest.raises(KLMSError):
-                receive(ConfigRecord({**record, "broadcast": forged}), context, 1)
+                Client(held).receive(forged(data, other))
 
 
 def test_a_node_that_cannot_follow_says_so_and_does_not_train():
     seen = {}
     grid = InProcessGrid(client(compress(), seen=seen), 1)
     run(Compressed(FedAvg(min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0), seed=1), grid, rounds=3)
-    last = [m for m in grid.sent if DOWN in m.content][-1]
+    last = grid.sent[-1]
     grid.contexts[1].state.clear()
     seen.clear()
     (reply,) = grid.send_and_receive([last])
-    assert OUT_OF_SYNC in reply.content
-    assert "holds 0" in reply.content[OUT_OF_SYNC]["reason"]
+    assert Frame.from_bytes(reply.content["klms"]["reply"], Kind.LOST)
+    assert list(reply.content) == ["klms"]
     assert not seen
-
-
-# --- what both sides know of the last step
-
-
-def grid_that_notes_orders() -> tuple[InProcessGrid, dict[int, list[bool]]]:
-    """Two nodes, and whether each of their messages was ordered by the last step."""
-    found: dict[int, list[bool]] = {1: [], 2: []}
-
-    def note(node, reply):
-        if RECORD in reply.content:
-            found[node].append(bool(read_frame(reply.content[RECORD][PAYLOAD])[2][11] & 1 << 5))
-        return reply
-
-    return InProcessGrid(uneven_client(compress(seed=1)), 2, tamper=note), found
-
-
-def uneven_client(*mods) -> ClientApp:
-    """Moves some weights a hundred times as far as others, always the same ones."""
-    app = ClientApp(mods=list(mods))
-    speed = np.exp(np.random.default_rng(2).uniform(-5, 0, D)).astype(np.float32)
-
-    @app.train()
-    def train(message, context):
-        arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
-        rng = np.random.default_rng([message.content["config"]["server-round"], context.node_config["partition-id"]])
-        new = {}
-        for name, array in arrays.items():
-            own = speed[: array.size].reshape(array.shape)
-            new[name] = Array((array + own * rng.standard_normal(array.shape)).astype(array.dtype))
-        metrics = MetricRecord({"num-examples": 10})
-        return Message(RecordDict({"arrays": ArrayRecord(new), "metrics": metrics}), reply_to=message)
-
-    return app
-
-
-@pytest.mark.parametrize("order", ["auto", "never"])
-def test_clients_that_follow_the_model_order_their_updates_by_its_last_step(order):
-    grid, found = grid_that_notes_orders()
-    strategy = Compressed(FedAvg(fraction_evaluate=0.0), scheme="klms", order=order, bits_per_parameter=1, seed=1)
-    result = run(strategy, grid, rounds=4)
-    assert result.train_metrics_clientapp[4]["klms-ok"] == 2
-    later = [order == "auto"] * 3
-    assert found == {1: [False, *later], 2: [False, *later]}  # the first model is no step from another
-
-
-def test_a_client_that_was_sent_a_snapshot_knows_no_last_step():
-    grid, found = grid_that_notes_orders()
-    before = grid.send_and_receive
-
-    def forgetful(messages, **given):
-        messages = list(messages)
-        if any(message.content.get("config", {}).get("server-round") == 4 for message in messages):
-            grid.contexts[2].state.clear()
-        return before(messages, **given)
-
-    grid.send_and_receive = forgetful
-    result = run(Compressed(FedAvg(fraction_evaluate=0.0), seed=1), grid, rounds=5)
-    assert result.train_metrics_clientapp[4]["klms-resyncs"] == 1
-    assert [result.train_metrics_clientapp[n]["klms-ok"] for n in (3, 4, 5)] == [2, 2, 2]
-    assert found == {1: [False, True, True, True, True], 2: [False, True, True, False, True]}
 
 
 @pytest.mark.parametrize("kind", [FedAvg, FedAdam, FedMedian])
@@ -377,9 +338,8 @@ def test_what_a_step_adds_or_leaves_out_is_not_carried_over(kind):
         return arrays, metrics
 
     compressed._inner["aggregate_train"] = noted
-    run(compressed, InProcessGrid(client(compress()), 2), rounds=4)
-    downlink = compressed._delivery.downlink
-    np.testing.assert_array_equal(downlink.given["w"].numpy(), results[-1])
+    result = run(compressed, InProcessGrid(client(compress()), 2), rounds=4)
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), results[-1])
 
 
 @pytest.mark.parametrize(
@@ -404,12 +364,12 @@ def test_steps_are_shorter_where_few_clients_at_few_bits_leave_much_noise(up, no
 
 
 class Stubborn(FedAvg):
-    """Returns a model of its own, whatever clients were given and send."""
+    """Returns a model of its own, whatever clients were given and send; it hardly changes."""
 
     def aggregate_train(self, server_round, replies):
         _, metrics = super().aggregate_train(server_round, replies)
         own = {name: Array(TARGET[name]) if name in TARGET else array for name, array in start_arrays().items()}
-        return ArrayRecord(own), metrics
+        return ArrayRecord({**own, "steps": Array(np.full(1, server_round))}), metrics
 
 
 def test_the_model_of_a_strategy_that_does_not_start_from_that_of_clients_is_followed():
@@ -455,18 +415,16 @@ def test_rounds_of_32_bits_between_others_send_the_model_unchanged():
     result = run(strategy, InProcessGrid(client(compress(), seen=seen), 2), rounds=8)
     assert [record["klms-ok"] for record in result.train_metrics_clientapp.values()] == [2] * 8
     bits = [record["klms-downlink-bytes"] / (2 * D / 8) for record in result.train_metrics_clientapp.values()]
-    # The model of a round's end is sent at that round's rate, to whoever evaluates or trains it.
-    assert [number for number, sent in enumerate(bits, 1) if sent > 31] == [5, 6]
+    assert [number for number, sent in enumerate(bits, 1) if sent > 31] == [4, 5]
     assert distance(result.arrays) < 0.3
 
 
 @pytest.mark.parametrize("shape", [[0, 1 << 62], [0, 1 << 70], [0] * 70, [-1], [1.5], "12", [True]])
 def test_snapshots_of_shapes_that_numpy_cannot_make_are_refused(shape):
-    described = zlib.compress(json.dumps([["w", "<f4", shape]]).encode())
+    described = zlib.compress(json.dumps({"arrays": [["w", "<f4", shape]], "meta": None}).encode())
     snapshot = len(described).to_bytes(4, "little") + described
+    grid = InProcessGrid(client(compress()), 1)
+    run(Compressed(FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1), seed=1), grid, rounds=1)
     broadcast = Broadcast(1, bytes(8), 1, snapshot=snapshot).to_bytes()
-    record = ConfigRecord(
-        {"broadcast": broadcast, "chain": 1, "agreed": Steps(1, 0, frozenset(), frozenset(), 0).agreed()}
-    )
     with pytest.raises(CorruptMessage, match="a shape is"):
-        receive(record, Context(1, 1, {}, RecordDict(), {}), 1)
+        Client().receive(forged(requests(grid)[0], broadcast))

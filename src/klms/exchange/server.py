@@ -120,6 +120,7 @@ class Server:
             self.rates.overhead = replies_module.OVERHEAD + OVERHEAD
         if self.rates.known:
             self.rates.policy_up(self.round)  # raises an error if it cannot be met
+        self.rates.policy_down(self.round, 1, 1)
         drawn = secrets.randbits(63) if seed is None else seed
         public = b"" if self._key is None else self._key.public
         self.uplink = Uplink(small, drawn, public, replies == "updates")

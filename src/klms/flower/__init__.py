@@ -6,6 +6,7 @@
 `docs/flower.md` shows how a stock quickstart becomes both. Needs the extra `flower`.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from klms.flower.server import server_app
 
 __all__ = ["Compressed", "client_app", "compress", "server_app"]
+
+logging.getLogger("klms").parent = logging.getLogger("flwr")
+"""Lines of the exchange appear in Flower's log, wherever that goes and at its level."""
 
 
 def __getattr__(name: str) -> object:
