@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from klms.engine import undo
-from klms.exchange.broadcast import ANCHOR, Broadcast, Trail
-from klms.exchange import held as held_module
-from klms.exchange.frame import OVERHEAD
 from klms.engine.downlink import Downlink, Relay
 from klms.engine.rounds import one_round
 from klms.errors import InvalidArgument
+from klms.exchange import held as held_module
+from klms.exchange.broadcast import ANCHOR, Broadcast, Trail
+from klms.exchange.frame import OVERHEAD
 from klms.methods.base import Outcome
 from klms.methods.state import State
 from tests.support.downlink_runs import config_of, federation_of, figures, run_of, states_before, trained

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from klms.exchange.broadcast import Broadcast, Trail
-from klms.exchange.frame import OVERHEAD, digest_of
 from klms.engine.downlink import Downlink, Relay
 from klms.engine.snapshot import read_snapshot, write_snapshot
 from klms.errors import OutOfSync
+from klms.exchange.broadcast import Broadcast, Trail
+from klms.exchange.frame import OVERHEAD, digest_of
 from klms.methods.state import State
 from tests.support.downlink_runs import RUNS, arrays, config_of, federation_of, figures, run_of, states_before, trained
 

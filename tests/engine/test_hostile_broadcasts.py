@@ -11,14 +11,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from klms.exchange.broadcast import Broadcast
 from klms.engine.downlink import Downlink
 from klms.errors import CorruptMessage, KLMSError, OutOfSync, UnsupportedMessage
+from klms.exchange.broadcast import Broadcast
+from klms.exchange.frame import Kind
 from tests.support.downlink_runs import config_of, federation_of, trained
 
 
 def sealed(kind, base, number, digest, body, version=1):
-    message = struct.pack("<2sBBII8s", b"KD", version, kind, base, number, digest) + body
+    message = struct.pack("<2sBBII8s", b"KX", version, kind, base, number, digest) + body
     return message + struct.pack("<I", zlib.crc32(message))
 
 
@@ -78,43 +79,42 @@ def test_forged_heads_are_refused(small):
     snapshot = Broadcast.from_bytes(sender.message(None)).snapshot
     digest = sender.digest
     with pytest.raises(UnsupportedMessage, match="version 3"):
-        downlink.follow(sealed(0, 1, 3, digest, body, version=3), held)
+        downlink.follow(sealed(Kind.STEPS, 1, 3, digest, body, version=3), held)
     forged = [
-        sealed(2, 1, 3, digest, body),
         sealed(255, 1, 1, digest, b""),
-        sealed(0, 1, 4, digest, body),
-        sealed(0, 1, 2, digest, body),
-        sealed(0, 3, 1, digest, body),
-        sealed(0, 3, 1, digest, b""),
-        sealed(0, 0, 2**32 - 1, digest, body),
-        sealed(0, 0, 2**32 - 1, digest, b""),
-        sealed(0, 1, 2, digest, struct.pack("<I", 2**32 - 1) + first),
-        sealed(0, 1, 2, digest, b"\0"),
-        sealed(0, 1, 3, digest, body[:-1]),
-        sealed(0, 1, 3, digest, body + b"\0\0\0\0"),
-        sealed(1, 1, 3, digest, b""),
-        sealed(1, 1, 3, digest, body),
-        sealed(1, 3, 4, digest, snapshot),  # a state by another number would be trained on with other keys
-        sealed(1, 3, 2, digest, snapshot),
-        sealed(0, 1, 3, digest, body, version=2),
-        sealed(2, 0, 3, digest, body, version=1),
-        sealed(2, 1, 4, digest, body, version=2),  # a jump from another state than the anchor
-        sealed(2, 0, 2, digest, body, version=2),  # as many steps as states: none of them jumps
-        sealed(2, 0, 1, digest, body, version=2),
-        sealed(2, 0, 3, digest, b"", version=2),
-        sealed(2, 0, 2**32 - 1, digest, body[:-1], version=2),
-        b"", b"KD", b"KF" + bytes(40),
+        sealed(Kind.METHOD, 1, 3, digest, body),
+        sealed(Kind.REPLY, 1, 3, digest, body),
+        sealed(Kind.STEPS, 1, 4, digest, body),
+        sealed(Kind.STEPS, 1, 2, digest, body),
+        sealed(Kind.STEPS, 3, 1, digest, body),
+        sealed(Kind.STEPS, 3, 1, digest, b""),
+        sealed(Kind.STEPS, 0, 2**32 - 1, digest, body),
+        sealed(Kind.STEPS, 0, 2**32 - 1, digest, b""),
+        sealed(Kind.STEPS, 1, 2, digest, struct.pack("<I", 2**32 - 1) + first),
+        sealed(Kind.STEPS, 1, 2, digest, b"\0"),
+        sealed(Kind.STEPS, 1, 3, digest, body[:-1]),
+        sealed(Kind.STEPS, 1, 3, digest, body + b"\0\0\0\0"),
+        sealed(Kind.SNAPSHOT, 1, 3, digest, b""),
+        sealed(Kind.SNAPSHOT, 1, 3, digest, body),
+        sealed(Kind.SNAPSHOT, 3, 4, digest, snapshot),  # by another number it would be trained on with other keys
+        sealed(Kind.SNAPSHOT, 3, 2, digest, snapshot),
+        sealed(Kind.JUMP, 1, 4, digest, body),  # from another state than the anchor
+        sealed(Kind.JUMP, 0, 2, digest, body),  # as many steps as states: none of them jumps
+        sealed(Kind.JUMP, 0, 1, digest, body),
+        sealed(Kind.JUMP, 0, 3, digest, b""),
+        sealed(Kind.JUMP, 0, 2**32 - 1, digest, body[:-1]),
+        b"", b"KX", b"KD" + bytes(40),
     ]  # fmt: skip
     for message in forged:
         with pytest.raises(CorruptMessage):
             downlink.follow(message, held)
     for base, number in [(0, 2), (2, 4), (7, 9)]:  # sound, but steps by other numbers
         with pytest.raises(OutOfSync):
-            downlink.follow(sealed(0, base, number, digest, body), held)
+            downlink.follow(sealed(Kind.STEPS, base, number, digest, body), held)
     for number in (3, 2**32 - 1):  # what a jump claims to lead to
         with pytest.raises(OutOfSync):
-            downlink.follow(sealed(2, 0, number, digest, body, version=2), held)
-    many = sealed(0, 1, 20_001, digest, bytes(4) * 20_000)
+            downlink.follow(sealed(Kind.JUMP, 0, number, digest, body), held)
+    many = sealed(Kind.STEPS, 1, 20_001, digest, bytes(4) * 20_000)
     with pytest.raises(OutOfSync):
         downlink.follow(many, held)
 
@@ -200,7 +200,7 @@ def bomb_snapshots(state):
 def test_snapshots_that_unpack_to_more_or_to_something_else_are_refused_in_little_memory(small):
     downlink, held, sender, _ = small["auto"]
     for number, snapshot in enumerate(bomb_snapshots(held)):
-        message = sealed(1, 3, 3, sender.digest, snapshot)
+        message = sealed(Kind.SNAPSHOT, 3, 3, sender.digest, snapshot)
 
         def follow(message=message):
             with pytest.raises((CorruptMessage, OutOfSync)):

@@ -18,7 +18,7 @@ from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
 from klms.errors import InvalidArgument, RunFolderError
 from klms.flower import client_app, server_app, template_app
-from klms.exchange.frame import OVERHEAD, fingerprint, read_frame
+from klms.exchange.frame import OVERHEAD, Frame, Kind, fingerprint
 from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.methods.state import State
 from klms.runs import execution
@@ -112,7 +112,7 @@ def test_a_folder_with_another_run_is_not_resumed(mnist, tmp_path):
 
 def payloads(grid):
     records = [reply.content.config_records.get("klms") for reply in grid.received]
-    return [read_frame(record["payload"])[2] for record in records if record is not None]
+    return [Frame.from_bytes(record["reply"], Kind.METHOD).body for record in records if record is not None]
 
 
 def test_a_deployment_draws_its_seed_and_its_clients_keep_their_randomness_to_themselves(mnist, tmp_path):
@@ -170,16 +170,17 @@ class Faults:
         if client == 1:
             return Error(2, "no disk left")
         if client == 2:
-            record["payload"] = np.random.default_rng(0).bytes(500)
+            record["reply"] = np.random.default_rng(0).bytes(500)
         if client == 3:
-            self.earlier = self.earlier or record["payload"]
-            record["payload"] = self.earlier
+            self.earlier = self.earlier or record["reply"]
+            record["reply"] = self.earlier
         if client == 4:
-            frame, head, message = read_frame(record["payload"])
-            record["payload"] = replace(frame, fingerprint=fingerprint([b"else"])).write(message, head)
+            frame = Frame.from_bytes(record["reply"], Kind.METHOD)
+            record["reply"] = replace(frame, digest=fingerprint([b"else"])).to_bytes()
         if client == 5:  # the frame is sound, but not the message in it, nor what the client says of itself
-            frame, head, message = read_frame(record["payload"])
-            record["payload"] = frame.write(message[:40] + bytes([message[40] ^ 1]) + message[41:], head)
+            frame = Frame.from_bytes(record["reply"], Kind.METHOD)
+            message = frame.body
+            record["reply"] = replace(frame, body=message[:40] + bytes([message[40] ^ 1]) + message[41:]).to_bytes()
             reply.content["metrics"] = MetricRecord({"seconds.train": float("nan"), "kl_by_layer": [1.0]})
         return reply
 
@@ -211,7 +212,7 @@ def test_a_round_with_too_few_replies_is_passed_over_and_its_number_not_used_aga
 
     def lost_in_round_1(node, reply):
         train = reply.metadata.message_type == "train"
-        return None if train and read_frame(reply.content["klms"]["payload"])[0].round == 1 else reply
+        return None if train and Frame.from_bytes(reply.content["klms"]["reply"], Kind.METHOD).first == 1 else reply
 
     folder = on_flower(config, tmp_path / "run", lost_in_round_1, min_replies=2)
     records = list(folder.records())
@@ -296,11 +297,12 @@ def test_a_client_that_sends_enormous_numbers_does_not_end_the_run(mnist, tmp_pa
     def enormous(value):
         def tamper(node, reply):
             if node == 1 and reply.metadata.message_type == "train" and not reply.has_error():
-                frame, head, message = read_frame(reply.content["klms"]["payload"])
+                frame = Frame.from_bytes(reply.content["klms"]["reply"], Kind.METHOD)
+                message = frame.body
                 d = (len(message) - 12) // 4
-                key = SharedKey(config.seed, frame.round, frame.client)
+                key = SharedKey(config.seed, frame.first, frame.second)
                 message = wrap(message[3], d, np.full(d, value, dtype="<f4").tobytes(), key)
-                reply.content["klms"]["payload"] = frame.write(message, head)
+                reply.content["klms"]["reply"] = replace(frame, body=message).to_bytes()
                 reply.content["metrics"]["kl_by_layer"] = [1.7e308] * 10
             return reply
 
@@ -329,7 +331,7 @@ def test_a_node_may_own_its_data(mnist, tmp_path):
     indices = [parts.indices[0], np.arange(30), parts.indices[2]]
     own = replace(federation, clients=Parts(parts.dataset, indices))
     for client, reply in enumerate(sent):
-        assert read_frame(reply.content["klms"]["payload"])[2] == update(own, state, client).message
+        assert Frame.from_bytes(reply.content["klms"]["reply"], Kind.METHOD).body == update(own, state, client).message
     assert record.replies["ok"] == 3
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("flwr")
 
 from klms.flower import client_app, server_app, template_app
 from klms.flower.deployment import Deployment
-from klms.exchange.frame import read_frame
+from klms.exchange.frame import Frame, Kind
 from klms.flower.settings import ServerSettings
 from klms.methods.state import State
 from klms.runs import execution
@@ -34,12 +34,12 @@ def faulty(message, context, call_next):
     reply = call_next(message, context)
     record = reply.content["klms"]
     if who == 2:
-        record["payload"] = b"garbage" * 100
+        record["reply"] = b"garbage" * 100
     if who == 3:
         if "earlier" in context.state:
-            record["payload"] = context.state["earlier"]["payload"]
+            record["reply"] = context.state["earlier"]["payload"]
         else:
-            context.state["earlier"] = ConfigRecord({"payload": record["payload"]})
+            context.state["earlier"] = ConfigRecord({"payload": record["reply"]})
     return reply
 
 
@@ -110,7 +110,7 @@ def test_nodes_and_apps_fail_and_the_run_continues(tmp_path):
         def __call__(self, node, reply):
             if reply.metadata.message_type != "train":
                 return reply
-            number = read_frame(reply.content["klms"]["payload"])[0].round
+            number = Frame.from_bytes(reply.content["klms"]["reply"], Kind.METHOD).first
             return reply if node - 1 in records[number - 1].clients else None
 
     own = ServerSettings(run_folder=str(tmp_path / "untroubled"))

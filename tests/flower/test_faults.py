@@ -72,8 +72,9 @@ class FaultyGrid(InProcessGrid):
         number, out = round_of(messages[0]), []
         for reply in replies:
             node = reply.metadata.src_node_id
-            out += self._sent(self.faults.get((number, node - 1)), node, reply)
-            if not reply.has_error() and "klms" in reply.content:
+            fault = self.faults.get((number, node - 1))
+            out += self._sent(fault, node, reply)
+            if fault is None and "klms" in reply.content:
                 self.payloads.setdefault(node, reply.content["klms"]["reply"])
         rng = np.random.default_rng(number)
         return [out[n] for n in rng.permutation(len(out))] if not self.only_good else out
