@@ -18,7 +18,8 @@ from typing import Any
 
 from klms.errors import InvalidArgument
 from klms.experiments.toy import TOYS
-from klms.methods.table import RunConfig
+from klms.methods.entry import RUN_GROUPS
+from klms.methods.table import METHODS, RunConfig
 from klms.runs.settings import check_name, resolve
 
 
@@ -84,7 +85,7 @@ class Experiment:
         given: dict[str, Any] = {
             **self.settings,
             **shape.get("settings", {}),
-            **shape.get("by_data", {}).get(data, {}),
+            **_of_method(method, shape.get("by_data", {}).get(data, {})),
             **own,
             **shape.get("by_row", {}).get(row, {}),
             "data": data,
@@ -99,6 +100,12 @@ class Experiment:
     def _profile(self, profile: str) -> dict[str, Any]:
         check_name("profile", profile, self.profiles)
         return self.profiles[profile]
+
+
+def _of_method(method: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that a method has: what masks need does not concern methods without masks."""
+    known = {name for kind in (*RUN_GROUPS, *METHODS[method].settings) for name in kind.model_fields}
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def names() -> list[str]:
