@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import click
-import numpy as np
 import pytest
 import typer.main
 from typer.testing import CliRunner
@@ -27,17 +26,6 @@ def commands(group=None, path=()):
             yield from commands(command, (*path, name))
         else:
             yield (*path, name)
-
-
-@pytest.fixture
-def message_file(tmp_path):
-    p = klms.Bernoulli(np.full(100, 0.5))
-    message = klms.Codec().encode(
-        p, p, klms.fixed_blocks(100, 25), key=klms.SharedKey(1, 2, 3), rng=np.random.default_rng(0), scalars=[2.5]
-    )
-    path = tmp_path / "a.klms"
-    path.write_bytes(message)
-    return path
 
 
 def test_version():
@@ -138,32 +126,6 @@ def test_mistakes_are_explained(arguments, message, tmp_path, monkeypatch):
     assert shown.exit_code == 1
     assert message in shown.output
     assert not list(Path().iterdir())
-
-
-def test_inspect(message_file):
-    result = runner.invoke(app, ["inspect", str(message_file)])
-    assert result.exit_code == 0
-    assert "bernoulli" in result.output
-    fields = json.loads(runner.invoke(app, ["inspect", "--json", str(message_file)]).output)
-    assert fields["d"] == 100
-    assert fields["scalars"] == [2.5]
-    assert fields["bits_per_parameter"] == 8 * message_file.stat().st_size / 100
-    message_file.write_bytes(message_file.read_bytes()[:-1])
-    broken = runner.invoke(app, ["inspect", str(message_file)])
-    assert broken.exit_code == 1
-    assert "checksum" in broken.output
-
-
-def test_inspect_reads_messages_of_compress(tmp_path):
-    update = {"weight": np.ones((20, 30), np.float32), "[steps]": np.arange(3)}
-    file = tmp_path / "update"
-    file.write_bytes(klms.compress(update, 2.0, key=klms.SharedKey(1, 2, 3)))
-    shown = runner.invoke(app, ["inspect", str(file)])
-    assert "weight: [20, 30] <f4" in shown.output
-    assert "[steps]: [3] <i8" in shown.output
-    fields = json.loads(runner.invoke(app, ["inspect", "--json", str(file)]).output)
-    assert fields["parameters"] == 603
-    assert fields["bits_per_parameter"] == 8 * file.stat().st_size / 603
 
 
 def test_help_shows_brackets():

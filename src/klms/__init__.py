@@ -9,9 +9,10 @@ from klms.codec import __all__ as _codec_names
 if TYPE_CHECKING:
     from klms.compression import compress, decompress
     from klms.runs.federate import Run, federate
+    from klms.runs.inspection import inspect
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "compress", "decompress", "federate", "theory", *_codec_names]
+__all__ = ["Run", "__version__", "compress", "decompress", "federate", "inspect", "theory", *_codec_names]
 
 
 def __getattr__(name: str) -> object:
@@ -24,4 +25,8 @@ def __getattr__(name: str) -> object:
         from klms.runs import federate
 
         return getattr(federate, name)
+    if name == "inspect":
+        from klms.runs import inspection
+
+        return inspection.inspect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -148,6 +148,7 @@ def results(
 
     Examples: `klms results`, `klms results --measure`
     """
+    from klms import files
     from klms.benchmarks import mean
     from klms.experiments import coding_share
     from klms.experiments import results as committed
@@ -160,7 +161,8 @@ def results(
             with Live() as live:
                 committed.write_json(folder / "coding-share.json", coding_share.run(runs, 1, live))
             committed.write_json(folder / "mean.json", mean.as_json(list(mean.run()), clients=10))
-        text, readme = committed.document(folder), committed.readme(folder, Path("README.md").read_text())
+        text = committed.document(folder)
+        readme = committed.readme(folder, files.read(Path("README.md"), committed.LARGEST).decode())
         Path("docs/results.md").write_text(text)
         Path("README.md").write_text(readme)
         committed.draw(folder, committed.FIGURES)

@@ -32,16 +32,16 @@ class Cell:
     seed: int
     config: RunConfig
 
-    def with_data_from(self, folder: Path) -> "Cell":
+    def with_data_from(self, folder: Path | str) -> "Cell":
         """Return the same cell, reading its data set in an official format from `folder/NAME` or from `folder`."""
-        own = folder / self.data
-        return replace(self, config=self.config.model_copy(update={"data_dir": own if own.is_dir() else folder}))
+        own = Path(folder) / self.data
+        return replace(self, config=self.config.model_copy(update={"data_dir": own if own.is_dir() else Path(folder)}))
 
     def with_at_most(self, rounds: int) -> "Cell":
         return replace(self, config=self.config.model_copy(update={"rounds": min(rounds, self.config.rounds)}))
 
-    def folder(self, runs: Path) -> Path:
-        return runs / self.data / f"{self.row.replace(', ', '-').replace(' ', '-')}-{self.seed}"
+    def folder(self, runs: Path | str) -> Path:
+        return Path(runs) / self.data / f"{self.row.replace(', ', '-').replace(' ', '-')}-{self.seed}"
 
     def __str__(self) -> str:
         return f"{self.row}, {self.data}, seed {self.seed}"

@@ -18,6 +18,7 @@ from klms.flower.records import Places, answers, gathered, places_of, read
 from klms.flower.request import PAYLOAD, RECORD, VERSION, CompressionRequest
 from klms.flower.sealing import seal
 from klms.flower.surroundings import check_mods_around
+from klms.printable import printable
 
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable, Mod  # older releases have them elsewhere
@@ -111,7 +112,7 @@ def _compressible(
             own = {name: read(array) for name, array in found.items()}
             model.check(own)
         except InvalidArgument as error:
-            log.warning("klms: the record %r of a reply passes uncompressed: %s", answer, error)
+            log.warning("klms: the record %r of a reply passes uncompressed: %s", answer, printable(error))
             continue
         if own:  # there is no need to compress an empty record
             names.append(answer)

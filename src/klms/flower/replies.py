@@ -23,6 +23,7 @@ from klms.flower.model import DTypes, Model, check_finite
 from klms.flower.records import Places, answers, gathered, read, scattered
 from klms.flower.request import PAYLOAD, RECORD, CompressionRequest
 from klms.flower.sealing import ServerKey
+from klms.printable import printable
 
 log = logging.getLogger("flwr")
 _LARGEST_WEIGHT = 1e15  # so that sums of weights stay finite
@@ -265,7 +266,7 @@ class Round:
 
     def _refuse(self, reply: Message, error: KLMSError) -> None:
         self.counts[cause_of(error)] += 1
-        log.warning("klms: the reply of node %d does not count: %s", reply.metadata.src_node_id, error)
+        log.warning("klms: the reply of node %d does not count: %s", reply.metadata.src_node_id, printable(error))
 
     def _open(self, reply: Message) -> Opened:
         """Check that a reply was asked for, and read everything but the message of the scheme."""

@@ -32,6 +32,7 @@ from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.methods.base import Upload
 from klms.methods.state import State
 from klms.methods.table import RunConfig
+from klms.printable import printable
 from klms.runs.execution import serve
 from klms.runs.run_folder import RunFolder
 
@@ -154,7 +155,7 @@ class FlowerClients:
             reply = replies.pop(client)
             if reply.has_error():
                 self.causes[cause_of_failure(reply.error.code)] += 1
-                log.warning("klms: client %d failed: %s", client, reply.error.reason)
+                log.warning("klms: client %d failed: %s", client, printable(reply.error.reason))
                 continue
             try:
                 upload = self._open(reply, MessageFrame(METHOD, self.round, client, agreed))
@@ -193,7 +194,7 @@ class FlowerClients:
 
     def _count(self, whose: str, error: KLMSError) -> None:
         self.causes[cause_of(error)] += 1
-        log.warning("klms: a reply of %s does not count: %s", whose, error)
+        log.warning("klms: a reply of %s does not count: %s", whose, printable(error))
 
     def enough(self, count: int) -> bool:
         return count >= self.settings.min_replies
@@ -261,7 +262,7 @@ class FlowerClients:
             client = None if reply.has_error() else _metrics(reply).get(CLIENT)
             if not isinstance(client, int):
                 reason = reply.error.reason if reply.has_error() else "no number in its answer"
-                log.warning("klms: node %d does not say which client it is: %s", node, reason)
+                log.warning("klms: node %d does not say which client it is: %s", node, printable(reason))
             elif self.nodes.get(client, node) in online - {node}:
                 log.warning("klms: node %d claims to be client %d, which is node %d", node, client, self.nodes[client])
             else:

@@ -28,6 +28,7 @@ from klms.flower.request import RECORD
 from klms.flower.sealing import ServerKey
 from klms.flower.surroundings import check_around, check_kind, check_within
 from klms.flower.uplink import Uplink, integers_of
+from klms.printable import printable
 
 log = logging.getLogger("flwr")
 _STEPS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
@@ -225,7 +226,7 @@ class Compressed(Strategy):
         try:
             check_finite({} if arrays is None else {name: read(array) for name, array in arrays.items()})
         except CorruptMessage as error:
-            log.warning("klms: the round is undone: %s after aggregation", error)
+            log.warning("klms: the round is undone: %s after aggregation", printable(error))
             self._round.counts["undone"] += 1
             return None
         return arrays
@@ -291,7 +292,7 @@ class Compressed(Strategy):
             raise InvalidArgument(f"with client_secrets, no update may pass unsealed: {reason}")
         if not self._passed:
             self._passed = True
-            log.warning("klms: updates pass uncompressed: %s", reason)
+            log.warning("klms: updates pass uncompressed: %s", printable(reason))
         return None
 
 

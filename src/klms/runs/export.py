@@ -14,17 +14,22 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from klms.compression import MAX_PARAMETERS
 from klms.compressors.mask import Mask
 from klms.engine.federation import Federation, Parts
 from klms.errors import CorruptMessage, InvalidArgument, RunFolderError
+from klms.files import read, replace
 from klms.methods.fedpm import FedPM
-from klms.runs.files import replace
 from klms.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import nn
 
 MAGIC = b"KLMSMODEL1\n"
+LARGEST = 4 * MAX_PARAMETERS + (1 << 20)
+"""Bytes of the largest exported model: float32 weights of as many parameters as a message may have, and a description.
+
+ResNet-18, the largest built-in model, has a twentieth of that."""
 _MASK_PARAMETERS_PER_BYTE = 1024  # ten times what the most skewed masks of FedPM have
 _SMALLEST_BOUND = 1 << 16  # parameters that any file may describe
 
@@ -45,7 +50,7 @@ class Description(BaseModel):
     gain: float = 1.0
 
 
-def write(run: Path, file: Path) -> Path:
+def write(run: Path | str, file: Path | str) -> Path:
     """Export the model of the run in folder `run`."""
     config, state = RunFolder(run).config(), RunFolder(run).state()
     if state is None:
@@ -70,8 +75,10 @@ def write(run: Path, file: Path) -> Path:
         parameters = method.parameters(state).astype("<f4").tobytes()
     header = description.model_dump_json().encode()
     body = MAGIC + struct.pack("<I", len(header)) + header + parameters
-    replace(file, body + struct.pack("<I", zlib.crc32(body)))
-    return file
+    if len(body) + 4 > LARGEST:
+        raise RunFolderError(f"the model of {run} would have {len(body):,} bytes, but at most {LARGEST:,} can be read")
+    replace(Path(file), body + struct.pack("<I", zlib.crc32(body)))
+    return Path(file)
 
 
 def load(file: Path | str) -> "nn.Module":
@@ -79,7 +86,7 @@ def load(file: Path | str) -> "nn.Module":
     from klms.learning.models import count_parameters
     from klms.learning.network import Network
 
-    about, parameters = describe(Path(file).read_bytes(), file)
+    about, parameters = describe(read(Path(file), LARGEST), file)
     try:
         architecture = about.model, about.shape, about.classes, about.width
         d = count_parameters(*architecture)  # before anything is allocated on the file's word

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 
-from klms import data
+from klms import data, files
 from klms.compressors.schemes import RENAMED
 from klms.errors import InvalidArgument
 from klms.methods.entry import MODELS, RUN_GROUPS, MethodEntry
 from klms.methods.table import METHODS, RunConfig
+from klms.runs.run_files import CONFIG, LARGEST
 
 PROFILES = ("small", "cpu", "paper")
 PRESETS: dict[str, dict[str, object]] = {
@@ -33,7 +34,7 @@ def resolve(
     *,
     profile: str | None = None,
     preset: str | None = None,
-    file: Path | None = None,
+    file: Path | str | None = None,
     given: Mapping[str, object] | None = None,
 ) -> RunConfig:
     """Build and check the configuration of a run of `method`."""
@@ -82,10 +83,10 @@ def _has(entry: MethodEntry, setting: str) -> bool:
     return any(setting in kind.model_fields for kind in entry.settings)
 
 
-def read_toml(file: Path, shown_as: str) -> dict[str, object]:
+def read_toml(file: Path | str, shown_as: str) -> dict[str, object]:
     """Read a TOML file; an `InvalidArgument` says why that is impossible, calling the file `shown_as`."""
     try:
-        text = file.read_bytes().decode(errors="replace")
+        text = files.read(Path(file), LARGEST[CONFIG]).decode(errors="replace")
     except OSError as error:
         raise InvalidArgument(f"{shown_as}: {error.strerror}") from error
     return parse_toml(text, shown_as)
