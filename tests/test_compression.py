@@ -271,3 +271,19 @@ def test_a_bar_is_drawn_on_terminals_only(capsys, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     klms.decompress(message, key=KEY, progress=True)
     assert "decompressing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", [7, None, (1, 2, 3), "secret"])
+def test_what_is_no_key_is_told_what_a_key_is(key):
+    update = np.ones(100, dtype=np.float32)
+    message = klms.compress(update, key=KEY)
+    p, blocks = klms.Bernoulli(np.full(100, 0.5)), klms.fixed_blocks(100, 25)
+    encoded = klms.Codec().encode(p, p, blocks, key=KEY, rng=np.random.default_rng(0))
+    for call in (
+        lambda: klms.compress(update, key=key),
+        lambda: klms.decompress(message, key=key),
+        lambda: klms.Codec().encode(p, p, blocks, key=key, rng=np.random.default_rng(0)),
+        lambda: klms.Codec().decode(encoded, p, key=key, blocks=blocks),
+    ):
+        with pytest.raises(InvalidArgument, match=r"key must be a klms.SharedKey\(seed=..., round=..., client=...\)"):
+            call()

@@ -25,3 +25,8 @@ def __getattr__(name: str) -> object:
 
         return getattr(federate, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Name also what is imported on first use, for `dir` and for completion in a notebook."""
+    return sorted({*globals(), *__all__})

@@ -183,7 +183,7 @@ def _layout(arrays: Mapping[str, Array]) -> Layout:
 
 
 def _tag(key: SharedKey) -> bytes:
-    return blake2b(key.to_bytes(), digest_size=4, person=b"klms key").digest()
+    return blake2b(SharedKey.checked(key).to_bytes(), digest_size=4, person=b"klms key").digest()
 
 
 class Described(NamedTuple):
