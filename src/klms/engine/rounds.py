@@ -128,7 +128,7 @@ class _Intake:
         self.message_bytes: list[int] = []
         self.seconds = {"train": 0.0, "encode": 0.0}
         self.memories: dict[int, npt.NDArray[np.generic]] = {}
-        self._measured: dict[str, list[Sequence[float]]] = {}
+        self._measured: dict[str, list[float | Sequence[float]]] = {}
 
     def add(self, upload: Upload) -> None:
         if upload.client in self.clients:
@@ -146,7 +146,7 @@ class _Intake:
         for name, values in upload.measurements.items():
             self._measured.setdefault(name, []).append(values)
 
-    def measurements(self) -> dict[str, list[float]]:
+    def measurements(self) -> dict[str, float | list[float]]:
         return {name: np.mean(values, axis=0).tolist() for name, values in self._measured.items()}
 
 

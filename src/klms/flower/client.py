@@ -102,7 +102,8 @@ def client_app(
         if isinstance(server := asked.get(SERVER), bytes):
             payload = seal(payload, server)
         else:  # measurements of the update are not sealed, so they would tell of it
-            metrics.update({name: list(values) for name, values in upload.measurements.items()})
+            for name, value in upload.measurements.items():
+                metrics[name] = value if isinstance(value, float) else list(value)
         return Message(RecordDict({RECORD: ConfigRecord({PAYLOAD: payload}), METRICS: metrics}), reply_to=message)
 
     return app
