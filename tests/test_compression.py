@@ -167,7 +167,8 @@ def test_given_randomness_makes_the_bytes_repeatable():
         ({"a": {"b": np.zeros(3)}}, 1.0, InvalidArgument, "flat dictionary"),
         (np.zeros(3, dtype=complex), 1.0, InvalidArgument, "numbers"),
         (np.zeros(3000), 9.0, InvalidArgument, "from 0.0001 to 8"),
-        (np.full(3000, np.nan), 1.0, TrainingDiverged, "learning rate"),
+        (np.full(3000, np.nan), 1.0, TrainingDiverged, "lower the learning rate$"),
+        (np.full(3000, np.inf), 0.1, TrainingDiverged, "or raise the bits per parameter: at 0.1, .* 6.7 times"),
     ],
 )
 def test_what_cannot_be_sent_is_explained(update, bits, error, words):

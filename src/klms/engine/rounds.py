@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from klms.compressors.base import check_decoded
 from klms.engine import undo
+from klms.engine.divergence import explained
 from klms.engine.downlink import Downlink, Opened, Relay
 from klms.engine.federation import Federation, participants
 from klms.engine.ledger import LedgerRecord
@@ -66,12 +67,13 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
             broadcast = downlink.open(state)
         wanted = [(client, state.memories.get(client)) for client in participants(config, number)]
         intake = _Intake(method, broadcast.state)
-        for upload in _timed(clients.run(broadcast, wanted), clock):
-            try:
-                with clock("decode"):
-                    intake.add(upload)
-            except KLMSError as error:
-                clients.refuse(upload.client, error)
+        with explained(config, number, method.layout.d):
+            for upload in _timed(clients.run(broadcast, wanted), clock):
+                try:
+                    with clock("decode"):
+                        intake.add(upload)
+                except KLMSError as error:
+                    clients.refuse(upload.client, error)
         with clock("aggregate"):
             if enough := clients.enough(len(intake.clients)):
                 outcome = method.conclude(broadcast.state, intake.received)

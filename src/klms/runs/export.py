@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from klms.compressors.mask import Mask
-from klms.engine.federation import OWN, Federation, Parts
+from klms.engine.federation import OWN, ClientData, Federation, Parts
 from klms.errors import CorruptMessage, InvalidArgument, RunFolderError
 from klms.methods.fedpm import FedPM
 from klms.methods.state import State
@@ -86,7 +86,8 @@ def own_model(run: Path | str, model: "nn.Module", clients: Sequence[Any] = ()) 
     `clients` are examples as `klms.federate` takes them, from which running statistics of norms are measured.
     """
     config, state = _end_of(Path(run))
-    federation = Federation.of(config, model, list(clients) or {}, loss=lambda output, y: y)  # nothing is trained here
+    data: ClientData = list(clients) if clients else {}
+    federation = Federation.of(config, model, data, loss=lambda output, y: y)  # nothing is trained here
     method, trained = federation.method, RunFolder(Path(run)).description().layers
     own = list(zip(method.layout.names, method.layout.sizes, strict=True))
     if own != [(layer.name, layer.size) for layer in trained]:
