@@ -110,10 +110,12 @@ def federate(
 ) -> Run:
     """Train `model` on the data of `clients` with a federated method, with real bytes between clients and server.
 
-    `clients` holds one data set per client: a pair `(x, y)` of arrays or tensors, or a torch `Dataset`; `test` is
-    another. `method` is one of `klms methods`; `klms methods NAME` lists its settings, which `settings` gives by name.
-    `loss(output, y)` is cross-entropy unless given. `workers` processes train clients in parallel, with the same
-    result. With a `folder`, every round is written there, and a run that was interrupted resumes from it.
+    `clients` holds one data set per client: a pair `(x, y)` of arrays or tensors, or a torch `Dataset` of pairs or of
+    dictionaries with `labels`, whose other entries the model is called with by name; `test` is another. `method` is one
+    of `klms methods`; `klms methods NAME` lists its settings, which `settings` gives by name. `loss(output, y)` gets
+    whatever the model returns; unless given, it is the cross-entropy of the output, or of the `logits` in it. `workers`
+    processes train clients in parallel, with the same result. With a `folder`, every round is written there, and a run
+    that was interrupted resumes from it.
     """
     if unused := sorted(settings.keys() & BUILT_IN):
         names = ", ".join(unused)
