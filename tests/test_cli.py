@@ -1,16 +1,18 @@
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import click
+import click.shell_completion
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
 import klms
-from klms.cli import app, bench
+from klms.cli import app, bench, completion
 from klms.methods.entry import RUN_GROUPS, RunSettings
 from klms.methods.table import METHODS, RunConfig
 from tests.report.folders import write_run
@@ -81,6 +83,12 @@ def test_the_settings_of_a_method_are_listed_with_default_range_and_meaning(comm
     assert "--gamma" not in shown  # a setting of other methods
 
 
+def test_settings_that_a_method_does_not_use_are_not_listed():
+    shown = runner.invoke(app, ["methods", "sgld"]).output
+    assert "--batch " in shown
+    assert "--lr " not in shown
+
+
 def test_the_help_of_run_lists_the_settings_of_every_run():
     shown = runner.invoke(app, ["run", "--help"]).output
     general = [name for name in RunSettings.model_fields if name != "method"]
@@ -97,6 +105,10 @@ def test_the_help_of_run_lists_the_settings_of_every_run():
         (["run", "fedpm-klms", "--profle", "small"], "did you mean --profile?"),
         (["run", "nope"], f"choose one of {', '.join(METHODS)}"),
         (["run"], "name a method"),
+        (["run", "klms", "--down-rate", "0.3"], "down_rate needs downlink coded, not auto"),
+        (["run", "klms", "--down-rate", "1.0"], "down_rate needs downlink coded, not auto"),
+        (["run", "fedavg", "--learning-rate", "1.0"], "did you mean --lr?"),
+        (["run", "fedavg", "--device", "gpu"], "device must be auto, cpu, cuda or mps, got gpu"),
         (["run", "fedpm-klms", "--levels", "4"], "fedpm-klms has no setting levels, which is one of qsgd"),
         (["run", "qsgd", "--data", "mnst"], "there is no data set 'mnst'; did you mean 'mnist'?"),
         (["run", "qsgd", "--model", "lenett"], "there is no model 'lenett'; did you mean 'lenet'?"),
@@ -152,6 +164,56 @@ def test_a_long_benchmark_says_how_far_it_is_though_there_is_no_terminal(monkeyp
 
 def test_the_library_imports_neither_torch_nor_flower_nor_the_command_line():
     heavy = "torch flwr typer rich matplotlib"
-    check = f"import sys, klms, klms.codec; print([m for m in {heavy.split()!r} if m in sys.modules])"
+    lazy = "assert {'compress', 'decompress', 'federate', 'Run', *klms.__all__} <= set(dir(klms))"
+    check = f"import sys, klms, klms.codec; {lazy}; print([m for m in {heavy.split()!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("complete", "start", "found"),
+    [
+        (completion.methods, "fedpm", ["fedpm", "fedpm-klms"]),
+        (completion.experiments, "table", ["table1", "table2"]),
+        (completion.data_sets, "mn", ["mnist"]),
+        (completion.models, "le", ["lenet"]),
+        (completion.profiles, "", ["small", "cpu", "paper"]),
+        (completion.presets, "p", ["paper"]),
+        (completion.schemes, "ed", ["eden"]),
+        (completion.methods, "x", []),
+    ],
+)
+def test_names_are_completed(complete, start, found):
+    assert complete(start) == found
+
+
+def completed(*words: str) -> list[str]:
+    """What click completes the last word to."""
+    words, incomplete = list(words[:-1]), words[-1]
+    finder = click.shell_completion.ShellComplete(typer.main.get_command(app), {}, "klms", "_KLMS_COMPLETE")
+    return [item.value for item in finder.get_completions(words, incomplete)]
+
+
+def test_commands_complete_their_arguments_and_the_settings_of_a_method():
+    assert completed("run", "sgld-") == ["sgld-klms"]
+    assert completed("methods", "sgld-") == ["sgld-klms"]
+    assert completed("run", "klms", "--profile", "s") == ["small"]
+    assert completed("experiment", "run", "table") == ["table1", "table2"]
+    assert completed("experiment", "status", "table1", "--data", "mn") == ["mnist"]
+    assert completed("data", "get", "mn") == ["mnist"]
+    assert completed("bench", "mean", "--scheme", "ed") == ["eden"]
+    assert completed("run", "klms", "--down") == ["--downlink", "--down-rate", "--down-rate-schedule"]
+    assert completed("run", "klms", "--rounds", "3", "--downlink", "c") == ["coded"]
+    assert completed("run", "klms", "--data", "mn") == ["mnist"]
+    assert completed("run", "sgld", "--optim") == []
+    assert completed("run", "qsgd", "--optim") == ["--optimizer"]
+
+
+def test_the_shell_asks_for_completions():
+    """This is what the script of `klms --install-completion` runs."""
+    asked = {"_KLMS_COMPLETE": "complete_bash", "COMP_WORDS": "klms run fedpm", "COMP_CWORD": "2"}
+    program = "import sys; sys.modules['torch'] = None; from klms.cli import app; app(prog_name='klms')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | asked, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["fedpm", "fedpm-klms"]

@@ -30,3 +30,8 @@ def __getattr__(name: str) -> object:
 
         return inspection.inspect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Name also what is imported on first use, for `dir` and for completion in a notebook."""
+    return sorted({*globals(), *__all__})

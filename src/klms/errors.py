@@ -33,7 +33,7 @@ class InvalidArgument(KLMSError, ValueError):
 
 
 class TrainingDiverged(KLMSError):
-    """Local training produced an update that is not finite; a lower learning rate usually helps."""
+    """Local training produced an update that is not finite; a lower learning rate, or more bits, usually helps."""
 
 
 class NothingTrained(KLMSError):

@@ -1,8 +1,9 @@
 """What a scheme says of itself. Command line, benches, methods, Flower and reports derive everything from it."""
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -11,19 +12,48 @@ from klms.compressors.base import Compressor
 from klms.compressors.layout import Layout
 from klms.errors import InvalidArgument
 
+Needs = Mapping[str, Mapping[str, object]]
+"""By the name of a setting: other settings, and the values that they need to have."""
+
 
 class Settings(BaseModel):
     """Settings of a scheme or a method: each field has its default, its bounds and its description here only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    needs: ClassVar[Needs] = {}
+    """Settings that have an effect only while other settings have certain values."""
+
     @classmethod
     def checked(cls, values: Mapping[str, object]) -> Self:
         """Return the settings with these values; an `InvalidArgument` names every value that does not fit."""
+        for name in values:
+            if name not in cls.model_fields:
+                raise InvalidArgument(f"there is no setting {name!r}; {suggestion(name, cls.model_fields)}")
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             raise InvalidArgument(reasons(error)) from error
+
+
+def without_effect(needs: Needs, name: str, settings: Settings) -> str:
+    """Return why a setting has no effect beside the values of the others; the empty string if it has one."""
+    for other, wanted in needs.get(name, {}).items():
+        value = getattr(settings, other)
+        if value != wanted and wanted:
+            return f"{name} needs {other} {wanted}, not {value}, and would have no effect"
+        if value != wanted:
+            return f"{name} would have no effect, because {other} is {value}: omit one of them"
+    return ""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return what to say to somebody who gave a name that is not known."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    if not known:
+        return "there are none"
+    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
 
 
 def reasons(error: ValidationError) -> str:
@@ -38,7 +68,7 @@ _LONGEST = 80  # characters of a value that are shown
 
 def _reason(one: ErrorDetails) -> str:
     """Say it in our words where we have some, otherwise in pydantic's."""
-    name, context = ".".join(map(str, one["loc"])) or "settings", one.get("ctx", {})
+    name, context = ".".join(map(str, one["loc"])), one.get("ctx", {})
     bounds = [f"{word} {shown(context[bound])}" for bound, word in _BOUNDS.items() if bound in context]
     if bounds:
         wanted = bounds[0]
@@ -47,7 +77,8 @@ def _reason(one: ErrorDetails) -> str:
     elif one["type"].partition("_")[0] in _KINDS:
         wanted = _KINDS[one["type"].partition("_")[0]]
     else:
-        return f"{name}: {one['msg']}"
+        text = one["msg"].removeprefix("Value error, ")  # pydantic's, before what a validator of ours says
+        return f"{name}: {text}" if one["loc"] else text
     return f"{name} must be {wanted}, got {str(one['input'])[:_LONGEST]}"
 
 

@@ -40,9 +40,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 log = logging.getLogger("flwr")
-KL_BY_LAYER = "kl_by_layer"
+KL_BY_LAYER, TRAIN_LOSS = "kl_by_layer", "train_loss"
 _MAX_SECONDS = 1e7
 _MAX_BITS = 1e6
+_MAX_LOSS = 1e30  # so that a mean over clients is finite
 _TELL_EVERY = 5.0  # seconds between lines about clients that are waited for
 _QUERY_TIMEOUT = 60.0  # seconds: a node knows its client number at once
 
@@ -103,7 +104,7 @@ def with_randomness(config: RunConfig, folder: RunFolder) -> RunConfig:
 
 
 def _show(config: RunConfig, record: LedgerRecord) -> None:
-    shown = {"accuracy", "loss", "bits_per_parameter", "payload_bytes", "downlink_bytes", "replies"}
+    shown = {"accuracy", "loss", "train_loss", "bits_per_parameter", "payload_bytes", "downlink_bytes", "replies"}
     figures = record.model_dump(include=shown, exclude_none=True)
     log.info("klms: round %d of %d: %s", record.round, config.rounds, figures)
 
@@ -218,9 +219,13 @@ class FlowerClients:
             raise CorruptMessage(f"the head has {len(head)} bytes; a method has no head")
         self.payload_bytes[expected.client] = len(payload)
         # What a client reports for the ledger is taken if it can be true.
-        values, measured = _metrics(reply).get(KL_BY_LAYER), {}
+        measured: dict[str, float | Sequence[float]] = {}
+        values = _metrics(reply).get(KL_BY_LAYER)
         if isinstance(values, list) and len(values) == self.layers and all(0 <= value < _MAX_BITS for value in values):
             measured[KL_BY_LAYER] = [float(value) for value in values]
+        loss = _metrics(reply).get(TRAIN_LOSS)
+        if isinstance(loss, float) and abs(loss) < _MAX_LOSS:
+            measured[TRAIN_LOSS] = loss
         reported = {phase: _metrics(reply).get(SECONDS + phase) for phase in ("train", "encode")}
         seconds = {p: float(v) for p, v in reported.items() if isinstance(v, (int, float)) and 0 <= v < _MAX_SECONDS}
         return Upload(expected.client, message, {"train": 0.0, "encode": 0.0, **seconds}, measurements=measured)

@@ -73,10 +73,10 @@ class FedPM(Method):
         clock, theta = Stopwatch(), state.vector("theta")
         with clock("train"):
             train = self.learner.train_mask
-            phi = train(self.frozen, theta, data, self.schedule, rng, self.penalty, sampled=self.sampled)
+            phi, loss = train(self.frozen, theta, data, self.schedule, rng, self.penalty, sampled=self.sampled)
         with clock("encode"):
             message = self.compressor.encode(phi, state.shared, key=self.key(state.round + 1, client), rng=rng)
-        measurements = {}
+        measurements = self.loss_seen(loss)
         if self.settings.layer_kl:
             kl = Bernoulli(phi).kl(Bernoulli(theta))
             measurements["kl_by_layer"] = [round(float(kl[part].mean()), 9) for part in self.layout.parts]

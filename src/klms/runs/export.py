@@ -8,18 +8,21 @@ all other models are float32 weights.
 
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from klms.compression import MAX_PARAMETERS
 from klms.compressors.mask import Mask
-from klms.engine.federation import Federation, Parts
+from klms.engine.federation import OWN, ClientData, Federation, Parts
 from klms.errors import CorruptMessage, InvalidArgument, RunFolderError
 from klms.files import read, replace
 from klms.methods.fedpm import FedPM
+from klms.methods.state import State
+from klms.methods.table import RunConfig
 from klms.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -52,9 +55,12 @@ class Description(BaseModel):
 
 def write(run: Path | str, file: Path | str) -> Path:
     """Export the model of the run in folder `run`."""
-    config, state = RunFolder(run).config(), RunFolder(run).state()
-    if state is None:
-        raise RunFolderError(f"{run} has no complete round yet")
+    config, state = _end_of(run)
+    if OWN in (config.data, config.model):
+        raise InvalidArgument(
+            f"{run} trained a model of your own, which klms cannot build: in Python, "
+            f'klms.runs.export.own_model("{run}", model) returns that model with its trained parameters'
+        )
     federation = Federation.create(config)
     assert isinstance(federation.clients, Parts)
     method, dataset = federation.method, federation.clients.dataset
@@ -79,6 +85,32 @@ def write(run: Path | str, file: Path | str) -> Path:
         raise RunFolderError(f"the model of {run} would have {len(body):,} bytes, but at most {LARGEST:,} can be read")
     replace(Path(file), body + struct.pack("<I", zlib.crc32(body)))
     return Path(file)
+
+
+def own_model(run: Path | str, model: "nn.Module", clients: Sequence[Any] = ()) -> "nn.Module":
+    """Return a copy of the user's own model with what the run in a folder trained, by `klms.federate` or on Flower.
+
+    `clients` are examples as `klms.federate` takes them, from which running statistics of norms are measured.
+    """
+    config, state = _end_of(Path(run))
+    data: ClientData = list(clients) if clients else {}
+    federation = Federation.of(config, model, data, loss=lambda output, y: y)  # nothing is trained here
+    method, trained = federation.method, RunFolder(Path(run)).description().layers
+    own = list(zip(method.layout.names, method.layout.sizes, strict=True))
+    if own != [(layer.name, layer.size) for layer in trained]:
+        raise InvalidArgument(f"{run} trained another model: the parameters have other names or sizes")
+    if method.learner.network.norms and not clients:
+        raise InvalidArgument("the model has norms with running statistics: give clients=, examples to measure them on")
+    examples = [federation.examples(client) for client in range(len(clients))]
+    return method.learner.module_with(method.parameters(state), examples)
+
+
+def _end_of(run: Path | str) -> tuple[RunConfig, State]:
+    """Return the settings and the last state of a run."""
+    config, state = RunFolder(run).config(), RunFolder(run).state()
+    if state is None:
+        raise RunFolderError(f"{run} has no complete round yet")
+    return config, state
 
 
 def load(file: Path | str) -> "nn.Module":

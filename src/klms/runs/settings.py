@@ -8,9 +8,10 @@ from importlib import resources
 from pathlib import Path
 
 from klms import data, files
+from klms.compressors.scheme import suggestion, without_effect
 from klms.compressors.schemes import RENAMED
 from klms.errors import InvalidArgument
-from klms.methods.entry import MODELS, RUN_GROUPS, MethodEntry
+from klms.methods.entry import MODELS
 from klms.methods.table import METHODS, RunConfig
 from klms.runs.run_files import CONFIG, LARGEST
 
@@ -27,6 +28,9 @@ PRESETS: dict[str, dict[str, object]] = {
     }
 }
 """Settings of the codec by name; `paper` is the paper's own rule, to compare with what is tuned."""
+
+OTHER_NAMES = {"learning_rate": "lr", "batch_size": "batch", "bits_per_parameter": "rate"}
+"""What other libraries, or other parts of klms, call a setting."""
 
 
 def resolve(
@@ -59,28 +63,31 @@ def resolve(
     return config
 
 
-def check_settings_of(method: str, given: Mapping[str, object]) -> None:
-    """Raise an `InvalidArgument` if a setting is one of other methods only, which would have no effect.
+def check_effects(config: RunConfig, given: Iterable[str]) -> None:
+    """Raise an `InvalidArgument` if one of the given settings has no effect in this run.
 
-    Such settings may have their defaults, as they have in the configuration of a run.
+    It may be one of other methods, or need another setting to have a certain value.
     """
-    check_name("method", method, METHODS)
-    kinds = (*RUN_GROUPS, *METHODS[method].settings)
-    used = {name for kind in kinds for name in kind.model_fields}
-    for name, value in given.items():
-        if name in RunConfig.model_fields.keys() - used and value != RunConfig.model_fields[name].default:
-            users = ", ".join(entry.name for entry in METHODS.values() if _has(entry, name))
-            raise InvalidArgument(f"{method} has no setting {name}, which is one of {users}")
+    entry = METHODS[config.method]
+    for name in given:
+        if not entry.uses(name):
+            users = ", ".join(other.name for other in METHODS.values() if other.uses(name))
+            raise InvalidArgument(f"{entry.name} has no setting {name}, which is one of {users}")
+        if why := without_effect(entry.needs, name, config):
+            raise InvalidArgument(why)
 
 
-def check_built_in(config: RunConfig) -> None:
-    """Raise an `InvalidArgument` if there is no such data set or model, before anything large is imported."""
-    check_name("data set", config.data, [info.name for info in data.names()])
+def check_built_in(config: RunConfig, given: Iterable[str]) -> None:
+    """Raise an `InvalidArgument` if there is no such data set or model, before anything large is imported.
+
+    The same goes for settings of texts that were given for images.
+    """
+    kinds = {info.name: info.kind for info in data.names()}
+    check_name("data set", config.data, kinds)
     check_name("model", config.model, MODELS)
-
-
-def _has(entry: MethodEntry, setting: str) -> bool:
-    return any(setting in kind.model_fields for kind in entry.settings)
+    of_texts = [name for name in given if name in ("vocabulary", "length")]
+    if of_texts and kinds[config.data] != "text":
+        raise InvalidArgument(f"{config.data} is not text: {of_texts[0]} would have no effect")
 
 
 def read_toml(file: Path | str, shown_as: str) -> dict[str, object]:
@@ -120,8 +127,9 @@ def parse_options(arguments: Iterable[str], others: Iterable[str] = ()) -> dict[
         option, equals, value = argument[2:].partition("=")
         name = option.replace("-", "_")
         if name not in RunConfig.model_fields:
-            near = difflib.get_close_matches(option, [*map(_as_option, RunConfig.model_fields), *others], n=1)
-            hint = f"did you mean --{near[0]}?" if near else "--help lists all settings"
+            known = [*map(_as_option, RunConfig.model_fields), *others]
+            near = OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(option, known, n=1)), None)
+            hint = f"did you mean --{near}?" if near else "--help lists all settings"
             raise InvalidArgument(f"there is no option --{option}; {hint}")
         found = value if equals else next(remaining, None)
         if found is None:
@@ -146,6 +154,6 @@ def check_name(what: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
         if name in RENAMED:
             raise InvalidArgument(f"{name!r} is now {RENAMED[name]!r}, which has less error at every rate")
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
-        raise InvalidArgument(f"there is no {what} {name!r}; {hint}")
+        if OTHER_NAMES.get(name) in known:
+            raise InvalidArgument(f"there is no {what} {name!r}; did you mean {OTHER_NAMES[name]!r}?")
+        raise InvalidArgument(f"there is no {what} {name!r}; {suggestion(name, known)}")
