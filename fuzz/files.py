@@ -16,7 +16,8 @@ from klms.data.mnist import decode_idx, read_idx
 from klms.engine.ledger import LedgerRecord
 from klms.report.document import as_json, make
 from klms.runs import export
-from klms.runs.run_folder import CHECKPOINT, CONFIG, DESCRIPTION, METRICS, RunFolder
+from klms.runs.run_files import CHECKPOINT, CONFIG, DESCRIPTION, METRICS
+from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
 
 _FOLDER_FILES = (CONFIG, METRICS, DESCRIPTION, CHECKPOINT)

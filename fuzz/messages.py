@@ -1,5 +1,6 @@
 """Messages of the codec, of every scheme and of `klms.compress`."""
 
+import json
 import zlib
 from contextlib import AbstractContextManager
 from unittest.mock import patch
@@ -11,6 +12,7 @@ from fuzz.target import Target, sealed
 from klms import Bernoulli, Categorical, Gaussian, fixed_blocks
 from klms.codec import message as wire
 from klms.compressors.schemes import SCHEMES
+from klms.runs.inspection import fields
 from tests.support.messages import example
 from tests.support.round_trips import KEY, material, round_trip, small
 
@@ -40,7 +42,7 @@ _BY_FAMILY = {p.family: p for p in _DISTRIBUTIONS}
 
 def _codec(data: bytes) -> None:
     message = _sealed(data)
-    p = _BY_FAMILY[klms.inspect(message).family]
+    p = _BY_FAMILY[wire.inspect(message).family]
     with _with_any_tag():
         klms.Codec().decode(message, p, key=KEY, blocks=fixed_blocks(20, 5))
 
@@ -80,8 +82,13 @@ def _container_seeds() -> list[bytes]:
     return [klms.compress(update, 2.0, key=KEY, rng=rng) for update in (arrays, np.ones(50))]
 
 
+def _inspect(data: bytes) -> None:
+    json.dumps(fields(klms.inspect(sealed(data))))
+
+
 TARGETS = {
     "codec": Target(_codec, _codec_seeds),
     **{f"scheme-{name}": _scheme(name) for name in SCHEMES},
     "container": Target(_container, _container_seeds),
+    "inspect": Target(_inspect, lambda: [*_codec_seeds()[:2], *_container_seeds(), round_trip("topk")[0]]),
 }

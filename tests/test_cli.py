@@ -1,17 +1,18 @@
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import click
-import numpy as np
+import click.shell_completion
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
 import klms
-from klms.cli import app, bench
+from klms.cli import app, bench, completion
 from klms.methods.entry import RUN_GROUPS, RunSettings
 from klms.methods.table import METHODS, RunConfig
 from tests.report.folders import write_run
@@ -27,17 +28,6 @@ def commands(group=None, path=()):
             yield from commands(command, (*path, name))
         else:
             yield (*path, name)
-
-
-@pytest.fixture
-def message_file(tmp_path):
-    p = klms.Bernoulli(np.full(100, 0.5))
-    message = klms.Codec().encode(
-        p, p, klms.fixed_blocks(100, 25), key=klms.SharedKey(1, 2, 3), rng=np.random.default_rng(0), scalars=[2.5]
-    )
-    path = tmp_path / "a.klms"
-    path.write_bytes(message)
-    return path
 
 
 def test_version():
@@ -93,6 +83,12 @@ def test_the_settings_of_a_method_are_listed_with_default_range_and_meaning(comm
     assert "--gamma" not in shown  # a setting of other methods
 
 
+def test_settings_that_a_method_does_not_use_are_not_listed():
+    shown = runner.invoke(app, ["methods", "sgld"]).output
+    assert "--batch " in shown
+    assert "--lr " not in shown
+
+
 def test_the_help_of_run_lists_the_settings_of_every_run():
     shown = runner.invoke(app, ["run", "--help"]).output
     general = [name for name in RunSettings.model_fields if name != "method"]
@@ -109,6 +105,10 @@ def test_the_help_of_run_lists_the_settings_of_every_run():
         (["run", "fedpm-klms", "--profle", "small"], "did you mean --profile?"),
         (["run", "nope"], f"choose one of {', '.join(METHODS)}"),
         (["run"], "name a method"),
+        (["run", "klms", "--down-rate", "0.3"], "down_rate needs downlink coded, not auto"),
+        (["run", "klms", "--down-rate", "1.0"], "down_rate needs downlink coded, not auto"),
+        (["run", "fedavg", "--learning-rate", "1.0"], "did you mean --lr?"),
+        (["run", "fedavg", "--device", "gpu"], "device must be auto, cpu, cuda or mps, got gpu"),
         (["run", "fedpm-klms", "--levels", "4"], "fedpm-klms has no setting levels, which is one of qsgd"),
         (["run", "qsgd", "--data", "mnst"], "there is no data set 'mnst'; did you mean 'mnist'?"),
         (["run", "qsgd", "--model", "lenett"], "there is no model 'lenett'; did you mean 'lenet'?"),
@@ -140,32 +140,6 @@ def test_mistakes_are_explained(arguments, message, tmp_path, monkeypatch):
     assert not list(Path().iterdir())
 
 
-def test_inspect(message_file):
-    result = runner.invoke(app, ["inspect", str(message_file)])
-    assert result.exit_code == 0
-    assert "bernoulli" in result.output
-    fields = json.loads(runner.invoke(app, ["inspect", "--json", str(message_file)]).output)
-    assert fields["d"] == 100
-    assert fields["scalars"] == [2.5]
-    assert fields["bits_per_parameter"] == 8 * message_file.stat().st_size / 100
-    message_file.write_bytes(message_file.read_bytes()[:-1])
-    broken = runner.invoke(app, ["inspect", str(message_file)])
-    assert broken.exit_code == 1
-    assert "checksum" in broken.output
-
-
-def test_inspect_reads_messages_of_compress(tmp_path):
-    update = {"weight": np.ones((20, 30), np.float32), "[steps]": np.arange(3)}
-    file = tmp_path / "update"
-    file.write_bytes(klms.compress(update, 2.0, key=klms.SharedKey(1, 2, 3)))
-    shown = runner.invoke(app, ["inspect", str(file)])
-    assert "weight: [20, 30] <f4" in shown.output
-    assert "[steps]: [3] <i8" in shown.output
-    fields = json.loads(runner.invoke(app, ["inspect", "--json", str(file)]).output)
-    assert fields["parameters"] == 603
-    assert fields["bits_per_parameter"] == 8 * file.stat().st_size / 603
-
-
 def test_help_shows_brackets():
     assert "theta stays in [margin, 1 - margin]" in runner.invoke(app, ["methods", "fedpm"]).output
 
@@ -190,6 +164,56 @@ def test_a_long_benchmark_says_how_far_it_is_though_there_is_no_terminal(monkeyp
 
 def test_the_library_imports_neither_torch_nor_flower_nor_the_command_line():
     heavy = "torch flwr typer rich matplotlib"
-    check = f"import sys, klms, klms.codec; print([m for m in {heavy.split()!r} if m in sys.modules])"
+    lazy = "assert {'compress', 'decompress', 'federate', 'Run', *klms.__all__} <= set(dir(klms))"
+    check = f"import sys, klms, klms.codec; {lazy}; print([m for m in {heavy.split()!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("complete", "start", "found"),
+    [
+        (completion.methods, "fedpm", ["fedpm", "fedpm-klms"]),
+        (completion.experiments, "table", ["table1", "table2"]),
+        (completion.data_sets, "mn", ["mnist"]),
+        (completion.models, "le", ["lenet"]),
+        (completion.profiles, "", ["small", "cpu", "paper"]),
+        (completion.presets, "p", ["paper"]),
+        (completion.schemes, "ed", ["eden"]),
+        (completion.methods, "x", []),
+    ],
+)
+def test_names_are_completed(complete, start, found):
+    assert complete(start) == found
+
+
+def completed(*words: str) -> list[str]:
+    """What click completes the last word to."""
+    words, incomplete = list(words[:-1]), words[-1]
+    finder = click.shell_completion.ShellComplete(typer.main.get_command(app), {}, "klms", "_KLMS_COMPLETE")
+    return [item.value for item in finder.get_completions(words, incomplete)]
+
+
+def test_commands_complete_their_arguments_and_the_settings_of_a_method():
+    assert completed("run", "sgld-") == ["sgld-klms"]
+    assert completed("methods", "sgld-") == ["sgld-klms"]
+    assert completed("run", "klms", "--profile", "s") == ["small"]
+    assert completed("experiment", "run", "table") == ["table1", "table2"]
+    assert completed("experiment", "status", "table1", "--data", "mn") == ["mnist"]
+    assert completed("data", "get", "mn") == ["mnist"]
+    assert completed("bench", "mean", "--scheme", "ed") == ["eden"]
+    assert completed("run", "klms", "--down") == ["--downlink", "--down-rate", "--down-rate-schedule"]
+    assert completed("run", "klms", "--rounds", "3", "--downlink", "c") == ["coded"]
+    assert completed("run", "klms", "--data", "mn") == ["mnist"]
+    assert completed("run", "sgld", "--optim") == []
+    assert completed("run", "qsgd", "--optim") == ["--optimizer"]
+
+
+def test_the_shell_asks_for_completions():
+    """This is what the script of `klms --install-completion` runs."""
+    asked = {"_KLMS_COMPLETE": "complete_bash", "COMP_WORDS": "klms run fedpm", "COMP_CWORD": "2"}
+    program = "import sys; sys.modules['torch'] = None; from klms.cli import app; app(prog_name='klms')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | asked, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["fedpm", "fedpm-klms"]

@@ -167,7 +167,8 @@ def test_given_randomness_makes_the_bytes_repeatable():
         ({"a": {"b": np.zeros(3)}}, 1.0, InvalidArgument, "flat dictionary"),
         (np.zeros(3, dtype=complex), 1.0, InvalidArgument, "numbers"),
         (np.zeros(3000), 9.0, InvalidArgument, "from 0.0001 to 8"),
-        (np.full(3000, np.nan), 1.0, TrainingDiverged, "learning rate"),
+        (np.full(3000, np.nan), 1.0, TrainingDiverged, "lower the learning rate$"),
+        (np.full(3000, np.inf), 0.1, TrainingDiverged, "or raise the bits per parameter: at 0.1, .* 6.7 times"),
     ],
 )
 def test_what_cannot_be_sent_is_explained(update, bits, error, words):
@@ -271,3 +272,19 @@ def test_a_bar_is_drawn_on_terminals_only(capsys, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     klms.decompress(message, key=KEY, progress=True)
     assert "decompressing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", [7, None, (1, 2, 3), "secret"])
+def test_what_is_no_key_is_told_what_a_key_is(key):
+    update = np.ones(100, dtype=np.float32)
+    message = klms.compress(update, key=KEY)
+    p, blocks = klms.Bernoulli(np.full(100, 0.5)), klms.fixed_blocks(100, 25)
+    encoded = klms.Codec().encode(p, p, blocks, key=KEY, rng=np.random.default_rng(0))
+    for call in (
+        lambda: klms.compress(update, key=key),
+        lambda: klms.decompress(message, key=key),
+        lambda: klms.Codec().encode(p, p, blocks, key=key, rng=np.random.default_rng(0)),
+        lambda: klms.Codec().decode(encoded, p, key=key, blocks=blocks),
+    ):
+        with pytest.raises(InvalidArgument, match=r"key must be a klms.SharedKey\(seed=..., round=..., client=...\)"):
+            call()

@@ -4,11 +4,14 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
 import pytest
 import typer.main
 
+import klms
 from klms.cli import app
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.methods.table import RunConfig
@@ -30,6 +33,22 @@ def test_the_examples_run(file, shown, capsys):
         assert printed
         if lines[-1].startswith("#"):
             assert lines[-1] == f"# {printed}"
+
+
+def test_the_readme_shows_what_its_first_example_loses_at_each_rate():
+    text = (ROOT / "README.md").read_text()
+    names: dict[str, Any] = {}
+    exec(compile(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], "README.md", "exec"), names)
+    update, key = names["update"], names["key"]
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    rows = {name: numbers for name, *numbers in lines}
+    shown = zip(rows["bits per parameter"], rows["bytes"], rows["relative squared error"], strict=True)
+    energy = np.square(update["weight"]).sum()
+    for rate, size, error in shown:
+        message = klms.compress(update, float(rate), key=key, rng=np.random.default_rng(0))
+        lost = np.square(klms.decompress(message, key=key)["weight"] - update["weight"]).sum() / energy
+        assert len(message) == pytest.approx(int(size.replace(",", "")), rel=0.01)
+        assert lost == pytest.approx(float(error), rel=0.03)
 
 
 def test_the_format_document_shows_the_golden_message():

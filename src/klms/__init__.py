@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from klms.exchange.client import Client
     from klms.exchange.server import Server
     from klms.runs.federate import Run, federate
+    from klms.runs.inspection import inspect
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "compress",
     "decompress",
     "federate",
+    "inspect",
     "theory",
     *_codec_names,
 ]
@@ -42,4 +44,13 @@ def __getattr__(name: str) -> object:
         from klms.runs import federate
 
         return getattr(federate, name)
+    if name == "inspect":
+        from klms.runs import inspection
+
+        return inspection.inspect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Name also what is imported on first use, for `dir` and for completion in a notebook."""
+    return sorted({*globals(), *__all__})

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import SharedKey
+from klms.compressors.base import check_update
 from klms.compressors.klms import KLMS, Effort
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
@@ -85,6 +86,7 @@ def compress(
     overhead = min(8 * (_HEAD.size + len(description)) / layout.d, bits_per_parameter / 2)
     rate = max(bits_per_parameter - overhead, MIN_RATE)
     vector = np.concatenate([array.astype(np.float32, copy=False).ravel() for array in dense.values()])
+    check_update(vector, layout.d, bits_per_parameter)
     with reporting(progress, "compressing") as report:
         scheme = KLMS(layout, rate, effort, threads, progress=report)
         return head + scheme.encode(vector, {}, key=key, rng=rng or np.random.default_rng())
@@ -183,7 +185,7 @@ def _layout(arrays: Mapping[str, Array]) -> Layout:
 
 
 def _tag(key: SharedKey) -> bytes:
-    return blake2b(key.to_bytes(), digest_size=4, person=b"klms key").digest()
+    return blake2b(SharedKey.checked(key).to_bytes(), digest_size=4, person=b"klms key").digest()
 
 
 class Described(NamedTuple):

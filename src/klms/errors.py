@@ -2,9 +2,14 @@
 
 from typing import Self
 
+from klms.printable import printable
+
 
 class KLMSError(Exception):
-    """Base class of every error that klms raises on purpose."""
+    """Base class of every error that klms raises on purpose; its text can be printed, whatever it quotes."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n\t")
 
 
 class CorruptMessage(KLMSError):
@@ -31,7 +36,7 @@ class InvalidArgument(KLMSError, ValueError):
 
 
 class TrainingDiverged(KLMSError):
-    """Local training produced an update that is not finite; a lower learning rate usually helps."""
+    """Local training produced an update that is not finite; a lower learning rate, or more bits, usually helps."""
 
 
 class NothingTrained(KLMSError):
@@ -40,6 +45,10 @@ class NothingTrained(KLMSError):
 
 class RunFolderError(KLMSError):
     """A run folder is missing, damaged, in use, or holds another run than was expected."""
+
+
+class UnreadableFile(KLMSError, OSError):
+    """A path leads to something else than a regular file, or to a file that is larger than any of its kind."""
 
 
 class DataError(KLMSError):

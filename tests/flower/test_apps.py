@@ -17,14 +17,14 @@ from klms.compressors.envelope import wrap
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
 from klms.errors import InvalidArgument, RunFolderError
-from klms.flower import client_app, server_app, template_app
 from klms.exchange.frame import OVERHEAD, Frame, Kind, fingerprint
+from klms.flower import client_app, server_app, template_app
 from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.methods.state import State
 from klms.runs import execution
 from klms.runs.federate import federate
 from klms.runs.run_folder import CHECKPOINT, RunFolder
-from klms.runs.settings import resolve, to_toml
+from klms.runs.settings import profile_settings, resolve, to_toml
 from tests.flower.in_process import InProcessGrid, serve
 from tests.support.small_data import write_mnist
 
@@ -73,6 +73,7 @@ def test_flower_and_the_local_engine_give_the_same_bytes(method, given, mnist, t
     for mine, other in zip(ours, theirs, strict=True):
         assert other.model_dump(exclude=flower_only) == mine.model_dump(exclude=flower_only)
         assert other.payload_bytes == mine.uplink_bytes + OVERHEAD * 2
+        assert other.train_loss is not None
     local, remote = (State.from_bytes((tmp_path / name / CHECKPOINT).read_bytes()) for name in ("local", "flower"))
     assert local.to_bytes(private=False) == remote.to_bytes(private=False)
     assert replies(flower) == {"ok": 2}
@@ -303,7 +304,7 @@ def test_a_client_that_sends_enormous_numbers_does_not_end_the_run(mnist, tmp_pa
                 key = SharedKey(config.seed, frame.first, frame.second)
                 message = wrap(message[3], d, np.full(d, value, dtype="<f4").tobytes(), key)
                 reply.content["klms"]["reply"] = replace(frame, body=message).to_bytes()
-                reply.content["metrics"]["kl_by_layer"] = [1.7e308] * 10
+                reply.content["metrics"].update({"kl_by_layer": [1.7e308] * 10, "train_loss": 1.7e308})
             return reply
 
         return tamper
@@ -313,6 +314,7 @@ def test_a_client_that_sends_enormous_numbers_does_not_end_the_run(mnist, tmp_pa
     assert replies(folder) == {"ok": 3}
     first, second = folder.records()
     assert first.undone == 1.0  # there was no bound yet
+    assert first.train_loss < 100  # without what that client says
     assert second.clipped == 1.0
 
 
@@ -444,10 +446,9 @@ def test_a_model_and_data_of_the_user_s_own(method, tmp_path):
     assert all(record.replies["ok"] == 3 for record in records)
     assert set(asked) == {0, 1, 2}
     torch.manual_seed(config.seed)
-    local = federate(
-        own_model(), [points(client) for client in range(3)], test=points(77, 200),
-        **{name: value for name, value in config if name not in ("data", "model", "clients")},
-    )  # fmt: skip
+    settings = profile_settings("small", method) | given
+    same = {name: value for name, value in settings.items() if name not in ("data", "model", "images", "clients")}
+    local = federate(own_model(), [points(client) for client in range(3)], test=points(77, 200), method=method, **same)
     assert [record.digest for record in records] == [record.digest for record in local.ledger]
     assert [record.accuracy for record in records] == [record.accuracy for record in local.ledger]
     assert records[-1].accuracy > 0.8  # half of the points are on either side

@@ -22,7 +22,7 @@ def test_error_feedback_remembers_what_was_not_sent():
     assert isinstance(method, Dense)
     state = method.init()
     first = method.client_update(state, 1, examples(), method.private_rng(1, 1))
-    update = method.local_update(state.vector("weights"), examples(), method.private_rng(1, 1))
+    update, _ = method.local_update(state.vector("weights"), examples(), method.private_rng(1, 1))
     sent = method.compressor.decode(first.message, {}, key=method.key(1, 1)).vector
     np.testing.assert_allclose(first.memory + sent, update, atol=1e-7)
 
@@ -62,7 +62,7 @@ def test_marinas_direction_is_the_mean_update_when_nothing_is_lost():
     assert isinstance(method, Marina)
     states = rounds(method, 4)
     order = [np.random.default_rng([method.seed, 0x04DE4, client]) for client in range(3)]
-    wanted = np.mean([method.local_update(states[3].vector("weights"), examples(), rng) for rng in order], axis=0)
+    wanted = np.mean([method.local_update(states[3].vector("weights"), examples(), rng)[0] for rng in order], axis=0)
     np.testing.assert_allclose(states[4].kept("direction"), wanted, atol=1e-4)
     assert np.abs(wanted).max() > 1e-2
 
@@ -122,3 +122,10 @@ def test_dp_rec_clips_reports_and_centres_on_the_last_mean():
     for name in ("dp-rec", "marina"):
         with pytest.raises(InvalidArgument, match="error_feedback"):
             method_of(name, error_feedback=True)
+
+
+def test_dp_rec_does_not_tell_the_loss_where_it_promises_privacy():
+    method = method_of("dp-rec")
+    assert method.loss_seen(0.5) == {"train_loss": 0.5}
+    assert replace(method, seeded=False).loss_seen(0.5) == {}
+    assert method.loss_seen(float("nan")) == {}

@@ -22,6 +22,13 @@ def test_a_figure_without_data_is_left_out(tmp_path):
     assert list(figures(bare)) == ["bits", "megabytes"]
 
 
+def test_the_training_loss_has_a_curve(tmp_path):
+    lines = [line(1, train_loss=2.5), line(2, 0.4), line(3, train_loss=1.5)]  # in one round no client reported it
+    made = figures(write_run(tmp_path / "run", lines=lines))
+    assert "train-loss" in made
+    assert track(made["train-loss"], "run").columns["train_loss"] == (2.5, None, 1.5)
+
+
 def track(figure, run):
     (found,) = [track for track in figure.tracks if track.run == run]
     return found

@@ -3,9 +3,11 @@ from importlib import resources
 
 import pytest
 
+from klms.compressors.layout import Layout
+from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument
 from klms.methods.table import METHODS
-from klms.runs.settings import PROFILES, parse_options, resolve, to_toml
+from klms.runs.settings import PROFILES, check_built_in, check_effects, parse_options, resolve, to_toml
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -49,11 +51,18 @@ def test_a_configuration_survives_toml(tmp_path):
     [
         (lambda: resolve("fedpm-klsm"), "fedpm-klms"),
         (lambda: resolve("fedpm", profile="smal"), "small"),
-        (lambda: resolve("fedpm", given={"round": 3}), "rounds"),
+        (lambda: resolve("fedpm", given={"round": 3}), "did you mean 'rounds'"),
+        (lambda: resolve("fedpm", given={"learning_rate": 3}), "did you mean 'lr'"),
+        (lambda: resolve("klms", given={"bits_per_parameter": 1}), "did you mean 'rate'"),
+        (
+            lambda: SCHEMES["qsgd"].create(Layout(("x",), ((3,),)), {"levls": 3}),
+            "no setting 'levls'; did you mean 'levels'",
+        ),
         (lambda: resolve("fedpm", given={"rounds": 0}), "rounds must be at least 1, got 0"),
         (lambda: resolve("fedpm", given={"per_round": 11}), "per_round"),
         (lambda: parse_options(["--sever-lr", "1"]), "did you mean --server-lr"),
         (lambda: parse_options(["--zzz", "1"]), "--help lists"),
+        (lambda: parse_options(["--batch-size", "1"]), "did you mean --batch?"),
         (lambda: parse_options(["--profle", "x"], ["profile"]), "did you mean --profile"),
         (lambda: parse_options(["--rounds"]), "needs a value"),
         (lambda: parse_options(["rounds"]), "not a setting"),
@@ -82,3 +91,57 @@ def test_the_paper_s_own_rule_is_a_preset():
     assert (config.selection, config.aggregate, config.rounds) == ("sample", "location", 3)
     with pytest.raises(InvalidArgument, match="papr"):
         resolve("fedpm-klms", preset="papr")
+
+
+WITHOUT_EFFECT = [
+    ("klms", {"down_rate": 0.3}, "down_rate needs downlink coded, not auto"),
+    ("klms", {"down_rate": 1.0, "downlink": "snapshot"}, "down_rate needs downlink coded, not snapshot"),
+    ("klms", {"downlink": "coded", "down_rate": 1.0, "round_budget": 9000}, "because round_budget is 9000: omit one"),
+    ("klms", {"downlink": "coded", "down_rate": 0.3, "down_rate_schedule": "1"}, "because down_rate_schedule is 1"),
+    ("klms", {"rate": 0.3, "rate_schedule": "1:5,0.1"}, "rate would have no effect, because rate_schedule is 1:5,0.1"),
+    ("eden", {"rate": 0.3, "round_budget": 9000}, "rate would have no effect, because round_budget is 9000"),
+    ("klms", {"c_max": 4}, "c_max needs split noniid, not iid"),
+    ("klms", {"alpha": 0.2, "split": "noniid"}, "alpha needs split dirichlet, not noniid"),
+    ("fedpm-klms", {"fixed": 256, "target": 4.0}, "target would have no effect, because fixed is 256"),
+    ("dp-rec", {"delta": 1e-6}, "delta needs private_randomness system, not auto"),
+    ("dp-rec", {"selection": "greedy"}, "dp-rec has no setting selection, which is one of fedpm-klms"),
+    ("sgld", {"lr": 0.1}, "sgld has no setting lr, which is one of fedpm"),
+    ("fedpm", {"levels": 1}, "fedpm has no setting levels, which is one of qsgd"),
+    ("klms", {"vocabulary": 500}, "mnist is not text: vocabulary would have no effect"),
+]
+
+
+@pytest.mark.parametrize(("method", "given", "message"), WITHOUT_EFFECT)
+def test_a_setting_that_would_have_no_effect_is_refused(method, given, message):
+    with pytest.raises(InvalidArgument, match=message):
+        taken(method, given)
+
+
+def taken(method, given):
+    """Do what `klms run` does with settings."""
+    config = resolve(method, given=given)
+    check_effects(config, given)
+    check_built_in(config, given)
+
+
+def test_settings_that_have_an_effect_are_taken():
+    for method, given in [
+        ("klms", {"downlink": "coded", "down_rate": 0.3}),
+        ("klms", {"downlink": "coded", "round_budget": 9000}),
+        ("klms", {"split": "noniid", "c_max": 2}),
+        ("dp-rec", {"delta": 1e-6, "private_randomness": "system", "target": 4.0}),
+        ("sgld", {"batch": 7}),
+        ("klms", {"data": "shakespeare", "vocabulary": 500}),
+    ]:
+        taken(method, given)
+
+
+def test_a_rate_of_the_downlink_without_effect_is_refused_in_a_file(tmp_path):
+    """A file may be the whole configuration of a run, in which all settings have some value."""
+    file = tmp_path / "run.toml"
+    file.write_text("down_rate = 0.3\n")
+    with pytest.raises(InvalidArgument, match=r"^down_rate needs downlink coded, not auto"):
+        resolve("klms", file=file)
+    for method in METHODS:
+        file.write_text(to_toml(resolve(method, profile="small")))
+        assert resolve(method, file=file) == resolve(method, profile="small")

@@ -80,6 +80,13 @@ class Line(nn.Module):
         return self.layer(x)[:, 0]
 
 
+class Plane(nn.Linear):
+    """Scores of three classes, linear in the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__(12, 3)
+
+
 class Pairs(Dataset):
     """A torch data set of pairs of tensors."""
 

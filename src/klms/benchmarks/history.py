@@ -43,7 +43,7 @@ def run(*, kind: str = "lenet", rates: Sequence[float] = RATES, rounds: int = 6)
             received, measured = method.receive(state), []
             for client in range(method.clients):
                 rng = method.private_rng(number, client)
-                update = method.local_update(state.vector("weights"), federation.examples(client), rng)
+                update, _ = method.local_update(state.vector("weights"), federation.examples(client), rng)
                 sent = []
                 for side in ({}, state.shared):
                     key = method.key(number, client)

@@ -177,7 +177,7 @@ def markdown(results: dict[str, list[dict[str, object]]]) -> str:
     return "\n".join(lines)
 
 
-def draw(rows: Sequence[Row], clients: int, path: Path) -> None:
+def draw(rows: Sequence[Row], clients: int, path: Path | str) -> None:
     """Draw error against bits, one panel per kind of vectors, with the limit as a line."""
     from matplotlib.figure import Figure
 

@@ -73,7 +73,7 @@ def _train(kind: str) -> tuple[Layout, list[Vector]]:
     updates: list[Vector] = []
     for number in range(1, _ROUNDS + 1):
         updates = [
-            method.local_update(weights, federation.examples(client), method.private_rng(number, client))
+            method.local_update(weights, federation.examples(client), method.private_rng(number, client))[0]
             for client in range(_CLIENTS)
         ]
         weights = (weights + np.mean(updates, axis=0)).astype(np.float32)

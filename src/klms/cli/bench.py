@@ -9,9 +9,12 @@ from typing import Annotated, TypeVar
 import typer
 
 import klms
+from klms.cli import completion
 from klms.cli.show import fail, need, progress, say, show_table
 
-Schemes = Annotated[list[str] | None, typer.Option(help="Measure only this scheme; may be repeated.")]
+Schemes = Annotated[
+    list[str] | None, typer.Option(help="Measure only this scheme; may be repeated.", autocompletion=completion.schemes)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Row = TypeVar("Row")
 _SECONDS_BETWEEN_LINES = 10.0

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from klms import data
+from klms.cli import completion
 from klms.cli.show import progress, say, show_table
 
 app = typer.Typer(help="List data sets, and fetch them.", no_args_is_help=True, rich_markup_mode="markdown")
@@ -23,7 +24,9 @@ def list_() -> None:
 
 @app.command("get")
 def get(
-    name: Annotated[str, typer.Argument(help="Name of a data set, see `klms data list`.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of a data set, see `klms data list`.", autocompletion=completion.data_sets)
+    ],
     dir: Annotated[Path | None, typer.Option(help="Read it from this folder, in an official format.")] = None,
 ) -> None:
     """Fetch a data set, check it and keep it in the cache.

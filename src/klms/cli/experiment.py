@@ -6,13 +6,26 @@ from typing import Annotated
 
 import typer
 
+from klms.cli import completion
 from klms.cli.show import need, progress, say, show_table, stoppable
 
-Name = Annotated[str, typer.Argument(help="Name of an experiment, see `klms experiment list`.")]
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of an experiment, see `klms experiment list`.", autocompletion=completion.experiments),
+]
 Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
 Only = Annotated[list[str] | None, typer.Option(help="Only this row or method; may be repeated.")]
-Data = Annotated[list[str] | None, typer.Option(help="Use this data set instead; may be repeated.")]
-Profile = Annotated[str, typer.Option(help="small (up to an hour on two cores), cpu (a day) or paper (for a GPU).")]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(help="Use this data set instead; may be repeated.", autocompletion=completion.data_sets),
+]
+Profile = Annotated[
+    str,
+    typer.Option(
+        help="small (up to an hour on two cores), cpu (a day) or paper (for a GPU).",
+        autocompletion=completion.profiles,
+    ),
+]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; some rows of the small profile have one only.")]
 
 app = typer.Typer(help="Repeat the paper's experiments.", no_args_is_help=True, rich_markup_mode="markdown")

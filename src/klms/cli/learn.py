@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from klms.cli import completion
 from klms.cli.live import Live, megabytes, show_summaries
 from klms.cli.settings import settings_given, show_settings
 from klms.cli.show import fail, need, say, show_table, stoppable
@@ -13,7 +14,10 @@ from klms.errors import InvalidArgument, MissingExtra
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Name of a method, to list its settings instead.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of a method, to list its settings instead.", autocompletion=completion.methods),
+    ] = None,
 ) -> None:
     """List every method with the paper that describes it, or the settings of one method with their defaults.
 
@@ -30,9 +34,19 @@ def methods(
 
 def run(
     context: typer.Context,
-    method: Annotated[str | None, typer.Argument(help="Name of a method, see `klms methods`.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Take the settings of this profile: small, cpu or paper.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Set the codec by name: paper is the paper's own rule.")] = None,
+    method: Annotated[
+        str | None, typer.Argument(help="Name of a method, see `klms methods`.", autocompletion=completion.methods)
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Take the settings of this profile: small, cpu or paper.", autocompletion=completion.profiles
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Set the codec by name: paper is the paper's own rule.", autocompletion=completion.presets),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Take settings from this TOML file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/METHOD-SEED by default.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
@@ -49,7 +63,7 @@ def run(
     """
     from klms.runs import execution
     from klms.runs.run_folder import RunFolder
-    from klms.runs.settings import check_built_in, check_settings_of, resolve
+    from klms.runs.settings import check_built_in, check_effects, resolve
     from klms.runs.trackers import tracked
 
     if method is not None and method.startswith("--"):  # without a method, click takes the first setting for one
@@ -70,9 +84,9 @@ def run(
     elif method is None:
         raise InvalidArgument("name a method (see `klms methods`), or --resume a run")
     else:
-        check_settings_of(method, given)
         settings = resolve(method, profile=profile, preset=preset, file=config, given=given)
-        check_built_in(settings)
+        check_effects(settings, given)
+        check_built_in(settings, given)
         folder = out or Path("runs") / f"{method}-{settings.seed}"
         RunFolder.check_free(folder)
     need("torch", "learn")
@@ -148,6 +162,7 @@ def results(
 
     Examples: `klms results`, `klms results --measure`
     """
+    from klms import files
     from klms.benchmarks import mean
     from klms.experiments import coding_share
     from klms.experiments import results as committed
@@ -160,7 +175,8 @@ def results(
             with Live() as live:
                 committed.write_json(folder / "coding-share.json", coding_share.run(runs, 1, live))
             committed.write_json(folder / "mean.json", mean.as_json(list(mean.run()), clients=10))
-        text, readme = committed.document(folder), committed.readme(folder, Path("README.md").read_text())
+        text = committed.document(folder)
+        readme = committed.readme(folder, files.read(Path("README.md"), committed.LARGEST).decode())
         Path("docs/results.md").write_text(text)
         Path("README.md").write_text(readme)
         committed.draw(folder, committed.FIGURES)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from klms.cli.show import progress, show_table
+from klms.printable import printable
 
 if TYPE_CHECKING:
     from klms.engine.ledger import LedgerRecord
@@ -42,7 +43,7 @@ class Live:
             self._count(record)
         done = len(records)
         stage = "complete" if done == config.rounds else f"resuming after round {done}" if done else "loading"
-        text = f"{config.method}: {stage} ({folder})"
+        text = f"{config.method}: {stage} ({printable(folder)})"
         self._bar.update(self._task, description=text, completed=done, total=config.rounds)
         if not self._lines.is_terminal:
             self._lines.print(text, highlight=False, markup=False)

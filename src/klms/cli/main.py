@@ -1,21 +1,17 @@
 """The `klms` command with all its subcommands, and `klms inspect`."""
 
-import dataclasses
 import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 from typer.core import TyperGroup
 
 import klms
-from klms import compression
 from klms.cli import bench, data, experiment, flower, learn, report
 from klms.cli.settings import ANY_OPTION, TakesSettings
-from klms.cli.show import console, fail, progress, say, stoppable, terminable
+from klms.cli.show import fail, progress, say, show_fields, stoppable, terminable
 from klms.errors import KLMSError
 
 
@@ -81,49 +77,19 @@ def warmup() -> None:
 
 @app.command()
 def inspect(
-    file: Annotated[Path, typer.Argument(help="File that holds one message, or a model of `klms export`.")],
+    file: Annotated[Path, typer.Argument(help="File of a message or of an exported model, or folder of a run.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what a message of the codec or of `klms.compress`, or an exported model, says of itself.
+    """Show what a message of any scheme or of `klms.compress`, an exported model or a run says of itself.
 
-    Neither `p` nor the key is needed.
+    Neither `p` nor the key is needed. In Python, `klms.inspect` returns the same.
 
-    Examples: `klms inspect client-3.klms`, `klms inspect runs/fedpm-klms-0/model.klms`
+    Examples: `klms inspect client-3.klms`, `klms inspect runs/fedpm-klms-0/model.klms`, `klms inspect runs/qsgd-0`
     """
-    from klms.runs import export
+    from klms.runs import inspection
 
-    data = file.read_bytes()
-    if export.is_model(data):
-        about, parameters = export.describe(data, file)
-        fields = about.model_dump(mode="json") | {"parameter_bytes": len(parameters)}
-    else:
-        try:
-            fields = _of_update(data) if data[:2] == compression.MAGIC else _of_codec(data)
-        except KLMSError as error:
-            raise fail(f"{file}: {error}") from error
+    fields = inspection.fields(inspection.inspect(file))
     if as_json:
         typer.echo(json.dumps(fields, indent=2))
-        return
-    table = Table(box=None, show_header=False)
-    for name, value in fields.items():
-        shown = f"{value:.6g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
-        if isinstance(value, dict):
-            shown = "\n".join(f"{key}: {text}" if key else text for key, text in value.items())
-        table.add_row(name.replace("_", " "), escape(shown))
-    console().print(table)
-
-
-def _of_codec(data: bytes) -> dict[str, Any]:
-    info = klms.inspect(data)
-    return dataclasses.asdict(info) | {"tag": info.tag.hex(), "bits_per_parameter": info.bits_per_parameter}
-
-
-def _of_update(data: bytes) -> dict[str, Any]:
-    tag, described, _ = compression.describe(data)
-    return {
-        "parameters": described.parameters,
-        "total_bytes": len(data),
-        "bits_per_parameter": 8 * len(data) / max(1, described.parameters),
-        "tag": tag.hex(),
-        "arrays": {one.name: f"{list(one.shape)} {one.kind}" for one in described.arrays},
-    }
+    else:
+        show_fields(fields)

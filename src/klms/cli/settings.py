@@ -3,9 +3,11 @@
 from typing import Any, Literal, get_args, get_origin
 
 import typer
+from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
+from klms.cli import completion
 from klms.cli.show import say, show_table
 from klms.compressors.scheme import shown
 
@@ -38,6 +40,31 @@ class TakesSettings(TyperCommand):
         if method is None:
             say("\nWith the name of a method, this help lists the settings and the defaults of that method too.")
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+        """Complete settings, which click does not know as options, and their values."""
+        from klms.methods.table import METHODS, RunConfig
+
+        found = super().shell_complete(ctx, incomplete)
+        before = ctx.args[-1] if ctx.args else ""
+        entry = METHODS.get(ctx.meta["method"])
+        if incomplete.startswith("-"):
+            names = [name for name in RunConfig.model_fields if entry is None or entry.uses(name)]
+            options = (f"--{name.replace('_', '-')}" for name in names)
+            return found + [CompletionItem(option) for option in completion.starting(options, incomplete)]
+        return found + [CompletionItem(value) for value in _values(before, incomplete)]
+
+
+def _values(option: str, incomplete: str) -> list[str]:
+    """Return the values of a setting that start so; none for numbers and for paths."""
+    from klms.methods.table import RunConfig
+
+    if option == "--data":
+        return completion.data_sets(incomplete)
+    if option == "--model":
+        return completion.models(incomplete)
+    field = RunConfig.model_fields.get(option.removeprefix("--").replace("-", "_"))
+    return [] if field is None else completion.starting(choices(field), incomplete)
+
 
 def show_settings(method: str | None) -> None:
     """List settings in groups, with default, range and meaning: those of every run, and of a method if given."""
@@ -48,9 +75,12 @@ def show_settings(method: str | None) -> None:
     if method is not None:
         check_name("method", method, METHODS)
     own = METHODS[method].overrides if method else {}
-    for kind in (*RUN_GROUPS, *(METHODS[method].settings if method else ())):
+    unused = METHODS[method].unused if method else frozenset()
+    for kind in METHODS[method].groups if method else RUN_GROUPS:
         rows = []
         for name, field in kind.model_fields.items():
+            if name in unused:
+                continue
             default = own.get(name, field.default)
             shown = "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
             rows.append((f"--{name.replace('_', '-')}", shown, allowed(field), field.description or ""))
@@ -65,15 +95,20 @@ def allowed(field: FieldInfo) -> str:
     >>> [allowed(RunSettings.model_fields[name]) for name in ("rounds", "down_rate", "optimizer")]
     ['from 1', '0.0001 to 8', 'sgd, momentum, adam']
     """
-    kind = field.annotation
-    if get_origin(kind) is Literal:
-        return ", ".join(map(str, get_args(kind)))
-    if kind is bool:
-        return "true, false"
+    if named := choices(field):
+        return ", ".join(named)
     bounds = [_in_words(bound) for bound in field.metadata]
     if len(bounds) == 1:
         return f"from {bounds[0]}" if bounds[0][0].isdigit() else bounds[0]
     return " to ".join(bounds)
+
+
+def choices(field: FieldInfo) -> list[str]:
+    """Return the values of a setting that has few, by name."""
+    kind = field.annotation
+    if get_origin(kind) is Literal:
+        return [str(value) for value in get_args(kind)]
+    return ["true", "false"] if kind is bool else []
 
 
 def _in_words(bound: object) -> str:

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -13,11 +13,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from klms.errors import MissingExtra
+from klms.printable import printable
 
 
 def fail(problem: object) -> typer.Exit:
     """Print an error on standard error, and return the exception that the caller must raise to end the command."""
-    Console(stderr=True, highlight=False, markup=False).print(f"error: {problem}", style="red", soft_wrap=True)
+    text = printable(problem, keep="\n\t")
+    Console(stderr=True, highlight=False, markup=False).print(f"error: {text}", style="red", soft_wrap=True)
     return typer.Exit(1)
 
 
@@ -53,8 +55,8 @@ def terminable() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print a line unchanged: paths may contain what rich takes for markup."""
-    console().print(text, highlight=False, markup=False, soft_wrap=True)
+    """Print text without what rich takes for markup and a terminal for a command, both of which paths may contain."""
+    console().print(printable(text, keep="\n"), highlight=False, markup=False, soft_wrap=True)
 
 
 def need(package: str, extra: str) -> None:
@@ -67,12 +69,30 @@ def show_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, right: Container[str] = ()
 ) -> None:
     """Print a table, whose columns named by `right` hold numbers; without a title it has no frame."""
-    table = Table(title=title) if title else Table(box=None)
+    table = Table(title=escape(printable(title, keep="\n"))) if title else Table(box=None)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(printable(cell)) for cell in row))
     console().print(table)
+
+
+def show_fields(fields: Mapping[str, object]) -> None:
+    """Print names with their values, one line each; values of a dictionary have a line each, too."""
+    table = Table(box=None, show_header=False)
+    for name, value in fields.items():
+        inner = value.items() if isinstance(value, Mapping) else [("", value)]
+        lines = [printable(f"{key}: {_shown(one)}" if key else _shown(one)) for key, one in inner]
+        table.add_row(escape(name.replace("_", " ")), escape("\n".join(lines)))
+    console().print(table)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def console() -> Console:
@@ -85,6 +105,5 @@ def progress(*, bar: bool = False) -> Progress:
     """Return a progress display on standard error that stays silent unless that is a terminal."""
     screen = Console(stderr=True)
     columns = [BarColumn(), TimeRemainingColumn()] if bar else [SpinnerColumn(), TimeElapsedColumn()]
-    return Progress(
-        TextColumn("{task.description}"), *columns, console=screen, transient=True, disable=not screen.is_terminal
-    )
+    text = TextColumn("{task.description}", markup=False)  # paths may contain what rich takes for markup
+    return Progress(text, *columns, console=screen, transient=True, disable=not screen.is_terminal)

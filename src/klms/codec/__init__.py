@@ -19,7 +19,8 @@ from klms.codec.blocks import (
 from klms.codec.candidates import MAX_BITS
 from klms.codec.codec import Codec, Decoded, Sample
 from klms.codec.distributions import Bernoulli, Categorical, Distribution, Gaussian, next_threshold
-from klms.codec.message import MAX_SCALARS, Chosen, MessageInfo, carried_blocks, inspect
+from klms.codec.message import MAX_SCALARS, Chosen, MessageInfo, carried_blocks
+from klms.codec.message import inspect as inspect  # not in __all__: `klms.inspect` reads more than the codec's messages
 from klms.codec.selection import SELECTIONS, Selection, matching_beta
 from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
 from klms.numerics.philox import SharedKey
@@ -53,7 +54,6 @@ __all__ = [
     "aggregate_blocks",
     "carried_blocks",
     "fixed_blocks",
-    "inspect",
     "matching_beta",
     "most_blocks",
     "next_threshold",

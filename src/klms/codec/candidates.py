@@ -38,6 +38,7 @@ class SharedWords(NamedTuple):
 
 def shared_words(key: SharedKey, blocks: Blocks, bits: int) -> SharedWords:
     """Generate the windows and generators. A row owns 16 words of its stream, so `G_{r,j}` depends on the key alone."""
+    key = SharedKey.checked(key)
     count, largest = len(blocks), int(blocks.sizes.max())
     windows = drawn_words(key, WINDOW_STREAM, count)
     table = drawn_words(key, G_STREAM, (largest + WINDOWS - 1) * MAX_BITS).reshape(-1, MAX_BITS)

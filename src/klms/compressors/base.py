@@ -15,6 +15,8 @@ Side = Mapping[str, npt.NDArray[np.generic]]
 """Side information: what server and clients share besides the model. It goes out with every round."""
 
 LARGEST_ENTRY = 1e15  # so that squares, sums and scales stay finite in float32
+DIVERGED = f"the update is not finite or has entries above {LARGEST_ENTRY:g}: training diverged"
+LOWER_LR = "lower the learning rate"
 
 
 class SideLearner:
@@ -53,15 +55,30 @@ def largest_entry(vector: npt.NDArray[np.generic]) -> float:
     return max(-float(vector.min(initial=0)), float(vector.max(initial=0)))
 
 
-def check_update(update: Vector, d: int) -> Vector:
-    """Return `update` if a decoder would accept it: `d` finite entries of reasonable size."""
+def least_noise(bits: float) -> float:
+    """Return the least energy of an unbiased scheme's noise at so many bits per parameter, relative to the update's.
+
+    It is that of a normal vector; what has more structure can have less.
+    """
+    return 1 / (4**bits - 1)
+
+
+def check_update(update: Vector, d: int, rate: float | None = None) -> Vector:
+    """Return `update` if a decoder would accept it: `d` finite entries of reasonable size.
+
+    Otherwise say what may have led to it; that includes the noise of messages, if their rate leaves more than update.
+    """
     if update.shape != (d,):
         raise InvalidArgument(f"the update has shape {update.shape}, but the scheme is for {d} parameters")
     if not largest_entry(update) <= LARGEST_ENTRY:  # false for NaN, too
-        raise TrainingDiverged(
-            f"the update is not finite or has entries above {LARGEST_ENTRY:g}: training diverged; "
-            "lower the learning rate"
-        )
+        causes = [DIVERGED, LOWER_LR]
+        noise = 0.0 if rate is None else least_noise(rate)
+        if noise > 1:
+            causes.append(
+                f"or raise the bits per parameter: at {rate:.2g}, the noise of a message has {noise:.2g} times the "
+                "energy of the update or more, which only the average over many clients lowers"
+            )
+        raise TrainingDiverged("; ".join(causes))
     return update
 
 

@@ -9,7 +9,7 @@ UPDATE round: that suits clients that differ, and costs few bytes when blocks ar
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, Self, TypeVar
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from klms.codec import (
     most_blocks,
 )
 from klms.compressors.base import Compressor, Side, SideLearner
-from klms.compressors.scheme import Settings
+from klms.compressors.scheme import Needs, Settings
 from klms.errors import CorruptMessage, SideInformationMismatch
 
 T = TypeVar("T")
@@ -43,8 +43,14 @@ Source = npt.NDArray[np.generic]
 _ROUNDING = 1.01  # what float32 and another order of summation may add to a reported KL, generously
 
 
+ADAPTIVE = ("max_size", "group", "low", "high", "aggregate", "spread")
+"""Settings of adaptive blocks."""
+
+
 class BlockSettings(Settings):
     """Settings of the codec and its blocks, common to all KLMS schemes."""
+
+    needs: ClassVar[Needs] = {name: {"fixed": 0} for name in ("target", *ADAPTIVE)}
 
     bits: int = Field(8, ge=1, le=MAX_BITS, description="KLMS: bits per block index.")
     memory: int = Field(

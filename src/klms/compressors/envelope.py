@@ -9,7 +9,7 @@ damaged one is, at no byte. That is version 2; in version 1, which files use, th
 import math
 import struct
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,26 @@ _BYTES_PER_PARAMETER, _SPARE_BYTES = 8, 1 << 14
 _HEADER = struct.Struct("<2sBBI")
 _CRC = struct.Struct("<I")
 OVERHEAD = _HEADER.size + _CRC.size
+
+
+class Header(NamedTuple):
+    """What an envelope says of its content."""
+
+    version: int
+    scheme: int
+    d: int
+
+
+def read_header(message: bytes) -> Header:
+    """Return the header of a message. Without the key, the checksum cannot be checked."""
+    if len(message) < OVERHEAD:
+        raise CorruptMessage(f"{len(message)} bytes are too few for a message")
+    magic, version, scheme, d = _HEADER.unpack_from(message)
+    if magic != MAGIC:
+        raise CorruptMessage("this is not a message of a baseline scheme: it does not begin with 'KB'")
+    if version not in (UNBOUND, BOUND):
+        raise UnsupportedMessage(f"envelope version {version}; this release reads versions {UNBOUND} and {BOUND}")
+    return Header(version, scheme, d)
 
 
 def wrap(scheme: int, d: int, payload: bytes, key: SharedKey | None) -> bytes:

@@ -129,7 +129,7 @@ class KLMS(Compressor):
         return Pieces.for_rate(self.layout, self.rate, self.threads)
 
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update, memories = check_update(update, self.layout.d), self.memories
+        update, memories = check_update(update, self.layout.d, self.rate), self.memories
         low = b""
         if self.effort != "fast":
             low, update = low_rank.take(update, self.layout, self._budget(self.pieces), self._price, self.threads)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -10,6 +10,10 @@ from pydantic_core import ErrorDetails
 from klms.compressors.base import Compressor
 from klms.compressors.layout import Layout
 from klms.errors import InvalidArgument
+from klms.numerics.checks import suggestion
+
+Needs = Mapping[str, Mapping[str, object]]
+"""By the name of a setting: other settings, and the values that they need to have."""
 
 
 class Settings(BaseModel):
@@ -17,13 +21,30 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    needs: ClassVar[Needs] = {}
+    """Settings that have an effect only while other settings have certain values."""
+
     @classmethod
     def checked(cls, values: Mapping[str, object]) -> Self:
         """Return the settings with these values; an `InvalidArgument` names every value that does not fit."""
+        for name in values:
+            if name not in cls.model_fields:
+                raise InvalidArgument(f"there is no setting {name!r}; {suggestion(name, cls.model_fields)}")
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             raise InvalidArgument(reasons(error)) from error
+
+
+def without_effect(needs: Needs, name: str, settings: Settings) -> str:
+    """Return why a setting has no effect beside the values of the others; the empty string if it has one."""
+    for other, wanted in needs.get(name, {}).items():
+        value = getattr(settings, other)
+        if value != wanted and wanted:
+            return f"{name} needs {other} {wanted}, not {value}, and would have no effect"
+        if value != wanted:
+            return f"{name} would have no effect, because {other} is {value}: omit one of them"
+    return ""
 
 
 def reasons(error: ValidationError) -> str:
@@ -38,7 +59,7 @@ _LONGEST = 80  # characters of a value that are shown
 
 def _reason(one: ErrorDetails) -> str:
     """Say it in our words where we have some, otherwise in pydantic's."""
-    name, context = ".".join(map(str, one["loc"])) or "settings", one.get("ctx", {})
+    name, context = ".".join(map(str, one["loc"])), one.get("ctx", {})
     bounds = [f"{word} {shown(context[bound])}" for bound, word in _BOUNDS.items() if bound in context]
     if bounds:
         wanted = bounds[0]
@@ -47,7 +68,8 @@ def _reason(one: ErrorDetails) -> str:
     elif one["type"].partition("_")[0] in _KINDS:
         wanted = _KINDS[one["type"].partition("_")[0]]
     else:
-        return f"{name}: {one['msg']}"
+        text = one["msg"].removeprefix("Value error, ")  # pydantic's, before what a validator of ours says
+        return f"{name}: {text}" if one["loc"] else text
     return f"{name} must be {wanted}, got {str(one['input'])[:_LONGEST]}"
 
 

@@ -8,22 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from klms.data.dataset import Dataset, checked_images
+from klms import files
+from klms.data.dataset import LARGEST_FILE, Dataset, checked_images
 from klms.data.text import Corpus, checked_corpus
 from klms.errors import DataError
 from klms.numerics.archive import read_arrays
 
 # This number increases when a reader's result for the same files changes, so that older caches are not used.
 VERSION = 1
+_LARGEST = 4 * LARGEST_FILE  # images and labels, for training and for testing
 
 
-def location(name: str, folder: Path | None = None) -> Path:
+def location(name: str, folder: Path | str | None = None) -> Path:
     """The cached file of a data set: in `folder`, else in `$KLMS_DATA`, else in `klms` in the user's cache folder."""
     if folder is None:
         own = os.environ.get("KLMS_DATA")
         shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(own) if own else Path(shared) / "klms"
-    return folder / f"{name}.npz"
+    return Path(folder) / f"{name}.npz"
 
 
 def write(path: Path, data: Dataset | Corpus) -> None:
@@ -49,7 +51,7 @@ def write(path: Path, data: Dataset | Corpus) -> None:
 def read(path: Path, name: str) -> Dataset | Corpus:
     """The data set that `write` of this release stored, with all checksums verified; otherwise a `DataError`."""
     try:
-        with path.open("rb") as file:
+        with files.opened(path, _LARGEST) as file:
             # `write` does not compress, so a file that would unpack to more than its own size is not one of its files.
             arrays: dict[str, Any] = dict(read_arrays(file, path.stat().st_size))
         if operator.index(arrays.pop("version")) != VERSION:

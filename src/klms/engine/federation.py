@@ -51,7 +51,7 @@ class Federation:
         """Build a run on a data set and a model by name. The codec takes `threads` threads."""
         if OWN in (config.data, config.model):
             raise InvalidArgument("this run has a model and data of your own: resume it with klms.federate(folder=...)")
-        network_type = _network_type()
+        network_type = _network_type(config.device)
         dataset = datasets.load(config.data, folder=config.data_dir, vocabulary=config.vocabulary, length=config.length)
         shape = tuple(dataset.train_x.shape[1:])
         network = network_type.create(config.model, shape, dataset.classes, config.width, config.device)
@@ -73,10 +73,10 @@ class Federation:
         threads: int = 1,
     ) -> "Federation":
         """Build a run on a model and data of the user's own."""
-        network = _network_type().of(model, loss=loss, device=config.device)
-        tested = None if test is None else examples_from(test)
+        network = _network_type(config.device).of(model, loss=loss, device=config.device)
+        tested = None if test is None else network.check_labels(examples_from(test))
         if isinstance(clients, Sequence):
-            clients = [examples_from(data) for data in clients]
+            clients = [network.check_labels(examples_from(data)) for data in clients]
         recipe = partial(cls.of, config, model, clients, tested, loss=loss)
         labels = np.concatenate([data.y for data in clients]) if isinstance(clients, list) else np.zeros(0)
         countable = labels.dtype.kind in "iu" and labels.ndim == 1 and labels.size > 0 and labels.min() >= 0
@@ -107,7 +107,7 @@ class Federation:
         return cls(method, clients, test, description, recipe, config.seeded)
 
     def examples(self, client: int) -> Examples:
-        return examples_from(self.clients[client])
+        return self.method.learner.network.check_labels(examples_from(self.clients[client]))
 
     def private_rng(self, round_: int, client: int) -> np.random.Generator:
         """Return the randomness that a client keeps to itself."""
@@ -128,11 +128,13 @@ class Parts:
         return Examples(self.dataset.train_x[self.indices[client]], self.dataset.train_y[self.indices[client]])
 
 
-def _network_type() -> "type[Network]":
+def _network_type(device: str) -> "type[Network]":
+    """Return the class of networks; what training needs, torch and the device, is checked before any data is read."""
     try:
-        from klms.learning.network import Network
+        from klms.learning.network import Network, pick_device
     except ModuleNotFoundError as error:
         raise MissingExtra.told(f"training needs {error.name}", "learn") from error
+    pick_device(device)
     return Network
 
 

@@ -49,6 +49,8 @@ class LedgerRecord(BaseModel):
     nll: float | None = None
     ece: float | None = None
     loss: float | None = None
+    train_loss: float | None = None
+    """Mean loss during local training, over the clients of the round that report it."""
     epsilon: float | None = None
     delta: float | None = None
 

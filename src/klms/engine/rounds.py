@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from klms.compressors.base import check_decoded
 from klms.engine import undo
+from klms.engine.divergence import explained
 from klms.engine.downlink import Downlink, Opened, Relay
 from klms.engine.federation import Federation, participants
 from klms.engine.ledger import LedgerRecord
@@ -66,12 +67,13 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
             broadcast = downlink.open(state)
         wanted = [(client, state.memories.get(client)) for client in participants(config, number)]
         intake = _Intake(method, broadcast.state)
-        for upload in _timed(clients.run(broadcast, wanted), clock):
-            try:
-                with clock("decode"):
-                    intake.add(upload)
-            except KLMSError as error:
-                clients.refuse(upload.client, error)
+        with explained(config, number, method.layout.d):
+            for upload in _timed(clients.run(broadcast, wanted), clock):
+                try:
+                    with clock("decode"):
+                        intake.add(upload)
+                except KLMSError as error:
+                    clients.refuse(upload.client, error)
         with clock("aggregate"):
             if enough := clients.enough(len(intake.clients)):
                 outcome = method.conclude(broadcast.state, intake.received)
@@ -128,7 +130,7 @@ class _Intake:
         self.message_bytes: list[int] = []
         self.seconds = {"train": 0.0, "encode": 0.0}
         self.memories: dict[int, npt.NDArray[np.generic]] = {}
-        self._measured: dict[str, list[Sequence[float]]] = {}
+        self._measured: dict[str, list[float | Sequence[float]]] = {}
 
     def add(self, upload: Upload) -> None:
         if upload.client in self.clients:
@@ -146,7 +148,7 @@ class _Intake:
         for name, values in upload.measurements.items():
             self._measured.setdefault(name, []).append(values)
 
-    def measurements(self) -> dict[str, list[float]]:
+    def measurements(self) -> dict[str, float | list[float]]:
         return {name: np.mean(values, axis=0).tolist() for name, values in self._measured.items()}
 
 

@@ -7,20 +7,22 @@ length has `s^2` of its noise, which is `s` of the noise per progress, as with a
 
 from collections.abc import Sequence
 
+from klms.compressors.base import least_noise
+
 _BEARABLE = 12.0  # docs/downlink.md has what this was chosen by
 
 
 def noise_of_steps(up: Sequence[float], down: float) -> float:
     """Return the energy of the noise in a step of the model, in units of the energy of the clients' mean update.
 
-    `up` has the bits per parameter of every client's update, `down` are those of the step. An unbiased scheme leaves at
-    least `1 / (4^bits - 1)` times the energy of a normal vector, and the downlink codes the noise of the uplink, too.
+    `up` has the bits per parameter of every client's update, `down` are those of the step. The downlink codes the noise
+    of the uplink, too.
 
     >>> round(noise_of_steps([0.1] * 10, 0.1), 1), round(noise_of_steps([1.0] * 10, 1.0), 1)
     (11.9, 0.4)
     """
-    averaged = sum(1 / (4**bits - 1) for bits in up) / len(up) ** 2 if up else 0.0
-    return (1 + averaged) * (1 + 1 / (4**down - 1)) - 1
+    averaged = sum(map(least_noise, up)) / len(up) ** 2 if up else 0.0
+    return (1 + averaged) * (1 + least_noise(down)) - 1
 
 
 def step_length(up: Sequence[float], down: float) -> float:

@@ -19,7 +19,7 @@ def markdown(results: dict[str, Any]) -> str:
     return table(head, lines)
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
+def draw(results: dict[str, Any], path: Path | str) -> None:
     """Draw the total of the runs in which all clients take part, with their accuracies."""
     from matplotlib.figure import Figure
 

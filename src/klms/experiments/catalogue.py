@@ -18,7 +18,8 @@ from typing import Any
 
 from klms.errors import InvalidArgument
 from klms.experiments.toy import TOYS
-from klms.methods.table import RunConfig
+from klms.methods.entry import RUN_GROUPS
+from klms.methods.table import METHODS, RunConfig
 from klms.numerics.checks import check_name
 from klms.runs.settings import resolve
 
@@ -32,16 +33,16 @@ class Cell:
     seed: int
     config: RunConfig
 
-    def with_data_from(self, folder: Path) -> "Cell":
+    def with_data_from(self, folder: Path | str) -> "Cell":
         """Return the same cell, reading its data set in an official format from `folder/NAME` or from `folder`."""
-        own = folder / self.data
-        return replace(self, config=self.config.model_copy(update={"data_dir": own if own.is_dir() else folder}))
+        own = Path(folder) / self.data
+        return replace(self, config=self.config.model_copy(update={"data_dir": own if own.is_dir() else Path(folder)}))
 
     def with_at_most(self, rounds: int) -> "Cell":
         return replace(self, config=self.config.model_copy(update={"rounds": min(rounds, self.config.rounds)}))
 
-    def folder(self, runs: Path) -> Path:
-        return runs / self.data / f"{self.row.replace(', ', '-').replace(' ', '-')}-{self.seed}"
+    def folder(self, runs: Path | str) -> Path:
+        return Path(runs) / self.data / f"{self.row.replace(', ', '-').replace(' ', '-')}-{self.seed}"
 
     def __str__(self) -> str:
         return f"{self.row}, {self.data}, seed {self.seed}"
@@ -85,7 +86,7 @@ class Experiment:
         given: dict[str, Any] = {
             **self.settings,
             **shape.get("settings", {}),
-            **shape.get("by_data", {}).get(data, {}),
+            **_of_method(method, shape.get("by_data", {}).get(data, {})),
             **own,
             **shape.get("by_row", {}).get(row, {}),
             "data": data,
@@ -100,6 +101,12 @@ class Experiment:
     def _profile(self, profile: str) -> dict[str, Any]:
         check_name("profile", profile, self.profiles)
         return self.profiles[profile]
+
+
+def _of_method(method: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that a method has: what masks need does not concern methods without masks."""
+    known = {name for kind in (*RUN_GROUPS, *METHODS[method].settings) for name in kind.model_fields}
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def names() -> list[str]:

@@ -20,11 +20,11 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 
 
-def run(runs: Path, workers: int, progress: Progress | None) -> dict[str, Any]:
+def run(runs: Path | str, workers: int, progress: Progress | None) -> dict[str, Any]:
     """Run one round of each method, and return its configuration and seconds per phase."""
     results = {}
     for method, given in SETTINGS.items():
-        folder = RunFolder(runs / "share" / method)
+        folder = RunFolder(Path(runs) / "share" / method)
         config = resolve(method, profile="paper", given={"model": "lenet", "rounds": 1} | given)
         execution.start_or_resume(config, folder.path, workers=workers, progress=progress)
         results[method] = {"config": comparable(folder.config()), "seconds": next(folder.records()).seconds}

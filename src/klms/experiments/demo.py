@@ -20,16 +20,16 @@ METHODS: dict[str, dict[str, object]] = {
 """The methods with their settings beyond those of the profile `small`."""
 
 
-def configs(out: Path, rounds: int) -> dict[Path, RunConfig]:
+def configs(out: Path | str, rounds: int) -> dict[Path, RunConfig]:
     """Return the runs by folder. While they train, they are evaluated on a part of the test images."""
     common: dict[str, object] = {"rounds": rounds, "evaluate_every": 2, "test_images": 1000}
     return {
-        out / f"{method}-{rounds}": resolve(method, profile="small", given=common | own)
+        Path(out) / f"{method}-{rounds}": resolve(method, profile="small", given=common | own)
         for method, own in METHODS.items()
     }
 
 
-def run(config: RunConfig, folder: Path, *, workers: int, progress: Progress) -> Summary:
+def run(config: RunConfig, folder: Path | str, *, workers: int, progress: Progress) -> Summary:
     """Run one of them; a complete run is kept and an interrupted one is resumed. Its accuracy is on all test images."""
     summary = execution.start_or_resume(config, folder, workers=workers, progress=progress)
     state, federation = RunFolder(folder).state(), Federation.create(config.model_copy(update={"test_images": 0}))
@@ -40,8 +40,9 @@ def run(config: RunConfig, folder: Path, *, workers: int, progress: Progress) ->
     return replace(summary, metrics=method.learner.metrics(predictions, federation.test))
 
 
-def draw(out: Path, rounds: int) -> Path:
+def draw(out: Path | str, rounds: int) -> Path:
     """Draw the accuracy of the runs against the megabytes that were sent up and down."""
+    out = Path(out)
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

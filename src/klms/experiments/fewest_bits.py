@@ -63,7 +63,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     return tables.table(head, lines)
 
 
-def draw(results: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path | str) -> None:
     """Draw accuracy against bits, one panel per data set."""
     from matplotlib.figure import Figure
 

@@ -27,12 +27,12 @@ class CellStatus:
         return self.rounds >= self.cell.config.rounds
 
 
-def status(cells: Sequence[Cell], runs: Path) -> list[CellStatus]:
+def status(cells: Sequence[Cell], runs: Path | str) -> list[CellStatus]:
     """Return the status of every cell whose run is below `runs`."""
     return [CellStatus(cell, RunFolder(cell.folder(runs)).rounds()) for cell in cells]
 
 
-def run_cells(cells: Sequence[Cell], runs: Path, *, workers: int, report: Callable[[Cell], None]) -> None:
+def run_cells(cells: Sequence[Cell], runs: Path | str, *, workers: int, report: Callable[[Cell], None]) -> None:
     """Run the cells that are not complete, `workers` at a time in processes of their own; `report` each at its end."""
     for cell in cells:
         folder = RunFolder(cell.folder(runs))
@@ -53,7 +53,7 @@ def run_cells(cells: Sequence[Cell], runs: Path, *, workers: int, report: Callab
             report(futures[future])
 
 
-def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path) -> dict[str, Any]:
+def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path | str) -> dict[str, Any]:
     """Return the complete runs as one document, without times, so that it does not depend on the machine."""
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     versions: dict[str, str] = {}
@@ -84,7 +84,7 @@ def comparable(config: RunConfig, *without: str) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude={"data_dir", *without})
 
 
-def _run_cell(cell: Cell, runs: Path, threads: int) -> None:
+def _run_cell(cell: Cell, runs: Path | str, threads: int) -> None:
     try:
         execution.start_or_resume(cell.config, cell.folder(runs), threads=threads)
     except KLMSError as error:

@@ -10,12 +10,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from klms import files
 from klms.benchmarks import mean
 from klms.errors import InvalidArgument
 from klms.experiments import both_ways, coding_share, fewest_bits, tables, toy
 from klms.experiments.toy import TOYS
 
 FIGURES = Path("docs/figures")
+LARGEST = 1 << 24
+"""Bytes of the largest results file that is read; the largest that is committed has a tenth of a megabyte."""
 _README = re.compile(r"(<!-- results -->\n).*(<!-- /results -->)", re.DOTALL)
 
 Show = Callable[[dict[str, Any]], str]
@@ -37,7 +40,7 @@ def file_name(name: str) -> str:
     return f"{name}.json" if name in (*TOYS, *_MEASURED) else f"{name}-small.json"
 
 
-def document(folder: Path) -> str:
+def document(folder: Path | str) -> str:
     """Return the text of `docs/results.md`."""
     template = resources.files("klms.experiments").joinpath("results.template.md").read_text()
 
@@ -47,14 +50,14 @@ def document(folder: Path) -> str:
             return tables.claims(_mnist(folder))
         if name == "fewest-bits":
             return fewest_bits.markdown(_fewest_bits(folder))
-        if not (folder / file_name(name)).exists():
+        if not (Path(folder) / file_name(name)).exists():
             return f"Not run yet: `klms experiment run {name}`."
         return _SPECIAL.get(name, tables.markdown)(_read(folder, name))
 
     return re.sub(r"<<([a-z0-9-]+)>>", fill, template)
 
 
-def readme(folder: Path, text: str) -> str:
+def readme(folder: Path | str, text: str) -> str:
     """Return the README with a new table."""
     rows = _mnist(folder)
     lines = []
@@ -68,15 +71,17 @@ def readme(folder: Path, text: str) -> str:
     return _README.sub(lambda match: f"{match.group(1)}{table}\n{match.group(2)}", text)
 
 
-def write_json(path: Path, results: object) -> Path:
+def write_json(path: Path | str, results: object) -> Path:
     """Write a results file."""
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
     return path
 
 
-def draw(folder: Path, figures: Path) -> None:
+def draw(folder: Path | str, figures: Path | str) -> None:
     """Draw the pictures that the documents show."""
+    figures = Path(figures)
     figures.mkdir(parents=True, exist_ok=True)
     for name in TOYS:
         toy.draw(_read(folder, name), figures / f"{name}.png")
@@ -86,13 +91,13 @@ def draw(folder: Path, figures: Path) -> None:
     mean.draw([mean.Row(**row) for row in measured["rows"]], measured["clients"], figures / "mean.png")
 
 
-def _read(folder: Path, name: str) -> Any:
-    return json.loads((folder / file_name(name)).read_text())
+def _read(folder: Path | str, name: str) -> Any:
+    return json.loads(files.read(Path(folder) / file_name(name), LARGEST))
 
 
-def _fewest_bits(folder: Path) -> dict[str, Any]:
+def _fewest_bits(folder: Path | str) -> dict[str, Any]:
     return {name: _read(folder, name) for name in ("fewest-bits", "table1", "table2")}
 
 
-def _mnist(folder: Path) -> dict[str, Any]:
+def _mnist(folder: Path | str) -> dict[str, Any]:
     return {**_read(folder, "table1")["data"]["mnist"], **_read(folder, "sgld-vs-qlsd")["data"]["mnist"]}

@@ -92,7 +92,7 @@ def markdown(results: dict[str, Any]) -> str:
     return table((results["symbol"], "bits", *(f"N = {results['clients'][n]}" for n in places)), lines)
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
+def draw(results: dict[str, Any], path: Path | str) -> None:
     """Draw the paper's figure: deviation (left) and mean (right) of the gap against the number of clients."""
     from matplotlib.figure import Figure
 

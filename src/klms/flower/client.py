@@ -20,6 +20,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from klms.engine.divergence import explained
 from klms.engine.downlink import Downlink
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
@@ -94,7 +95,8 @@ def client_app(
         stored = np.frombuffer(state.to_bytes(private=True), dtype=np.uint8)
         context.state[_HELD] = ArrayRecord({STATE: Array(stored)})
         kept = context.state.array_records.get(_MEMORY)
-        upload = update(federation, state, client, None if kept is None else kept[STATE].numpy())
+        with explained(chosen, number, federation.method.layout.d):
+            upload = update(federation, state, client, None if kept is None else kept[STATE].numpy())
         if upload.memory is not None:
             context.state[_MEMORY] = ArrayRecord({STATE: Array(upload.memory)})
         agreed = fingerprint([downlink.digest(state)])
@@ -103,7 +105,8 @@ def client_app(
         if isinstance(server := asked.get(SERVER), bytes):
             payload = seal(payload, server)
         else:  # measurements of the update are not sealed, so they would tell of it
-            metrics.update({name: list(values) for name, values in upload.measurements.items()})
+            for name, value in upload.measurements.items():
+                metrics[name] = value if isinstance(value, float) else list(value)
         return Message(RecordDict({RECORD: ConfigRecord({REPLY: payload}), METRICS: metrics}), reply_to=message)
 
     return app

@@ -27,8 +27,9 @@ class Round:
     """Bytes since the previous round, including TLS, polling and Flower's protocol."""
 
 
-def run(folder: Path, *, rounds: int, secure: bool, timeout: float = 1800.0) -> Iterator[Round]:
+def run(folder: Path | str, *, rounds: int, secure: bool, timeout: float = 1800.0) -> Iterator[Round]:
     """Yield the rounds as they are completed. However the iteration ends, all processes end with it."""
+    folder = Path(folder)
     given = {"clients": NODES, "images": 3000, "test_images": 2000, "rounds": rounds, "evaluate_every": 1}
     config = resolve("fedpm-klms", profile="small", given=given)
     server = ServerSettings(run_folder=str((folder / "run").resolve()), min_replies=2)

@@ -23,6 +23,7 @@ from klms.flower.records import (
     record_of,
 )
 from klms.flower.surroundings import check_mods_around
+from klms.printable import printable
 
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable, Mod  # older releases have them elsewhere
@@ -53,7 +54,7 @@ def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod
         try:
             places = _received(message, asked, client)
         except OutOfSync as lost:
-            log.warning("klms: %s; the server is asked for the whole model", lost)
+            log.warning("klms: %s; the server is asked for the whole model", printable(lost))
             return Message(RecordDict({RECORD: ConfigRecord({REPLY: lost.reply})}), reply_to=message)
         _keep(context, client)
         reply = call_next(message, context)
@@ -117,7 +118,7 @@ def _fitting(places: Places, record: str, answer: str, reply: RecordDict, client
         client.check(own)
         return own
     except InvalidArgument as error:
-        log.warning("klms: the record %r of a reply passes uncompressed: %s", answer, error)
+        log.warning("klms: the record %r of a reply passes uncompressed: %s", answer, printable(error))
         return {}
 
 

@@ -18,6 +18,7 @@ from klms.exchange.frame import cause_of
 from klms.exchange.reply import Reply
 from klms.exchange.server import Base, Server
 from klms.flower.records import MODEL, RECORD, REPLY, REQUEST, Places, arrays_of, equal, places_of
+from klms.printable import printable
 
 log = logging.getLogger("flwr")
 _NO_ANSWER = (3, 4, 5)  # Flower's error codes: the message or its reply expired, or the node is gone
@@ -151,7 +152,7 @@ class Phase:
             raise InvalidArgument(f"with client_secrets, no update may pass unsealed: {error}") from error
         if not self.nodes.passed:
             self.nodes.passed = True
-            log.warning("klms: updates pass uncompressed: %s", error)
+            log.warning("klms: updates pass uncompressed: %s", printable(error))
 
     def settle(self, replies: Iterable[Message]) -> tuple[list[Answer], list[Message]]:
         """Return the answers, and the replies that report a failure, after asking some nodes once more."""
@@ -234,7 +235,7 @@ class Phase:
 
     def _refuse(self, reply: Message, error: KLMSError) -> None:
         self.counts[cause_of(error)] += 1
-        log.warning("klms: the reply of node %d does not count: %s", reply.metadata.src_node_id, error)
+        log.warning("klms: the reply of node %d does not count: %s", reply.metadata.src_node_id, printable(error))
 
 
 def _same_records(one: RecordDict, other: RecordDict) -> bool:

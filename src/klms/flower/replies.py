@@ -19,6 +19,7 @@ from klms.exchange.robust import Robust, robust_arrays
 from klms.exchange.server import Server
 from klms.flower.phase import Answer
 from klms.flower.records import ARRAYS, RECORD, answers, arrays_of, gathered, scattered
+from klms.printable import printable
 
 log = logging.getLogger("flwr")
 _LARGEST_WEIGHT = 1e15  # so that sums of weights stay finite
@@ -175,7 +176,7 @@ class Received:
 
     def _refuse(self, message: Message, error: KLMSError) -> None:
         self.counts[cause_of(error)] += 1
-        log.warning("klms: the reply of node %d does not count: %s", message.metadata.src_node_id, error)
+        log.warning("klms: the reply of node %d does not count: %s", message.metadata.src_node_id, printable(error))
 
 
 def _candidate(answer: Answer) -> Candidate:

@@ -33,6 +33,7 @@ from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.methods.base import Upload
 from klms.methods.state import State
 from klms.methods.table import RunConfig
+from klms.printable import printable
 from klms.runs.execution import serve
 from klms.runs.run_folder import RunFolder
 
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 log = logging.getLogger("flwr")
-KL_BY_LAYER = "kl_by_layer"
+KL_BY_LAYER, TRAIN_LOSS = "kl_by_layer", "train_loss"
 _MAX_SECONDS = 1e7
 _MAX_BITS = 1e6
+_MAX_LOSS = 1e30  # so that a mean over clients is finite
 _TELL_EVERY = 5.0  # seconds between lines about clients that are waited for
 _QUERY_TIMEOUT = 60.0  # seconds: a node knows its client number at once
 
@@ -103,7 +105,7 @@ def with_randomness(config: RunConfig, folder: RunFolder) -> RunConfig:
 
 
 def _show(config: RunConfig, record: LedgerRecord) -> None:
-    shown = {"accuracy", "loss", "bits_per_parameter", "payload_bytes", "downlink_bytes", "replies"}
+    shown = {"accuracy", "loss", "train_loss", "bits_per_parameter", "payload_bytes", "downlink_bytes", "replies"}
     figures = record.model_dump(include=shown, exclude_none=True)
     log.info("klms: round %d of %d: %s", record.round, config.rounds, figures)
 
@@ -155,7 +157,7 @@ class FlowerClients:
             reply = replies.pop(client)
             if reply.has_error():
                 self.causes[cause_of_failure(reply.error.code)] += 1
-                log.warning("klms: client %d failed: %s", client, reply.error.reason)
+                log.warning("klms: client %d failed: %s", client, printable(reply.error.reason))
                 continue
             try:
                 upload = self._open(reply, Frame(Kind.METHOD, self.round, client, agreed))
@@ -194,7 +196,7 @@ class FlowerClients:
 
     def _count(self, whose: str, error: KLMSError) -> None:
         self.causes[cause_of(error)] += 1
-        log.warning("klms: a reply of %s does not count: %s", whose, error)
+        log.warning("klms: a reply of %s does not count: %s", whose, printable(error))
 
     def enough(self, count: int) -> bool:
         return count >= self.settings.min_replies
@@ -217,9 +219,13 @@ class FlowerClients:
         frame.check_belongs_to(expected)
         self.payload_bytes[client] = len(payload)
         # What a client reports for the ledger is taken if it can be true.
-        values, measured = _metrics(reply).get(KL_BY_LAYER), {}
+        measured: dict[str, float | Sequence[float]] = {}
+        values = _metrics(reply).get(KL_BY_LAYER)
         if isinstance(values, list) and len(values) == self.layers and all(0 <= value < _MAX_BITS for value in values):
             measured[KL_BY_LAYER] = [float(value) for value in values]
+        loss = _metrics(reply).get(TRAIN_LOSS)
+        if isinstance(loss, float) and abs(loss) < _MAX_LOSS:
+            measured[TRAIN_LOSS] = loss
         reported = {phase: _metrics(reply).get(SECONDS + phase) for phase in ("train", "encode")}
         seconds = {p: float(v) for p, v in reported.items() if isinstance(v, (int, float)) and 0 <= v < _MAX_SECONDS}
         return Upload(client, frame.body, {"train": 0.0, "encode": 0.0, **seconds}, measurements=measured)
@@ -261,7 +267,7 @@ class FlowerClients:
             client = None if reply.has_error() else _metrics(reply).get(CLIENT)
             if not isinstance(client, int):
                 reason = reply.error.reason if reply.has_error() else "no number in its answer"
-                log.warning("klms: node %d does not say which client it is: %s", node, reason)
+                log.warning("klms: node %d does not say which client it is: %s", node, printable(reason))
             elif self.nodes.get(client, node) in online - {node}:
                 log.warning("klms: node %d claims to be client %d, which is node %d", node, client, self.nodes[client])
             else:

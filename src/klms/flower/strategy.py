@@ -21,6 +21,7 @@ from klms.flower.phase import Nodes, Phase, refused
 from klms.flower.records import arrays_of, equal, record_of
 from klms.flower.replies import Received
 from klms.flower.surroundings import check_around, check_kind, check_within
+from klms.printable import printable
 
 log = logging.getLogger("flwr")
 _STEPS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
@@ -221,7 +222,7 @@ class Compressed(Strategy):
         try:
             check_finite({} if arrays is None else arrays_of(arrays))
         except CorruptMessage as error:
-            log.warning("klms: the round is undone: %s after aggregation", error)
+            log.warning("klms: the round is undone: %s after aggregation", printable(error))
             counts["undone"] += 1
             return None
         return arrays

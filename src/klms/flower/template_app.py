@@ -11,8 +11,9 @@ from klms.methods.table import RunConfig
 from klms.runs.settings import to_toml
 
 
-def create(folder: Path, config: RunConfig, server: ServerSettings, *, own: bool = False) -> Path:
+def create(folder: Path | str, config: RunConfig, server: ServerSettings, *, own: bool = False) -> Path:
     """Write the app into an empty folder; with `own`, with a model and data functions for the user to edit."""
+    folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise InvalidArgument(f"{folder} exists and is not empty: choose another folder")
     for name in ("template", "template_own") if own else ("template",):

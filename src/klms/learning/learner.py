@@ -1,19 +1,20 @@
 """Everything that methods ask of torch: three kinds of local training, and evaluation."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from klms.compressors.layout import Layout
 from klms.errors import InvalidArgument
-from klms.learning.examples import Examples, Schedule
-from klms.learning.network import Network, Vector
+from klms.learning.examples import Examples, Schedule, each, mixed_batches
+from klms.learning.network import Network, TensorInputs, Vector, are_scores, scores_of
 
 Penalty = Callable[[Tensor, Tensor], Tensor | float]
 """A term that a method adds to the local loss, a function of the parameters and of where they started."""
@@ -40,6 +41,14 @@ def classification_metrics(probabilities: npt.NDArray[np.float64], labels: npt.N
     }
 
 
+class Learned(NamedTuple):
+    """What local training led to."""
+
+    vector: Vector
+    loss: float
+    """Mean loss of the examples on the way, without the penalty."""
+
+
 @dataclass(frozen=True)
 class Learner:
     """A network with its training and evaluation; vectors in, vectors out."""
@@ -52,10 +61,11 @@ class Learner:
 
     def train(
         self, start: Vector, data: Examples, schedule: Schedule, rng: np.random.Generator, penalty: Penalty
-    ) -> Vector:
+    ) -> Learned:
+        """Return the parameters after local training."""
         parameters = self.network.tensor(start).requires_grad_()
-        self._descend(parameters, lambda p: p, data, schedule, rng, penalty)
-        return parameters.detach().cpu().numpy()
+        loss = self._descend(parameters, lambda p: p, data, schedule, rng, penalty)
+        return Learned(parameters.detach().cpu().numpy(), loss)
 
     def train_mask(
         self,
@@ -67,7 +77,7 @@ class Learner:
         penalty: Penalty,
         *,
         sampled: bool = True,
-    ) -> Vector:
+    ) -> Learned:
         """Return the mask probabilities after FedPM's local training (Algorithm FedPM).
 
         Every step samples a mask `m ~ Bern(sigmoid(s))` and uses `m * w`; the gradient goes straight through the
@@ -85,47 +95,59 @@ class Learner:
                 drawn = probability >= 0.5
             return (drawn.float() - probability.detach() + probability) * weights
 
-        self._descend(scores, masked, data, schedule, rng, penalty)
-        return torch.sigmoid(scores).detach().cpu().numpy()
+        loss = self._descend(scores, masked, data, schedule, rng, penalty)
+        return Learned(torch.sigmoid(scores).detach().cpu().numpy(), loss)
 
     def potential_gradient(
         self, parameters: Vector, data: Examples, batch: int, precision: float, rng: np.random.Generator
-    ) -> Vector:
+    ) -> Learned:
         """Return `H`, an unbiased estimate from one batch of the gradient of the client's potential: the negative
         log-likelihood of all its data plus `precision / 2 |theta|^2`, its share of a Gaussian prior.
         """
         point = self.network.tensor(parameters).requires_grad_()
         index = rng.choice(len(data), size=min(batch, len(data)), replace=False)
+        part = data.rows(index)
         with _mode(self.network, rng):
-            output = self.network(point, self.network.tensor(data.x[index]))
-        (gradient,) = torch.autograd.grad(self.network.loss(output, self.network.tensor(data.y[index])), point)
-        return (len(data) * gradient + precision * point.detach()).cpu().numpy()
+            loss = self._loss(point, self.network.inputs(part.x), self.network.tensor(part.y))
+        (gradient,) = torch.autograd.grad(loss, point)
+        return Learned((len(data) * gradient + precision * point.detach()).cpu().numpy(), float(loss.detach()))
 
     def predict(self, parameters: Vector, data: Examples) -> npt.NDArray[np.float64]:
-        """Return the probability of every class for every label, or the model's output if labels are not classes."""
+        """Return the probability of every class for every label.
+
+        If labels are not classes, or the model has no scores for them, return the loss of its batch for every example.
+        """
         point = self.network.tensor(parameters)
         parts = []
         with torch.no_grad(), _mode(self.network, None):
-            # Of equal size, because normalisation layers cannot use a last batch of one.
-            for x in np.array_split(data.x, math.ceil(len(data) / _BATCH)):
-                output = self.network(point, self.network.tensor(x)).double()
-                classes = _are_classes(data) and output.ndim == data.y.ndim + 1
-                parts.append((torch.softmax(output, dim=1) if classes else output).cpu().numpy())
-        table = np.concatenate(parts)
-        if not _are_classes(data) or table.ndim != data.y.ndim + 1:
-            return table
+            for batch in data.batches(_BATCH):
+                y = self.network.tensor(batch.y)
+                output = self.network(point, self.network.inputs(batch.x), y)
+                scores = scores_of(output, len(batch))
+                if scores is not None and _are_classes(data) and are_scores(scores, y):
+                    parts.append(self._probabilities(scores, batch.y))
+                else:
+                    parts.append(np.full(len(batch), float(self.network.loss(output, y))))
+        return np.concatenate(parts)
+
+    def _probabilities(self, scores: Tensor, labels: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+        """Return one row per label that counts, and equal probabilities where training diverged."""
+        table = torch.softmax(scores.double(), dim=1).cpu().numpy()
         if table.ndim > 2:
-            table = np.moveaxis(table, 1, -1)[data.y != self.network.padding]
+            table = np.moveaxis(table, 1, -1)[labels != self.network.padding]
         diverged = ~np.isfinite(table).all(axis=1, keepdims=True)
         return np.where(diverged, 1 / table.shape[1], table)
 
     def metrics(self, predictions: npt.NDArray[np.float64], data: Examples) -> dict[str, float]:
-        """Return accuracy, likelihood and calibration of class probabilities, or the loss of other predictions."""
-        if _are_classes(data) and predictions.ndim == 2:
-            labels = data.y[data.y != self.network.padding] if data.y.ndim > 1 else data.y
-            return classification_metrics(predictions, labels.astype(np.int64))
-        output = torch.from_numpy(predictions).float().to(self.network.device)
-        return {"loss": float(self.network.loss(output, self.network.tensor(data.y)))}
+        """Return accuracy, likelihood and calibration of class probabilities; otherwise, the mean loss."""
+        if predictions.ndim == 1:
+            return {"loss": float(predictions.mean())}
+        labels = data.y[data.y != self.network.padding] if data.y.ndim > 1 else data.y
+        return classification_metrics(predictions, labels.astype(np.int64))
+
+    def module_with(self, parameters: Vector, clients: Sequence[Examples]) -> nn.Module:
+        """Return a module with these parameters; running statistics of its norms are those of the clients' examples."""
+        return self.network.module_with(parameters, mixed_batches(clients, _BATCH))
 
     def _descend(
         self,
@@ -135,21 +157,29 @@ class Learner:
         schedule: Schedule,
         rng: np.random.Generator,
         penalty: Penalty,
-    ) -> None:
-        """Minimise the loss and the penalty over `variable`, in place."""
+    ) -> float:
+        """Minimise the loss and the penalty over `variable`, in place; return the mean loss on the way."""
         if schedule.optimizer == "adam":
             optimizer: torch.optim.Optimizer = torch.optim.Adam([variable], lr=schedule.lr)
         else:
             momentum = 0.9 if schedule.optimizer == "momentum" else 0.0
             optimizer = torch.optim.SGD([variable], lr=schedule.lr, momentum=momentum)
         start = variable.detach().clone()
-        x, y = self.network.tensor(data.x), self.network.tensor(data.y)
+        x, y = self.network.inputs(data.x), self.network.tensor(data.y)
+        seen = 0
+        total = torch.zeros((), device=self.network.device)
         with _mode(self.network, rng):
             for index in schedule.batches(len(data), rng):
                 optimizer.zero_grad()
-                loss = self.network.loss(self.network(parameters(variable), x[index]), y[index])
+                loss = self._loss(parameters(variable), each(x, itemgetter(index)), y[index])
                 (loss + penalty(variable, start)).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
+                total += index.size * loss.detach()
+                seen += index.size
+        return float(total) / seen
+
+    def _loss(self, parameters: Tensor, x: TensorInputs, y: Tensor) -> Tensor:
+        return self.network.loss(self.network(parameters, x, y), y)
 
 
 def _are_classes(data: Examples) -> bool:
@@ -159,7 +189,7 @@ def _are_classes(data: Examples) -> bool:
 @contextmanager
 def _mode(network: Network, rng: np.random.Generator | None) -> Iterator[None]:
     """Put the module into training mode, with dropout seeded by `rng`; without a generator, into evaluation mode."""
-    network.module.train(rng is not None)
+    network.set_mode(training=rng is not None)
     before = {name: buffer.clone() for name, buffer in network.module.named_buffers()}
     devices = [network.device] if network.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -2,8 +2,10 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +18,54 @@ from torch.nn.modules.batchnorm import _NormBase
 from klms.compressors.layout import Layout
 from klms.data.text import PADDING
 from klms.errors import InvalidArgument
+from klms.learning.examples import Examples, Inputs, each
 from klms.learning.models import build
 
 Vector = npt.NDArray[np.float32]
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Tensor], Tensor]
+"""A function of the model's output, whatever that is, and the labels."""
+TensorInputs = Tensor | Mapping[str, Tensor]
 Draw = Callable[[tuple[int, ...], float], npt.NDArray[np.float64]]  # from a shape and a standard deviation
+
+
+def scores_of(output: object, rows: int) -> Tensor | None:
+    """Return the scores in a model's output for this many examples; None if there are none.
+
+    They are the output itself if it is a tensor; else its `logits`, by attribute (Hugging Face, torchvision) or by key;
+    else the first tensor in the tuple or dictionary that has one row per example.
+    """
+    if isinstance(output, Tensor):
+        return output
+    named = output if isinstance(output, Mapping) else {}
+    logits = getattr(output, "logits", named.get("logits"))
+    parts = list(named.values()) or (output if isinstance(output, tuple | list) else ())
+    for part in (logits, *parts):
+        if isinstance(part, Tensor) and part.ndim > 0 and len(part) == rows:
+            return part
+    return None
+
+
+def class_loss(output: object, y: Tensor) -> Tensor:
+    """Return the cross-entropy of a model's scores, the loss unless another one is given."""
+    scores = scores_of(output, len(y))
+    if scores is None:
+        raise InvalidArgument(
+            f"the model returns a {type(output).__name__} without a tensor of scores for {len(y)} examples: let it "
+            "return them, or give a loss, which gets what the model returns"
+        )
+    if not are_scores(scores, y):
+        raise InvalidArgument(
+            f"the model returns scores of shape {tuple(scores.shape)} for labels of shape {tuple(y.shape)}; "
+            "cross-entropy needs (examples, classes) for (examples,), or (examples, classes, places) for "
+            "(examples, places): give another loss, such as loss=lambda output, y: output.loss for a model that "
+            "computes its own"
+        )
+    return functional.cross_entropy(scores, y)
+
+
+def are_scores(scores: Tensor, y: Tensor) -> bool:
+    """Return whether these are scores of classes for every label."""
+    return scores.ndim == y.ndim + 1 and scores.shape[:1] + scores.shape[2:] == y.shape
 
 
 def next_word_loss(scores: Tensor, y: Tensor) -> Tensor:
@@ -42,7 +87,9 @@ def pick_device(wanted: str) -> torch.device:
     try:
         return torch.empty(0, device=wanted).device
     except (RuntimeError, AssertionError) as error:
-        raise InvalidArgument(f"device {wanted!r} is not available: choose auto, cpu, cuda or mps") from error
+        reason = str(error).partition("\n")[0]
+        advice = "choose cpu, or auto, which takes a GPU if there is one"
+        raise InvalidArgument(f"device {wanted!r} is not available here ({reason}): {advice}") from error
 
 
 @dataclass(frozen=True)
@@ -52,11 +99,13 @@ class Network:
     module: nn.Module
     layout: Layout
     device: torch.device
-    loss: Loss = functional.cross_entropy
+    loss: Loss = class_loss
     padding: int = -100
     """Label that counts for nothing, in texts; torch's default for other data."""
     own_parameters: Vector | None = None
     """Initial parameters that came with the module; None for the built-in models, which are initialised by seed."""
+    norms: tuple[str, ...] = ()
+    """Normalisation layers of the user's module that have running statistics, which are not used here."""
 
     @classmethod
     def create(cls, name: str, shape: tuple[int, ...], classes: int, width: float, device: str = "cpu") -> "Network":
@@ -67,18 +116,20 @@ class Network:
     def of(cls, module: nn.Module, *, loss: Loss | None = None, device: str = "cpu") -> "Network":
         """Wrap a copy of a user's module; training starts from its parameters that require gradients.
 
-        Normalisation layers lose their running statistics, so that nothing but parameters has to be sent.
+        Normalisation layers use the statistics of each batch, so that nothing but parameters has to be sent.
         """
         own = copy.deepcopy(module)
-        for part in own.modules():
+        norms = []
+        for name, part in own.named_modules():
             if isinstance(part, _NormBase) and part.track_running_stats:
                 part.track_running_stats = False
-                part.running_mean = part.running_var = part.num_batches_tracked = None
+                norms.append(name)
         pieces = [p.detach().cpu().float().reshape(-1) for p in own.parameters() if p.requires_grad]
         if not pieces:
             raise InvalidArgument("the model has no parameters that require gradients: there is nothing to train")
         start = torch.cat(pieces).numpy()
-        return replace(cls._wrap(own, device), loss=loss or functional.cross_entropy, own_parameters=start)
+        network = cls._wrap(own, device)
+        return replace(network, loss=loss or class_loss, own_parameters=start, norms=tuple(norms))
 
     @classmethod
     def _wrap(cls, module: nn.Module, device: str) -> "Network":
@@ -87,26 +138,79 @@ class Network:
         where = pick_device(device)
         return cls(module.requires_grad_(False).to(where), layout, where)
 
-    def __call__(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def __call__(self, parameters: Tensor, x: TensorInputs, y: Tensor | None = None) -> Any:
+        """Return the model's output. Inputs with names are its keyword arguments.
+
+        So are the labels then, if the model takes `labels` to compute a loss of its own.
+        """
         pieces = torch.split(parameters, list(self.layout.sizes))
         shaped = [piece.view(shape) for piece, shape in zip(pieces, self.layout.shapes, strict=True)]
         tensors = dict(zip(self.layout.names, shaped, strict=True))
-        output: Tensor = functional_call(self.module, tensors, (x,))
-        return output
+        return functional_call(self.module, tensors, *self._arguments(x, y))
+
+    def _arguments(self, x: TensorInputs, y: Tensor | None) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        if not isinstance(x, Mapping):
+            return (x,), {}
+        if y is None or "labels" not in signature(self.module.forward).parameters:
+            return (), dict(x)
+        return (), {**x, "labels": y}
+
+    def set_mode(self, *, training: bool) -> None:
+        """Put the module into training or evaluation mode; either way, norms use the statistics of each batch."""
+        self.module.train(training)
+        for norm in self._norms_of(self.module):
+            norm.train()
+
+    def check_labels(self, data: Examples) -> Examples:
+        """Return the examples if the loss can use their labels."""
+        if self.loss is class_loss and data.y.dtype.kind not in "iu":
+            raise InvalidArgument(
+                f"the labels are of type {data.y.dtype}, which are not classes: give a loss for them, such as "
+                "loss=torch.nn.functional.mse_loss, or make them integers"
+            )
+        return data
+
+    def inputs(self, x: Inputs) -> TensorInputs:
+        """Copy inputs to the model's device."""
+        return each(x, self.tensor)
 
     def tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
         """Copy an array to the model's device; images become floats in [-1, 1]."""
         tensor = torch.from_numpy(np.array(array)).to(self.device)
         return tensor.float().div_(127.5).sub_(1) if array.dtype == np.uint8 else tensor
 
-    def module_with(self, parameters: Vector) -> nn.Module:
-        """Return a copy of the module that holds these parameters, in evaluation mode."""
+    def module_with(self, parameters: Vector, batches: Iterable[Examples] = ()) -> nn.Module:
+        """Return a copy of the module that holds these parameters, in evaluation mode.
+
+        The running statistics of its normalisation layers are those of the given batches, averaged.
+        """
         module = copy.deepcopy(self.module).eval()
         tensors = {name: torch.from_numpy(piece.copy()) for name, piece in self.layout.split(parameters)}
         module.load_state_dict(tensors, strict=False)
+        if self.norms:
+            self._measure_statistics(module, batches)
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in tensors)
         return module
+
+    def _norms_of(self, module: nn.Module) -> list[_NormBase]:
+        return [part for name, part in module.named_modules() if name in self.norms and isinstance(part, _NormBase)]
+
+    def _measure_statistics(self, module: nn.Module, batches: Iterable[Examples]) -> None:
+        norms = self._norms_of(module)
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.track_running_stats = True
+            norm.momentum = None  # an average over all batches
+            norm.reset_running_stats()
+            norm.train()  # nothing else is: dropout would change what norms see
+        with torch.no_grad():
+            for batch in batches:
+                args, kwargs = self._arguments(self.inputs(batch.x), self.tensor(batch.y))
+                module(*args, **kwargs)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+            norm.eval()
 
     def initial(self, seed: int) -> Vector:
         """Return the module's own parameters, or normal weights of variance `2 / fan_in` and biases of 0."""

@@ -1,5 +1,6 @@
 """The protocol of a method: state in, bytes out, state in again."""
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ class Upload:
     seconds: Mapping[str, float]
     memory: npt.NDArray[np.float32] | None = None
     """What the client keeps for its next turn. It is not sent."""
-    measurements: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    measurements: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
     """What only the client can measure and the ledger records, averaged over clients. It is not part of the message."""
 
 
@@ -142,6 +143,10 @@ class Method(ABC):
         That is the parameters, or, for methods that train masks, the scores (the logits of `theta`).
         """
         return 0.0
+
+    def loss_seen(self, loss: float) -> dict[str, float | Sequence[float]]:
+        """Return the mean loss of a client's local training as a measurement; nothing if it is not finite."""
+        return {"train_loss": loss} if math.isfinite(loss) else {}
 
     def compressor_in(self, round_: int) -> Compressor:
         """Return the compressor of a round's messages; the same one in every round by default."""

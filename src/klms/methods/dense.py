@@ -52,17 +52,19 @@ class Dense(Method):
         clock, key = Stopwatch(), self.key(state.round + 1, client)
         compressor = self.compressor_in(state.round + 1)
         with clock("train"):
-            update = self.local_update(state.vector("weights"), data, rng)
+            update, loss = self.local_update(state.vector("weights"), data, rng)
         with clock("encode"):
             if self.error_feedback and client in state.memories:
                 update = update + np.asarray(state.memories[client], dtype=np.float32)
             message = compressor.encode(update, state.shared, key=key, rng=rng)
             decode = compressor.decode
             memory = update - decode(message, state.shared, key=key).vector if self.error_feedback else None
-        return Upload(client, message, clock.seconds, memory)
+        return Upload(client, message, clock.seconds, memory, self.loss_seen(loss))
 
-    def local_update(self, weights: Vector, data: Examples, rng: np.random.Generator) -> Vector:
-        return self.learner.train(weights, data, self.schedule, rng, self.penalty) - weights
+    def local_update(self, weights: Vector, data: Examples, rng: np.random.Generator) -> tuple[Vector, float]:
+        """Return what local training changes, and the mean loss on the way."""
+        after, loss = self.learner.train(weights, data, self.schedule, rng, self.penalty)
+        return after - weights, loss
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         step = received.take_mean()

@@ -13,15 +13,17 @@ millions, which is no privacy. DP-REC is here as a compressor, as in the paper.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import ClassVar
 
 from pydantic import Field
 
 from klms.codec import MAX_BLOCK_SIZE
-from klms.compressors.block_coder import BlockSettings
+from klms.compressors.block_coder import ADAPTIVE, BlockSettings
 from klms.compressors.klms_gaussian import DPREC
-from klms.compressors.scheme import Settings
+from klms.compressors.scheme import Needs, Settings
 from klms.errors import InvalidArgument, MissingExtra
 from klms.methods.base import Method, Outcome, Received
 from klms.methods.dense import Dense, DenseSettings
@@ -32,6 +34,8 @@ from klms.methods.state import State
 
 class DPRECSettings(Settings):
     """Settings of DP-REC."""
+
+    needs: ClassVar[Needs] = {"delta": {"private_randomness": "system"}}
 
     clip: float = Field(1.0, gt=0, description="DP-REC: largest norm of an update.")
     sigma: float = Field(0.004, gt=0, description="DP-REC: standard deviation of the noise on each coordinate.")
@@ -59,6 +63,10 @@ class DPRECTraining(Dense):
     seeded: bool = True
     """Whether the noise can be reproduced; then there is no privacy to report."""
 
+    def loss_seen(self, loss: float) -> dict[str, float | Sequence[float]]:
+        """Return nothing where privacy is promised: the loss tells of the data, and no noise covers it."""
+        return super().loss_seen(loss) if self.seeded else {}
+
     def aggregate(self, state: State, received: Received) -> Outcome:
         outcome = super().aggregate(state, received)
         if self.seeded:
@@ -85,5 +93,11 @@ def _make(setup: Setup) -> Method:
 
 _SETTINGS = (DenseSettings, LimitSettings, BlockSettings, DPRECSettings)
 DP_REC = MethodEntry(
-    "dp-rec", "Noisy updates in fixed blocks at their KL", "Triastcyn et al., 2021", "dp-rec", _SETTINGS, _make
+    "dp-rec",
+    "Noisy updates in fixed blocks at their KL",
+    "Triastcyn et al., 2021",
+    "dp-rec",
+    _SETTINGS,
+    _make,
+    unused=frozenset({"selection", *ADAPTIVE}),
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,7 +13,7 @@ from klms.compressors.base import Compressor
 from klms.compressors.budget import bits_within
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
-from klms.compressors.scheme import Settings
+from klms.compressors.scheme import Needs, Settings, without_effect
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument
 from klms.learning.examples import Optimizer, Schedule
@@ -38,6 +38,8 @@ class DataSettings(Settings):
 
 class ClientSettings(Settings):
     """Settings of clients and rounds."""
+
+    needs: ClassVar[Needs] = {"c_max": {"split": "noniid"}, "alpha": {"split": "dirichlet"}}
 
     split: Literal["iid", "noniid", "dirichlet", "natural"] = Field("iid", description="How clients get their data.")
     c_max: int = Field(4, ge=1, description="Split noniid: most classes per client.")
@@ -78,6 +80,11 @@ class TrainingSettings(Settings):
 class DownlinkSettings(Settings):
     """Settings of the downlink."""
 
+    needs: ClassVar[Needs] = {
+        "down_rate": {"downlink": "coded", "down_rate_schedule": "", "round_budget": 0},
+        "down_rate_schedule": {"downlink": "coded"},
+    }
+
     downlink: Literal["auto", "snapshot", "coded"] = Field(
         "auto",
         description="How clients get the state: by the messages of the rounds that they missed or by a snapshot, "
@@ -111,8 +118,11 @@ class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettin
     def _consistent(self) -> Self:
         if self.per_round > self.clients:
             raise ValueError(f"per_round is {self.per_round}, but there are {self.clients} clients")
-        if self.down_rate_schedule and self.downlink != "coded":
-            raise ValueError(f"down_rate_schedule needs downlink coded, not {self.downlink}")
+        for kind in RUN_GROUPS:
+            for name in kind.needs:
+                changed = getattr(self, name) != kind.model_fields[name].default
+                if changed and (why := without_effect(kind.needs, name, self)):
+                    raise ValueError(why)
         if self.round_budget and (self.rate_schedule or self.down_rate_schedule):
             raise ValueError("round_budget and a schedule both set the rates: omit one of them")
         if self.round_budget and self.downlink == "snapshot":
@@ -228,6 +238,24 @@ class MethodEntry:
     make: Callable[[Setup], Method]
     overrides: Mapping[str, object] = field(default_factory=dict)
     """Its own defaults, where those of the settings do not suit it."""
+    unused: frozenset[str] = frozenset()
+    """Settings of these groups and of `RunSettings` that it does not use."""
+
+    @property
+    def groups(self) -> tuple[type[Settings], ...]:
+        """All groups of its settings, in the order in which help texts list them."""
+        return (*RUN_GROUPS, *self.settings)
+
+    def uses(self, setting: str) -> bool:
+        return setting not in self.unused and any(setting in kind.model_fields for kind in self.groups)
+
+    @property
+    def needs(self) -> Needs:
+        """What its settings need to have an effect; a schedule or a budget takes the place of `rate`."""
+        together: dict[str, Mapping[str, object]] = {"rate": {"rate_schedule": "", "round_budget": 0}}
+        for kind in self.groups:
+            together |= kind.needs
+        return together
 
     @property
     def takes_rate(self) -> bool:

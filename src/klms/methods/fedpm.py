@@ -34,6 +34,12 @@ class FedPMSettings(Settings):
 
     margin: float = Field(0.01, gt=0, lt=0.5, description="FedPM: theta stays in [margin, 1 - margin].")
     gain: float = Field(1.0, gt=0, description="FedPM: factor on the frozen weights; sqrt(2) for deep models.")
+    score_spread: float = Field(
+        0.0,
+        ge=0,
+        description="FedPM: standard deviation of the first scores; 0 for probabilities of one half, 1 as in the "
+        "authors' code, with which deep models learn faster.",
+    )
     reset: int = Field(1, ge=1, description="FedPM: rounds between resets of the Beta prior.")
     layer_kl: bool = Field(False, description="FedPM: record the KL of every layer.")
 
@@ -59,16 +65,18 @@ class FedPM(Method):
         return State(0, {"theta": self.first_theta(), **self.compressor.start()})
 
     def first_theta(self) -> Vector:
-        return np.full(self.layout.d, 0.5, dtype=np.float32)
+        rng = np.random.default_rng([self.seed, 0x5C0E])
+        scores = self.settings.score_spread * rng.standard_normal(self.layout.d)
+        return self.feasible((1 / (1 + np.exp(-scores))).astype(np.float32))
 
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
         clock, theta = Stopwatch(), state.vector("theta")
         with clock("train"):
             train = self.learner.train_mask
-            phi = train(self.frozen, theta, data, self.schedule, rng, self.penalty, sampled=self.sampled)
+            phi, loss = train(self.frozen, theta, data, self.schedule, rng, self.penalty, sampled=self.sampled)
         with clock("encode"):
             message = self.compressor.encode(phi, state.shared, key=self.key(state.round + 1, client), rng=rng)
-        measurements = {}
+        measurements = self.loss_seen(loss)
         if self.settings.layer_kl:
             kl = Bernoulli(phi).kl(Bernoulli(theta))
             measurements["kl_by_layer"] = [round(float(kl[part].mean()), 9) for part in self.layout.parts]

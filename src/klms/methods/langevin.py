@@ -28,6 +28,8 @@ from klms.methods.entry import MethodEntry, Setup
 from klms.methods.limits import LimitSettings
 from klms.methods.state import State
 
+_UNUSED = frozenset({"epochs", "lr", "optimizer"})  # a client computes one gradient of one batch in a round
+
 
 class LangevinSettings(Settings):
     """Settings of Langevin dynamics."""
@@ -66,10 +68,10 @@ class Langevin(Method):
         clock, key = Stopwatch(), self.key(state.round + 1, client)
         share = self.settings.precision / self.clients  # each client takes 1/N of the prior
         with clock("train"):
-            gradient = self.learner.potential_gradient(state.vector("weights"), data, self.batch, share, rng)
+            gradient, loss = self.learner.potential_gradient(state.vector("weights"), data, self.batch, share, rng)
         with clock("encode"):
             message = self.compressor.encode(gradient, state.shared, key=key, rng=rng)
-        return Upload(client, message, clock.seconds)
+        return Upload(client, message, clock.seconds, measurements=self.loss_seen(loss))
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         gamma = self.settings.gamma
@@ -111,7 +113,7 @@ def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> 
         return Langevin(*setup.parts(compressor), True, config.batch, own, limits=setup.limits)
 
     settings = (LangevinSettings, LimitSettings, SCHEMES[scheme].settings if scheme else BlockSettings)
-    return MethodEntry(name, title, reference, "sgld", settings, make, {"gamma": 0.0})
+    return MethodEntry(name, title, reference, "sgld", settings, make, {"gamma": 0.0}, _UNUSED)
 
 
 SGLD = _entry("sgld", "Federated Langevin dynamics, float32 gradients", "El Mekkaoui et al., UAI 2021", "float32")

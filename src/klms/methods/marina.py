@@ -58,12 +58,13 @@ class Marina(Dense):
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
         clock, number, order = Stopwatch(), state.round + 1, [self.seed, 0x04DE4, client]
         with clock("train"):
-            update = self.local_update(state.vector("weights"), data, np.random.default_rng(order))
+            update, loss = self.local_update(state.vector("weights"), data, np.random.default_rng(order))
             if not self.is_full(number):
-                update = update - self.local_update(state.vector("weights_before"), data, np.random.default_rng(order))
+                before, _ = self.local_update(state.vector("weights_before"), data, np.random.default_rng(order))
+                update = update - before
         with clock("encode"):
             message = self.compressor_in(number).encode(update, {}, key=self.key(number, client), rng=rng)
-        return Upload(client, message, clock.seconds)
+        return Upload(client, message, clock.seconds, measurements=self.loss_seen(loss))
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         full, before = self.is_full(state.round + 1), state.vector("weights")

@@ -2,9 +2,9 @@
 
 import io
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import IO, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +62,18 @@ class State:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Undo `to_bytes`; raise `CorruptMessage` if the bytes are not a state."""
+        return cls.read(io.BytesIO(data))
+
+    @classmethod
+    def read(cls, file: IO[bytes], *, only: Collection[str] | None = None, limit: int | None = None) -> Self:
+        """Read a file of such bytes: everything, or `only` the round and what else is named, of at most `limit` bytes.
+
+        Names are those of `to_bytes`, such as `shared.theta`.
+        """
         names = ("shared", "private", "memories", "downlink", "sound")
         groups: dict[str, dict[str, npt.NDArray[np.generic]]] = {name: {} for name in names}
-        stored = read_arrays(io.BytesIO(data), len(data))  # `to_bytes` does not compress
+        size = file.seek(0, io.SEEK_END)  # `to_bytes` does not compress
+        stored = read_arrays(file, size if limit is None else min(limit, size), only)
         try:
             for name, array in stored.items():
                 group, _, rest = name.partition(".")

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from klms.errors import CorruptMessage, InvalidArgument
 
 MOST_DIMENSIONS, MOST_ENTRIES = 32, 1 << 40  # of an array from outside
+OTHER_NAMES = {"learning_rate": "lr", "batch_size": "batch", "bits_per_parameter": "rate"}
+"""What other libraries, or other parts of klms, call a setting."""
 _Array = TypeVar("_Array", bound=npt.NDArray[np.generic])
 
 
@@ -31,9 +33,16 @@ def check_name(what: str, name: str, known: Iterable[str]) -> None:
     """Raise an `InvalidArgument` that suggests the most similar name unless `name` is known."""
     known = list(known)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
-        raise InvalidArgument(f"there is no {what} {name!r}; {hint}")
+        raise InvalidArgument(f"there is no {what} {name!r}; {suggestion(name, known)}")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return what to say to somebody who gave a name that is not known."""
+    known = list(known)
+    near = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in known else difflib.get_close_matches(name, known, n=1)
+    if not known:
+        return "there are none"
+    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
 
 
 def checked_shape(shape: object) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """How klms compiles its kernels, and short names for the arrays that they take.
 
-Kernels release the GIL and are cached on disk. They run in parallel on Python threads (see `parallel.py`) and not on
-Numba's own, whose default threading layer must not be entered from two Python threads at once, as a server does.
+Kernels release the GIL and are cached on disk (see `kernel_cache.py`). They run in parallel on Python threads (see
+`parallel.py`) and not on Numba's own, whose default threading layer must not be entered from two Python threads at
+once, as a server does.
 
 Kernels also run as plain Python (`NUMBA_DISABLE_JIT=1`) with the same results. They therefore use only operations that
 mean the same in both: float64 arithmetic without contraction (by `np.float64(x)`: Numba's `float` leaves a float32
@@ -16,6 +17,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from numba.core import event
+
+from klms.numerics.kernel_cache import enable_caching
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,10 +38,8 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` on first use, and cache the result on disk if a cache folder is writable."""
     # Without checks for division by zero, loops with divisions vectorise; nobody calls kernels from C.
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    try:
-        compiled = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # "no locator available": neither the package's folder nor the user's cache is writable
-        compiled = numba.njit(**options)(function)
+    compiled = numba.njit(**options)(function)
+    enable_caching(compiled)
     return cast(Callable[P, R], compiled)
 
 

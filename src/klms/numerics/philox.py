@@ -21,9 +21,11 @@ call with index `stream + n div 8`. These are all the streams, with the most cal
 
 import sys
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
+from klms.errors import InvalidArgument
 from klms.numerics.checks import integer
 from klms.numerics.jit import UInt16, UInt64, inlined, kernel
 
@@ -61,6 +63,16 @@ class SharedKey:
     def __post_init__(self) -> None:
         for name, bits in (("seed", 64), ("round", 32), ("client", 64)):
             object.__setattr__(self, name, integer(name, getattr(self, name), 0, (1 << bits) - 1))
+
+    @classmethod
+    def checked(cls, key: object) -> Self:
+        """Return the key that a caller gave, if it is one."""
+        if not isinstance(key, cls):
+            raise InvalidArgument(
+                f"key must be a klms.SharedKey(seed=..., round=..., client=...), three integers that sender and "
+                f"receiver know and that no two messages share; got {key!r:.80}"
+            )
+        return key
 
     def words(self) -> UInt64:
         """Return the constant part of the counter and the Philox key, in the order of the arguments of `philox4x32`."""

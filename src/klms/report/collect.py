@@ -8,7 +8,9 @@ from typing import TypeVar
 
 from klms.engine.ledger import LedgerRecord, bits_per_parameter
 from klms.errors import RunFolderError
-from klms.runs.run_folder import CONFIG, DESCRIPTION, METRICS, TABLE, VERSIONS, RunDescription, RunFolder
+from klms.printable import printable
+from klms.runs.run_files import CONFIG, DESCRIPTION, METRICS, TABLE, VERSIONS
+from klms.runs.run_folder import RunDescription, RunFolder
 
 FILES = (CONFIG, METRICS, TABLE, DESCRIPTION, VERSIONS)
 """Files of a run that the report offers to its readers."""
@@ -70,7 +72,7 @@ class Collected:
     """Runs that are shown without what is damaged."""
 
 
-def collect(places: Sequence[Path]) -> Collected:
+def collect(places: Sequence[Path | str]) -> Collected:
     """Read all runs in `places`: run folders, or folders that hold some at any depth."""
     found = Collected()
     seen: set[Path] = set()
@@ -78,7 +80,7 @@ def collect(places: Sequence[Path]) -> Collected:
     def leave_out(name: object, why: object) -> None:
         found.left_out.append(Remark(text(name), text(why)))
 
-    for place in places:
+    for place in map(Path, places):
         if not place.is_dir():
             leave_out(place, "this is not a folder" if place.exists() else "there is no such folder")
             continue
@@ -102,15 +104,15 @@ def collect(places: Sequence[Path]) -> Collected:
 def run_folders(place: Path, failed: Callable[[OSError], None] | None = None) -> Iterator[Path]:
     """Find run folders under `place`, without entering run folders, hidden folders and links."""
     for path, folders, files in os.walk(place, onerror=failed):
-        if CONFIG in files:
+        if CONFIG in (*files, *folders):  # whatever it is: the reader says why a folder is no settings file
             folders.clear()
             yield Path(path)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
 
 
 def text(value: object) -> str:
-    """One line that can be shown anywhere: unprintable characters are replaced, and a long text loses its middle."""
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+    """One line that can be shown anywhere: control characters are escaped, and a long text loses its middle."""
+    shown = printable(value)
     half = LONGEST_TEXT // 2
     return shown if len(shown) <= LONGEST_TEXT else f"{shown[: half - 1]}…{shown[-half:]}"
 

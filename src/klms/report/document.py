@@ -41,7 +41,7 @@ class Report:
         return sum(len(group.runs) + len(group.unfinished) for group in self.groups)
 
 
-def make(places: Sequence[Path]) -> Report:
+def make(places: Sequence[Path | str]) -> Report:
     """Report on all runs in `places`."""
     found = collect(places)
     made, repeated = tasks(found.runs)

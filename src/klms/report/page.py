@@ -59,8 +59,9 @@ def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-def write(report: Report, out: Path) -> None:
+def write(report: Report, out: Path | str) -> None:
     """Write `index.html` and one CSV file per figure."""
+    out = Path(out)
     folder = out / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     for section in report.sections:

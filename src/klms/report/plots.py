@@ -35,6 +35,13 @@ _CURVES = (  # where an axis is logarithmic here, it is so only for numbers that
     Curves("accuracy", "Accuracy", "On the test data.", Axis("accuracy"), (Measure("accuracy", "accuracy"),)),
     Curves("nll", "Negative log-likelihood", "On the test data, in nats.", Axis("nll"), (Measure("nll", "nll"),)),
     Curves("loss", "Loss", "On the test data.", Axis("loss"), (Measure("loss", "loss"),)),
+    Curves(
+        "train-loss",
+        "Training loss",
+        "During the local training of a round, mean over its clients.",
+        Axis("training loss"),
+        (Measure("train_loss", "training loss"),),
+    ),
     Curves("epsilon", "Privacy spent", "Epsilon until that round.", Axis("epsilon"), (Measure("epsilon", "epsilon"),)),
     Curves(
         "bits",

@@ -15,7 +15,8 @@ from pathlib import Path
 from klms.report import page
 from klms.report.collect import FILES, run_folders
 from klms.report.document import as_json, make
-from klms.runs.run_folder import CHECKPOINT
+from klms.runs import run_files
+from klms.runs.run_files import CHECKPOINT
 
 DATA = "/data.json"
 LOOPBACK = ("127.0.0.1", "::1")
@@ -26,8 +27,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, places: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -> None:
-        self._places = list(places)
+    def __init__(self, places: Sequence[Path | str], host: str = "127.0.0.1", port: int = 0) -> None:
+        self._places = list(map(Path, places))
         self._lock = threading.Lock()
         self._seen: list[tuple[Path, int, int]] | None = None
         self._document: dict[str, object] = {}
@@ -66,7 +67,7 @@ class Server(ThreadingHTTPServer):
         if path is None or path.is_symlink():
             return None
         with suppress(OSError):
-            return path.read_bytes()
+            return run_files.read(path.parent, path.name)
         return None
 
     def expects(self, host: str) -> bool:

@@ -29,6 +29,7 @@ MEASURED: dict[str, Value] = {
     "accuracy": lambda record: record.accuracy,
     "nll": lambda record: record.nll,
     "loss": lambda record: record.loss,
+    "train_loss": lambda record: record.train_loss,
     "epsilon": lambda record: record.epsilon,
     "bits": lambda record: record.bits_per_parameter if record.aggregated else None,
     "kl": lambda record: record.kl_bits_per_parameter,

@@ -72,7 +72,12 @@ def summarise(folder: RunFolder) -> Summary:
 
 
 def start_or_resume(
-    config: RunConfig, path: Path, *, workers: int = 1, threads: int | None = None, progress: Progress | None = None
+    config: RunConfig,
+    path: Path | str,
+    *,
+    workers: int = 1,
+    threads: int | None = None,
+    progress: Progress | None = None,
 ) -> Summary:
     """Resume the run in `path` with its own settings, or start one there, on the local engine.
 
@@ -87,7 +92,7 @@ def start_or_resume(
 
 
 def serve(
-    federation: Federation, config: RunConfig, path: Path, engine: Engine, *, progress: Progress | None = None
+    federation: Federation, config: RunConfig, path: Path | str, engine: Engine, *, progress: Progress | None = None
 ) -> Summary:
     """Start or resume a run whose clients another engine runs by `config`, with which the folder must agree."""
     folder = RunFolder.open_or_create(path, config)

@@ -8,23 +8,31 @@ all other models are float32 weights.
 
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from klms.compression import MAX_PARAMETERS
 from klms.compressors.mask import Mask
-from klms.engine.federation import Federation, Parts
+from klms.engine.federation import OWN, ClientData, Federation, Parts
 from klms.errors import CorruptMessage, InvalidArgument, RunFolderError
+from klms.files import read, replace
 from klms.methods.fedpm import FedPM
-from klms.runs.files import replace
+from klms.methods.state import State
+from klms.methods.table import RunConfig
 from klms.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import nn
 
 MAGIC = b"KLMSMODEL1\n"
+LARGEST = 4 * MAX_PARAMETERS + (1 << 20)
+"""Bytes of the largest exported model: float32 weights of as many parameters as a message may have, and a description.
+
+ResNet-18, the largest built-in model, has a twentieth of that."""
 _MASK_PARAMETERS_PER_BYTE = 1024  # ten times what the most skewed masks of FedPM have
 _SMALLEST_BOUND = 1 << 16  # parameters that any file may describe
 
@@ -45,11 +53,14 @@ class Description(BaseModel):
     gain: float = 1.0
 
 
-def write(run: Path, file: Path) -> Path:
+def write(run: Path | str, file: Path | str) -> Path:
     """Export the model of the run in folder `run`."""
-    config, state = RunFolder(run).config(), RunFolder(run).state()
-    if state is None:
-        raise RunFolderError(f"{run} has no complete round yet")
+    config, state = _end_of(run)
+    if OWN in (config.data, config.model):
+        raise InvalidArgument(
+            f"{run} trained a model of your own, which klms cannot build: in Python, "
+            f'klms.runs.export.own_model("{run}", model) returns that model with its trained parameters'
+        )
     federation = Federation.create(config)
     assert isinstance(federation.clients, Parts)
     method, dataset = federation.method, federation.clients.dataset
@@ -70,8 +81,36 @@ def write(run: Path, file: Path) -> Path:
         parameters = method.parameters(state).astype("<f4").tobytes()
     header = description.model_dump_json().encode()
     body = MAGIC + struct.pack("<I", len(header)) + header + parameters
-    replace(file, body + struct.pack("<I", zlib.crc32(body)))
-    return file
+    if len(body) + 4 > LARGEST:
+        raise RunFolderError(f"the model of {run} would have {len(body):,} bytes, but at most {LARGEST:,} can be read")
+    replace(Path(file), body + struct.pack("<I", zlib.crc32(body)))
+    return Path(file)
+
+
+def own_model(run: Path | str, model: "nn.Module", clients: Sequence[Any] = ()) -> "nn.Module":
+    """Return a copy of the user's own model with what the run in a folder trained, by `klms.federate` or on Flower.
+
+    `clients` are examples as `klms.federate` takes them, from which running statistics of norms are measured.
+    """
+    config, state = _end_of(Path(run))
+    data: ClientData = list(clients) if clients else {}
+    federation = Federation.of(config, model, data, loss=lambda output, y: y)  # nothing is trained here
+    method, trained = federation.method, RunFolder(Path(run)).description().layers
+    own = list(zip(method.layout.names, method.layout.sizes, strict=True))
+    if own != [(layer.name, layer.size) for layer in trained]:
+        raise InvalidArgument(f"{run} trained another model: the parameters have other names or sizes")
+    if method.learner.network.norms and not clients:
+        raise InvalidArgument("the model has norms with running statistics: give clients=, examples to measure them on")
+    examples = [federation.examples(client) for client in range(len(clients))]
+    return method.learner.module_with(method.parameters(state), examples)
+
+
+def _end_of(run: Path | str) -> tuple[RunConfig, State]:
+    """Return the settings and the last state of a run."""
+    config, state = RunFolder(run).config(), RunFolder(run).state()
+    if state is None:
+        raise RunFolderError(f"{run} has no complete round yet")
+    return config, state
 
 
 def load(file: Path | str) -> "nn.Module":
@@ -79,7 +118,7 @@ def load(file: Path | str) -> "nn.Module":
     from klms.learning.models import count_parameters
     from klms.learning.network import Network
 
-    about, parameters = describe(Path(file).read_bytes(), file)
+    about, parameters = describe(read(Path(file), LARGEST), file)
     try:
         architecture = about.model, about.shape, about.classes, about.width
         d = count_parameters(*architecture)  # before anything is allocated on the file's word

@@ -22,16 +22,21 @@ from klms.engine.ledger import (
     total_bytes,
     uplink_bytes,
 )
+from klms.errors import InvalidArgument
+from klms.methods.entry import DataSettings
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 from klms.runs.execution import Progress, execute, local_engine
 from klms.runs.run_folder import RunFolder
-from klms.runs.settings import check_settings_of, resolve
+from klms.runs.settings import check_effects, resolve
 
 if TYPE_CHECKING:
     from torch import nn
 
     from klms.learning.network import Loss
+
+BUILT_IN = frozenset({*DataSettings.model_fields, "split", "c_max", "alpha", "model", "width"})
+"""Settings of the data sets and models that klms has by name."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,14 @@ class Run:
         return total_bytes(self.ledger)
 
     def model(self) -> "nn.Module":
-        """Return the trained module in evaluation mode. Its normalisation layers use the statistics of each batch."""
+        """Return the trained module, one of the class that was given, in evaluation mode.
+
+        If it has normalisation layers with running statistics, these are measured now, in one pass over the clients'
+        examples: while a model is trained and tested here, its norms use the statistics of each batch.
+        """
         method = self.federation.method
-        return method.learner.network.module_with(method.parameters(self.state))
+        examples = [self.federation.examples(client) for client in range(self.config.clients)]
+        return method.learner.module_with(method.parameters(self.state), examples)
 
     def save(self, folder: Path | str) -> Path:
         """Write the run as a run folder, which `klms report` reads."""
@@ -100,14 +110,19 @@ def federate(
 ) -> Run:
     """Train `model` on the data of `clients` with a federated method, with real bytes between clients and server.
 
-    `clients` holds one data set per client: a pair `(x, y)` of arrays or tensors, or a torch `Dataset`; `test` is
-    another. `method` is one of `klms methods`; `klms methods NAME` lists its settings, which `settings` gives by name.
-    `loss(output, y)` is cross-entropy unless given. `workers` processes train clients in parallel, with the same
-    result. With a `folder`, every round is written there, and a run that was interrupted resumes from it.
+    `clients` holds one data set per client: a pair `(x, y)` of arrays or tensors, or a torch `Dataset` of pairs or of
+    dictionaries with `labels`, whose other entries the model is called with by name; `test` is another. `method` is one
+    of `klms methods`; `klms methods NAME` lists its settings, which `settings` gives by name. `loss(output, y)` gets
+    whatever the model returns; unless given, it is the cross-entropy of the output, or of the `logits` in it. `workers`
+    processes train clients in parallel, with the same result. With a `folder`, every round is written there, and a run
+    that was interrupted resumes from it.
     """
+    if unused := sorted(settings.keys() & BUILT_IN):
+        names = ", ".join(unused)
+        raise InvalidArgument(f"klms.federate takes the model and the data themselves: {names} would have no effect")
     values = {"data": OWN, "model": OWN, "clients": len(clients), "rounds": rounds, **settings}
-    check_settings_of(method, settings)
     config = resolve(method, given=values)
+    check_effects(config, settings)
     federation = Federation.of(config, model, clients, test, loss=loss, threads=os.cpu_count() or 1)
     written = None if folder is None else RunFolder.open_or_create(Path(folder), config)
     shown = progress or (print_round if sys.stderr.isatty() else None)
@@ -118,7 +133,8 @@ def federate(
 def print_round(config: RunConfig, record: LedgerRecord) -> None:
     """Print one line per round to standard error."""
     accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.4f}"
+    loss = "" if record.train_loss is None else f", training loss {record.train_loss:.4g}"
     bits = f"{record.bits_per_parameter:.4f} bits per parameter up"
     up, down = record.uplink_bytes, record.downlink_bytes
     sent = f"bytes: {up:,} up, {down:,} down, {up + down:,} total"
-    print(f"{config.method}: round {record.round} of {config.rounds}{accuracy}, {bits}, {sent}", file=sys.stderr)
+    print(f"{config.method}: round {record.round} of {config.rounds}{accuracy}{loss}, {bits}, {sent}", file=sys.stderr)

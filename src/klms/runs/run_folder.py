@@ -3,7 +3,8 @@
 Reading is tolerant, because a report reads folders while they are being written, or after they were copied around: what
 is damaged is left out and explained. The line of a round is written before its checkpoint, so a run that is killed at
 any moment has at least the lines of its checkpoint; resuming drops those beyond it and loses only that round. Every
-file carries a digest of itself (see `seals`), and resuming refuses a folder in which one does not match.
+file carries a digest of itself (see `seals`), and resuming refuses a folder in which one does not match. A folder may
+come from anybody; `run_files` has the largest size of every file, and the only functions that read and write them.
 """
 
 import csv
@@ -11,29 +12,30 @@ import io
 import json
 import platform
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, Self
+from typing import IO, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 import klms
+from klms import files
 from klms.engine.ledger import LedgerRecord
-from klms.errors import CorruptMessage, InvalidArgument, RunFolderError
+from klms.errors import CorruptMessage, InvalidArgument, RunFolderError, UnreadableFile
 from klms.methods.state import State
 from klms.methods.table import RunConfig
-from klms.runs import files
+from klms.runs import run_files
+from klms.runs.run_files import CHECKPOINT, CONFIG, DESCRIPTION, LOCK, LONGEST_LINE, METRICS, TABLE, VERSIONS
 from klms.runs.seals import Seal, open_settings, seal_settings
 from klms.runs.settings import parse_toml, resolve, to_toml
 
-CONFIG, VERSIONS, METRICS, CHECKPOINT = "config.toml", "versions.json", "metrics.jsonl", "checkpoint.npz"
-DESCRIPTION, TABLE, LOCK = "run.json", "metrics.csv", "lock"
-
+_LARGEST_BLOCK_MAP = 1 << 27  # bytes of the bounds of 2^24 blocks
 _PACKAGES = ("numpy", "numba", "constriction", "torch")
+T = TypeVar("T")
 
 fcntl: ModuleType | None
 try:
@@ -60,25 +62,26 @@ class RunDescription(NamedTuple):
 class RunFolder:
     """One run on disk."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig) -> Self:
+    def create(cls, path: Path | str, config: RunConfig) -> Self:
         """Create the folder of a new run; a `RunFolderError` is raised if `path` holds a run already."""
         cls.check_free(path)
+        made = cls(path)
         settings = to_toml(config)
         seal = Seal.of(settings)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            made.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(f"{path} cannot be created: {error.strerror}") from error
-        files.replace(path / VERSIONS, seal.seal_object(json.dumps(_versions())).encode())
-        files.replace(path / CONFIG, seal_settings(settings).encode())
-        return cls(path)
+        run_files.replace(made.path, VERSIONS, seal.seal_object(json.dumps(_versions())).encode())
+        run_files.replace(made.path, CONFIG, seal_settings(settings).encode())
+        return made
 
     @classmethod
-    def open_or_create(cls, path: Path, config: RunConfig) -> Self:
+    def open_or_create(cls, path: Path | str, config: RunConfig) -> Self:
         """Return the folder of the run in `path`, which must have these settings; create it if there is none."""
         folder = cls(path)
         if not folder.exists():
@@ -89,11 +92,11 @@ class RunFolder:
         return folder
 
     @classmethod
-    def check_free(cls, path: Path) -> None:
+    def check_free(cls, path: Path | str) -> None:
         """Raise a `RunFolderError` if no new run can be in `path`."""
         if cls(path).exists():
             raise RunFolderError(f"{path} already holds a run: resume it with --resume {path}, or choose another --out")
-        if path.exists() and not path.is_dir():
+        if Path(path).exists() and not Path(path).is_dir():
             raise RunFolderError(f"{path} is a file: choose another --out")
 
     def extend(self, config: RunConfig) -> None:
@@ -101,7 +104,7 @@ class RunFolder:
         if config.rounds < self.rounds():
             raise RunFolderError(f"{self.path} has {self.rounds()} rounds already: it cannot end after {config.rounds}")
         with self.locked():
-            files.replace(self.path / CONFIG, seal_settings(to_toml(config)).encode())
+            run_files.replace(self.path, CONFIG, seal_settings(to_toml(config)).encode())
 
     def exists(self) -> bool:
         return (self.path / CONFIG).exists()
@@ -110,7 +113,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep other processes from running in this folder; the lock ends with the process, however that ends."""
         try:
-            file = (self.path / LOCK).open("a")
+            file = files.open_lock(self.path / LOCK)
         except OSError as error:
             raise RunFolderError(f"{self.path} cannot be written: {error.strerror}") from error
         with file:
@@ -147,7 +150,7 @@ class RunFolder:
             raise RunFolderError(f"{self.path / VERSIONS} cannot be read: {error}") from error
 
     def describe(self, description: Mapping[str, object]) -> None:
-        files.replace(self.path / DESCRIPTION, self._seal.seal_object(json.dumps(description)).encode())
+        run_files.replace(self.path, DESCRIPTION, self._seal.seal_object(json.dumps(description)).encode())
 
     def description(self) -> RunDescription:
         """Read what `describe` wrote. What is missing or makes no sense is empty; a wrong digest is an error."""
@@ -170,7 +173,7 @@ class RunFolder:
         A last line without a line end is being written, or was cut short when the run was killed: no note mentions it.
         """
         try:
-            lines = (self.path / METRICS).read_bytes().decode(errors="replace").split("\n")
+            lines = run_files.read(self.path, METRICS).split(b"\n")
         except FileNotFoundError:
             return [], f"there is no {METRICS} yet"
         except OSError as error:
@@ -181,7 +184,10 @@ class RunFolder:
             if not line.strip():
                 continue
             try:
-                record = LedgerRecord.from_json(self._seal.open_object(line, required=sealed))
+                if len(line) > LONGEST_LINE:
+                    raise RunFolderError(f"it has {len(line):,} bytes, and no line has more than {LONGEST_LINE:,}")
+                text = self._seal.open_object(line.decode(errors="replace"), required=sealed)
+                record = LedgerRecord.from_json(text)
                 if record.round != len(good) + 1:
                     raise RunFolderError(f"round {record.round} instead of {len(good) + 1}")
             except RunFolderError as error:
@@ -200,12 +206,11 @@ class RunFolder:
 
     def checkpointed(self) -> int:
         """Return the round of the checkpoint; 0 if there is none."""
-        stored = self._checkpoint()
-        return 0 if stored is None else stored.round
+        return self.checkpointed_blocks()[0]
 
     def state(self) -> State | None:
         """Return the state to resume from; None before the first round is complete."""
-        stored = self._checkpoint()
+        stored = self._checkpoint(State.read)
         records, note = self.read_ledger()
         if stored is None:
             if len(records) > 1:  # one line may be ahead of its checkpoint
@@ -227,29 +232,28 @@ class RunFolder:
         if not sealed:
             warnings.warn(f"{self.path} has no digests yet: damage before now would not be noticed", stacklevel=2)
             if versions is not None:
-                files.replace(self.path / VERSIONS, self._seal.seal_object(json.dumps(versions)).encode())
+                run_files.replace(self.path, VERSIONS, self._seal.seal_object(json.dumps(versions)).encode())
             if state is not None:
                 self._write_checkpoint(state)
-            files.replace(self.path / CONFIG, seal_settings(self._settings()[0]).encode())
+            run_files.replace(self.path, CONFIG, seal_settings(self._settings()[0]).encode())
         return state
 
     def checkpointed_blocks(self) -> tuple[int, list[int]]:
-        """Return the round of the checkpoint, and the bounds of its blocks, from 0 to the size of the model, if any."""
-        stored = self._checkpoint()
-        bounds = np.asarray([] if stored is None else stored.shared.get("block_bounds", []))
-        valid = bounds.dtype.kind in "iu" and bounds.ndim == 1 and bounds.size >= 2
-        is_map = valid and bounds[0] == 0 and bool(np.all(np.diff(bounds) > 0))
-        return (0 if stored is None else stored.round), bounds.tolist() if is_map else []
+        """Return the round of the checkpoint, and the bounds of its blocks, from 0 to the size of the model, if any.
+
+        The rest of the checkpoint, which may be as large as many models, is not loaded.
+        """
+        return self._checkpoint(_round_and_blocks) or (0, [])
 
     def append(self, record: LedgerRecord, state: State) -> None:
         """Write the line of a round, then the checkpoint after it."""
-        files.append(self.path / METRICS, self._line(record).encode())
+        run_files.append_line(self.path, self._line(record).encode())
         self._write_checkpoint(state)
 
     def rewind(self, rounds: int) -> None:
         """Drop the lines after so many rounds."""
         records, _ = self.read_ledger()
-        files.replace(self.path / METRICS, "".join(map(self._line, records[:rounds])).encode())
+        run_files.replace(self.path, METRICS, "".join(map(self._line, records[:rounds])).encode())
 
     def write_table(self) -> None:
         """Write the ledger as CSV for spreadsheets, with a column for every number of any round."""
@@ -258,7 +262,7 @@ class RunFolder:
         writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
-        files.replace(self.path / TABLE, text.getvalue().encode())
+        run_files.replace(self.path, TABLE, text.getvalue().encode())
 
     @cached_property
     def _seal(self) -> Seal:
@@ -268,7 +272,7 @@ class RunFolder:
     def _settings(self) -> tuple[str, bool]:
         """Return the text of the settings without its digest, and whether it has one."""
         try:
-            return open_settings((self.path / CONFIG).read_bytes().decode(errors="replace"))
+            return open_settings(run_files.read_text(self.path, CONFIG))
         except OSError as error:
             raise RunFolderError(f"{CONFIG}: {error.strerror}") from error
         except RunFolderError as error:
@@ -276,9 +280,10 @@ class RunFolder:
 
     def _object(self, name: str) -> str:
         """Return the text of a JSON file without its digest."""
-        text = (self.path / name).read_bytes().decode(errors="replace")
         try:
-            return self._seal.open_object(text, required=self._settings()[1])
+            return self._seal.open_object(run_files.read_text(self.path, name), required=self._settings()[1])
+        except UnreadableFile as error:
+            raise RunFolderError(f"{name}: {error.strerror}") from error
         except RunFolderError as error:
             remedy = f"delete {self.path / name}, which is not needed to resume"
             raise RunFolderError(f"{name} is damaged ({error}): {remedy}") from error
@@ -287,21 +292,30 @@ class RunFolder:
         return f"{self._seal.seal_object(record.to_json())}\n"
 
     def _write_checkpoint(self, state: State) -> None:
-        files.replace(self.path / CHECKPOINT, self._seal.seal_archive(state.to_bytes(private=True)))
+        run_files.replace(self.path, CHECKPOINT, self._seal.seal_archive(state.to_bytes(private=True)))
 
-    def _checkpoint(self) -> State | None:
-        """Read the checkpoint; a `RunFolderError` is raised for damage."""
-        try:
-            data = (self.path / CHECKPOINT).read_bytes()
-        except FileNotFoundError:
+    def _checkpoint(self, read: Callable[[IO[bytes]], T]) -> T | None:
+        """Return what `read` finds in the checkpoint; None if there is none. Damage raises a `RunFolderError`."""
+        if not (self.path / CHECKPOINT).exists():
             return None
-        except OSError as error:
-            raise RunFolderError(f"{self.path / CHECKPOINT} cannot be read: {error.strerror}") from error
         sealed = self._settings()[1]
         try:
-            return State.from_bytes(self._seal.open_archive(data, required=sealed))
+            with run_files.opened(self.path, CHECKPOINT) as file:
+                self._seal.check_archive(file, required=sealed)
+                return read(file)
+        except OSError as error:
+            raise RunFolderError(f"{CHECKPOINT} cannot be read: {error.strerror} (in {self.path})") from error
         except (RunFolderError, CorruptMessage) as error:
             raise RunFolderError(f"{CHECKPOINT} is damaged ({error}): delete {self.path} and run it again") from error
+
+
+def _round_and_blocks(checkpoint: IO[bytes]) -> tuple[int, list[int]]:
+    """Return the round of a checkpoint, and the bounds of its blocks if they are a block map."""
+    stored = State.read(checkpoint, only=("round", "shared.block_bounds"), limit=_LARGEST_BLOCK_MAP)
+    bounds = np.asarray(stored.shared.get("block_bounds", []))
+    valid = bounds.dtype.kind in "iu" and bounds.ndim == 1 and bounds.size >= 2
+    is_map = valid and bounds[0] == 0 and bool(np.all(np.diff(bounds) > 0))
+    return stored.round, bounds.tolist() if is_map else []
 
 
 def _versions() -> dict[str, str]:

@@ -8,8 +8,10 @@ Folders of releases before digests have none; `required` says whether that is ac
 """
 
 import hashlib
+import io
 import re
 from dataclasses import dataclass
+from typing import IO
 
 from klms.errors import RunFolderError
 
@@ -18,6 +20,7 @@ _ROUNDS = re.compile(r"^rounds = .*\n", re.MULTILINE)
 _MEMBER = re.compile(r', "check": "([0-9a-f]{32})"}\Z')
 _COMMENT = b"klms blake2b: "
 _COMMENT_LENGTH = len(_COMMENT) + 64
+_PIECE = 1 << 20  # bytes that are hashed at a time, so that memory does not grow with the archive
 
 
 @dataclass(frozen=True)
@@ -53,15 +56,23 @@ class Seal:
         body = data[:-2] + _COMMENT_LENGTH.to_bytes(2, "little") + _COMMENT
         return body + self._digest(body, 32).encode()
 
-    def open_archive(self, data: bytes, *, required: bool) -> bytes:
-        """Return the archive, comment included, if its digest matches; otherwise raise a `RunFolderError`."""
-        body, digest = data[:-64], data[-64:]
-        if body.endswith(_COMMENT):
-            if self._digest(body, 32).encode() != digest:
-                raise RunFolderError("its digest does not match")
-        elif required:
-            raise RunFolderError("it has no digest")
-        return data
+    def check_archive(self, file: IO[bytes], *, required: bool) -> None:
+        """Raise a `RunFolderError` if the digest of an archive does not match, or is missing but `required`."""
+        length = file.seek(0, io.SEEK_END)
+        file.seek(max(0, length - _COMMENT_LENGTH))
+        comment = file.read(_COMMENT_LENGTH)
+        if not comment.startswith(_COMMENT):
+            if required:
+                raise RunFolderError("it has no digest")
+            return
+        digest = hashlib.blake2b(digest_size=32, key=self.key)
+        left = length - 64
+        file.seek(0)
+        while part := file.read(min(left, _PIECE)):
+            digest.update(part)
+            left -= len(part)
+        if digest.hexdigest().encode() != comment[-64:]:
+            raise RunFolderError("its digest does not match")
 
     def _digest(self, data: bytes, size: int) -> str:
         return hashlib.blake2b(data, digest_size=size, key=self.key).hexdigest()

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 
-from klms import data
+from klms import data, files
+from klms.compressors.scheme import without_effect
 from klms.errors import InvalidArgument
-from klms.methods.entry import MODELS, RUN_GROUPS, MethodEntry
+from klms.methods.entry import MODELS
 from klms.methods.table import METHODS, RunConfig
-from klms.numerics.checks import check_name
+from klms.numerics.checks import OTHER_NAMES, check_name
+from klms.runs.run_files import CONFIG, LARGEST
 
 PROFILES = ("small", "cpu", "paper")
 PRESETS: dict[str, dict[str, object]] = {
@@ -33,7 +35,7 @@ def resolve(
     *,
     profile: str | None = None,
     preset: str | None = None,
-    file: Path | None = None,
+    file: Path | str | None = None,
     given: Mapping[str, object] | None = None,
 ) -> RunConfig:
     """Build and check the configuration of a run of `method`."""
@@ -58,34 +60,37 @@ def resolve(
     return config
 
 
-def check_settings_of(method: str, given: Mapping[str, object]) -> None:
-    """Raise an `InvalidArgument` if a setting is one of other methods only, which would have no effect.
+def check_effects(config: RunConfig, given: Iterable[str]) -> None:
+    """Raise an `InvalidArgument` if one of the given settings has no effect in this run.
 
-    Such settings may have their defaults, as they have in the configuration of a run.
+    It may be one of other methods, or need another setting to have a certain value.
     """
-    check_name("method", method, METHODS)
-    kinds = (*RUN_GROUPS, *METHODS[method].settings)
-    used = {name for kind in kinds for name in kind.model_fields}
-    for name, value in given.items():
-        if name in RunConfig.model_fields.keys() - used and value != RunConfig.model_fields[name].default:
-            users = ", ".join(entry.name for entry in METHODS.values() if _has(entry, name))
-            raise InvalidArgument(f"{method} has no setting {name}, which is one of {users}")
+    entry = METHODS[config.method]
+    for name in given:
+        if not entry.uses(name):
+            users = ", ".join(other.name for other in METHODS.values() if other.uses(name))
+            raise InvalidArgument(f"{entry.name} has no setting {name}, which is one of {users}")
+        if why := without_effect(entry.needs, name, config):
+            raise InvalidArgument(why)
 
 
-def check_built_in(config: RunConfig) -> None:
-    """Raise an `InvalidArgument` if there is no such data set or model, before anything large is imported."""
-    check_name("data set", config.data, [info.name for info in data.names()])
+def check_built_in(config: RunConfig, given: Iterable[str]) -> None:
+    """Raise an `InvalidArgument` if there is no such data set or model, before anything large is imported.
+
+    The same goes for settings of texts that were given for images.
+    """
+    kinds = {info.name: info.kind for info in data.names()}
+    check_name("data set", config.data, kinds)
     check_name("model", config.model, MODELS)
+    of_texts = [name for name in given if name in ("vocabulary", "length")]
+    if of_texts and kinds[config.data] != "text":
+        raise InvalidArgument(f"{config.data} is not text: {of_texts[0]} would have no effect")
 
 
-def _has(entry: MethodEntry, setting: str) -> bool:
-    return any(setting in kind.model_fields for kind in entry.settings)
-
-
-def read_toml(file: Path, shown_as: str) -> dict[str, object]:
+def read_toml(file: Path | str, shown_as: str) -> dict[str, object]:
     """Read a TOML file; an `InvalidArgument` says why that is impossible, calling the file `shown_as`."""
     try:
-        text = file.read_bytes().decode(errors="replace")
+        text = files.read(Path(file), LARGEST[CONFIG]).decode(errors="replace")
     except OSError as error:
         raise InvalidArgument(f"{shown_as}: {error.strerror}") from error
     return parse_toml(text, shown_as)
@@ -119,8 +124,9 @@ def parse_options(arguments: Iterable[str], others: Iterable[str] = ()) -> dict[
         option, equals, value = argument[2:].partition("=")
         name = option.replace("-", "_")
         if name not in RunConfig.model_fields:
-            near = difflib.get_close_matches(option, [*map(_as_option, RunConfig.model_fields), *others], n=1)
-            hint = f"did you mean --{near[0]}?" if near else "--help lists all settings"
+            known = [*map(_as_option, RunConfig.model_fields), *others]
+            near = OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(option, known, n=1)), None)
+            hint = f"did you mean --{near}?" if near else "--help lists all settings"
             raise InvalidArgument(f"there is no option --{option}; {hint}")
         found = value if equals else next(remaining, None)
         if found is None:

@@ -69,12 +69,12 @@ TRACKERS: dict[str, _Open] = {"tensorboard": tensorboard, "wandb": wandb, "mlflo
 
 
 @contextmanager
-def tracked(names: Sequence[str], folder: Path, config: RunConfig, progress: Progress) -> Iterator[Progress]:
+def tracked(names: Sequence[str], folder: Path | str, config: RunConfig, progress: Progress) -> Iterator[Progress]:
     """Open the named trackers, and yield a progress function that feeds them before it calls `progress`."""
     for name in names:
         check_name("tracker", name, TRACKERS)
     with ExitStack() as stack:
-        logs = [stack.enter_context(TRACKERS[name](folder, config)) for name in names]
+        logs = [stack.enter_context(TRACKERS[name](Path(folder), config)) for name in names]
 
         def log_and_report(config: RunConfig, record: LedgerRecord) -> None:
             for log in logs:

@@ -32,9 +32,9 @@ class Deployment:
     """
 
     def __init__(
-        self, folder: Path, nodes: int, *, secure: bool = False, simulated: bool = False, timeout: float = 120.0
+        self, folder: Path | str, nodes: int, *, secure: bool = False, simulated: bool = False, timeout: float = 120.0
     ) -> None:
-        self._folder = folder.resolve()
+        self._folder = Path(folder).resolve()
         self._nodes = [] if simulated else [f"node-{n}" for n in range(nodes)]
         self._simulated = nodes if simulated else 0
         self._secure = secure
@@ -80,7 +80,7 @@ class Deployment:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def submit(self, app: Path, run_config: Mapping[str, Value]) -> int:
+    def submit(self, app: Path | str, run_config: Mapping[str, Value]) -> int:
         """Start a run of an app, which is a folder with a `pyproject.toml`, and return the run's id.
 
         Flower accepts only those keys in `run_config` that the app's `[tool.flwr.app.config]` has.
@@ -88,7 +88,7 @@ class Deployment:
         words = ["--run-config", str(write_values(self._folder / "cli" / "run.toml", run_config))]
         if self._simulated:
             words += ["--federation-config", f"num-supernodes={self._simulated} client-resources-num-cpus=1"]
-        return int(self._ask("run", *words, str(app.resolve()))["run-id"])
+        return int(self._ask("run", *words, str(Path(app).resolve()))["run-id"])
 
     def status(self, run_id: int) -> str:
         """Return `pending`, `starting`, `running`, or `finished:` with `completed`, `failed` or `stopped`."""

@@ -6,6 +6,7 @@ their parent has ended, of the parent's id. The guard runs this file as a script
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 MARK = "KLMS_DEPLOYMENT"
 PROCESSES = Path("/proc")
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
 PATIENCE = 10.0
 """Seconds that a process has to end by itself before it is killed. Flower's processes take at most five."""
 
@@ -73,7 +75,8 @@ class Process:
         kill_marked(self._mark)
 
     def log(self) -> str:
-        return self._log_file.read_text(errors="replace")
+        """Return what the process has written, without the colours in which Flower writes its logs."""
+        return _COLOURS.sub("", self._log_file.read_text(errors="replace"))
 
 
 class Guard:

@@ -1,0 +1,103 @@
+"""Files of run folders and data sets: read without waiting and within bounds, written completely or not at all.
+
+A folder may come from anybody, and hold a named pipe, on which a reader would wait forever, a link to a device without
+an end, or a file of many gigabytes that takes no space on disk. Whatever is read is therefore opened here: regular
+files only, of a size that the reader states. A link to such a file may be read, because large files are often kept on
+another disk. Nothing is written through a link, which could lead to any file of the user.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from klms.errors import RunFolderError, UnreadableFile
+
+# Windows has neither named pipes in folders nor these flags, and needs the last one to read bytes.
+_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+@contextmanager
+def opened(path: Path, largest: int) -> Iterator[IO[bytes]]:
+    """Open a regular file of at most `largest` bytes; an `UnreadableFile` says what else there is, or how large."""
+    with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > largest:
+            reason = f"it has {size:,} bytes, and at most {largest:,} are read: replace it or remove it"
+            raise UnreadableFile(errno.EFBIG, reason, str(path))
+        yield file
+
+
+def read(path: Path, largest: int) -> bytes:
+    """Return the content of a regular file, as far as it had been written when it was opened."""
+    with opened(path, largest) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+def open_lock(path: Path) -> IO[bytes]:
+    """Open a file to lock it; it is created if it is missing."""
+    return os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | _NO_LINK), "wb")
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a file completely or not at all, whatever happens in between."""
+    temporary = path.with_name(path.name + ".new")
+    try:
+        temporary.unlink(missing_ok=True)
+        _write(temporary, os.O_EXCL, content)
+        os.replace(temporary, path)
+    except OSError as error:
+        _discard(temporary)  # a partial file would take what is left of a full disk
+        raise _cannot_write(path, error) from error
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add to the end of a file. If that fails in the middle, what was there before is still there."""
+    try:
+        _write(path, os.O_APPEND, content)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _open(path: Path, flags: int) -> int:
+    """Return the descriptor of a regular file; an `UnreadableFile` says what else there is."""
+    try:
+        descriptor = os.open(path, flags | _WITHOUT_WAITING, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise _not_a_file("a socket, or a pipe that nobody reads", path) from error
+        if error.errno == errno.ELOOP and flags & _NO_LINK:
+            raise _not_a_file("a link", path) from error
+        raise
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(descriptor)
+        raise _not_a_file(_KINDS.get(kind, "something else"), path)
+    return descriptor
+
+
+def _not_a_file(kind: str, path: Path) -> UnreadableFile:
+    return UnreadableFile(errno.EINVAL, f"it is {kind}, not a regular file: replace it or remove it", str(path))
+
+
+def _write(path: Path, how: int, content: bytes) -> None:
+    with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | _NO_LINK | how), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _discard(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # the folder is read-only, or the name is taken by a folder: there is nothing of ours to remove
+
+
+def _cannot_write(path: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(f"{path} cannot be written ({error.strerror}): what was written before is kept")

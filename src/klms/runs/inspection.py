@@ -1,0 +1,116 @@
+"""`klms.inspect`: what a message, an exported model or a run says of itself, without `p` and without the key."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from klms import compression, files
+from klms.codec import MessageInfo
+from klms.codec import inspect as inspect_codec
+from klms.compressors import envelope
+from klms.compressors.schemes import SCHEMES
+from klms.errors import KLMSError, RunFolderError, UnreadableFile
+from klms.runs import export
+from klms.runs.execution import Summary
+from klms.runs.run_folder import RunFolder
+
+LARGEST = export.LARGEST
+"""Bytes of the largest file that is read: no message is larger than the weights as float32."""
+
+
+@dataclass(frozen=True)
+class UpdateInfo:
+    """Description of a message of `klms.compress`."""
+
+    parameters: int
+    total_bytes: int
+    bits_per_parameter: float
+    tag: bytes
+    """Tag of the key that the message was made with."""
+    arrays: dict[str, str]
+    """Shape and type of each array by name; one that was not in a dictionary has no name."""
+
+
+@dataclass(frozen=True)
+class SchemeInfo:
+    """Header of a message of a scheme that does not use the codec. Its checksum covers the key and is not checked."""
+
+    scheme: str
+    """Name of the scheme, or of all that write the same bytes."""
+    version: int
+    d: int
+    total_bytes: int
+    bits_per_parameter: float
+
+
+class ModelInfo(export.Description):
+    """Description of an exported model."""
+
+    parameter_bytes: int
+
+
+Info = MessageInfo | UpdateInfo | SchemeInfo | ModelInfo | Summary
+
+
+def inspect(source: bytes | bytearray | memoryview | Path | str) -> Info:
+    """Return what a message, an exported model or a run says of itself; `p` and the key are not needed.
+
+    `source` is the message itself, the path of a file that holds a message or a model, or the path of a run folder. The
+    result is a `MessageInfo` for messages of the codec. Nothing is trusted: a `KLMSError` is raised for anything else.
+    """
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _read(bytes(source))
+    path = Path(source)
+    if path.is_dir():
+        return _run(RunFolder(path))
+    try:
+        return _read(files.read(path, LARGEST))
+    except UnreadableFile:
+        raise
+    except KLMSError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def fields(info: Info) -> dict[str, object]:
+    """Return everything that `inspect` found by name, with values that JSON has."""
+    if isinstance(info, BaseModel):
+        return info.model_dump(mode="json")
+    found: dict[str, object] = dataclasses.asdict(info)
+    found["bits_per_parameter"] = info.bits_per_parameter
+    return {name: value.hex() if isinstance(value, bytes) else value for name, value in found.items()}
+
+
+def _run(folder: RunFolder) -> Summary:
+    config = folder.config()
+    records, note = folder.read_ledger()
+    if note:
+        raise RunFolderError(f"{folder.path}: {note}")
+    return Summary.of(config.method, records)
+
+
+def _read(data: bytes) -> Info:
+    """Tell by the first bytes what this is, and read it."""
+    if export.is_model(data):
+        about, parameters = export.describe(data, "the model")
+        return ModelInfo(**about.model_dump(), parameter_bytes=len(parameters))
+    if data[:2] == compression.MAGIC:
+        return _update(data)
+    if data[:2] == envelope.MAGIC:
+        return _scheme(data)
+    return inspect_codec(data)
+
+
+def _update(data: bytes) -> UpdateInfo:
+    tag, described, _ = compression.describe(data)
+    arrays = {one.name: f"{list(one.shape)} {one.kind}" for one in described.arrays}
+    rate = 8 * len(data) / max(1, described.parameters)
+    return UpdateInfo(described.parameters, len(data), rate, tag, arrays)
+
+
+def _scheme(data: bytes) -> SchemeInfo:
+    header = envelope.read_header(data)
+    named = [scheme.name for scheme in SCHEMES.values() if scheme.wire_number == header.scheme]
+    name = " or ".join(named) or f"unknown, number {header.scheme}"
+    return SchemeInfo(name, header.version, header.d, len(data), 8 * len(data) / max(1, header.d))
