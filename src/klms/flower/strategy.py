@@ -177,6 +177,7 @@ class Compressed(Strategy):
         received.pass_on(found, self.server)
         metrics: MetricRecord | None = self._inner["aggregate_evaluate"](server_round, [*received.messages, *failed])
         self.uplink_bytes += received.nbytes
+        self._entries_up += received.entries
         if phase.messages:
             metrics = MetricRecord() if metrics is None else metrics
             metrics.update(refused(phase.counts))
