@@ -17,8 +17,8 @@ from klms.compressors.envelope import wrap
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
 from klms.errors import InvalidArgument, RunFolderError
-from klms.flower import client_app, server_app, template_app
 from klms.exchange.frame import OVERHEAD, Frame, Kind, fingerprint
+from klms.flower import client_app, server_app, template_app
 from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.methods.state import State
 from klms.runs import execution

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from klms.exchange.frame import Frame, Kind
 from klms.flower import client_app, server_app, template_app
 from klms.flower.deployment import Deployment
-from klms.exchange.frame import Frame, Kind
 from klms.flower.settings import ServerSettings
 from klms.methods.state import State
 from klms.runs import execution
