@@ -106,7 +106,7 @@ STRATEGIES = {
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_averaging_strategy_of_flower_trains(name):
-    shapes = {"w": (140, 140), "b": (140,)}
+    shapes = {"w": (70, 70), "b": (70,)}
     start, target = arrays_of(shapes), arrays_of(shapes, seed=1)
 
     def run(wrap, *client_mods):
@@ -209,7 +209,7 @@ def test_noise_for_privacy_outside_is_refused_and_not_lost():
     ],
 )
 def test_mods_of_flower_work_on_either_side(other, outside):
-    shapes = {"w": (140, 140), "b": (140,)}
+    shapes = {"w": (70, 70), "b": (70,)}
     start, target = arrays_of(shapes), arrays_of(shapes, seed=1)
     chain = [other, compress()] if outside else [compress(), other]
     strategy = Compressed(strategies.FedAvg(), bits_per_parameter=2, seed=1)
@@ -259,7 +259,7 @@ class Saving(strategies.FedAvg):
 
 
 def test_a_custom_strategy_keeps_its_start_its_attributes_and_its_methods(tmp_path):
-    shapes = {"w": (140, 140), "b": (140,)}
+    shapes = {"w": (70, 70), "b": (70,)}
     start, target = arrays_of(shapes), arrays_of(shapes, seed=1)
     inner = Saving()
     strategy = Compressed(inner, bits_per_parameter=2, seed=1)

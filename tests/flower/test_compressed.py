@@ -406,16 +406,6 @@ def test_torch_buffers_of_integers_stay_integers_though_fedavg_averages_them():
     assert (result.arrays["norm.running_var"].numpy() >= 0).all()
 
 
-@pytest.mark.parametrize("name", ["FedProx", "FedYogi", "FedAdagrad", "FedAvgM", "FedMedian", "FedTrimmedAvg", "Krum"])
-def test_stock_strategies_take_the_two_lines(name):
-    from flwr.serverapp import strategy as strategies
-
-    inner = getattr(strategies, name)
-    own = {"FedProx": {"proximal_mu": 0.1}, "Krum": {"num_malicious_nodes": 1}}.get(name, {})
-    result = run(Compressed(inner(**own), bits_per_parameter=1.5), InProcessGrid(stock_client(compress()), 5), rounds=2)
-    assert all(metrics["klms-ok"] == 5 for metrics in result.train_metrics_clientapp.values())
-
-
 def test_clipping_at_clients_is_refused_and_at_the_server_taken():
     from flwr.serverapp.strategy import (
         DifferentialPrivacyClientSideFixedClipping,

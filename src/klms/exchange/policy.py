@@ -98,7 +98,7 @@ class CompressionPolicy:
     def _plan(self, model: Model, bits: float) -> Plan:
         layout = model.layout
         if layout.d == 0 or model.size < _TINY:
-            log.warning("klms: nothing is compressed: of %d parameters, %d are in large arrays", model.size, layout.d)
+            log.warning("klms: nothing is compressed: %s", _why_not(model))
             return Plan(UPDATE_SCHEMES["float32"], UPDATE_SCHEMES["float32"].settings())
         room = bits * model.size - 8 * (self.overhead + model.head_bytes)
         rest, groups = dict(zip(layout.names, layout.sizes, strict=True)), []
@@ -114,7 +114,7 @@ class CompressionPolicy:
         try:
             main = self._fit(layout.only(rest), bits, left)
         except _NoRoom as problem:
-            full = f"{bits:g} bits per parameter leave no room besides headers and arrays with other rates"
+            full = f"{bits:g} bits per parameter leave no room besides arrays that are sent unchanged or at other rates"
             raise InvalidArgument(f"{full}: use at least {bits + problem.bits / model.size:.3g}") from problem
         log.info(
             "klms: %s at %.3g bits for each of %d parameters; expect a squared error of %.2g times an update's own for "
@@ -174,6 +174,12 @@ class _NoRoom(Exception):
 
     def __init__(self, bits: float) -> None:
         self.bits = bits
+
+
+def _why_not(model: Model) -> str:
+    if model.size < _TINY:
+        return f"the model has only {model.size} parameters"
+    return f"all of the {model.size} parameters are integers, or in arrays that are sent unchanged"
 
 
 def _checked(scheme: str, bits: float, name: str) -> float:

@@ -15,6 +15,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +38,7 @@ from klms.exchange.reply import Expected, Reply
 from klms.exchange.request import RequestBody, Terms, agreement, changed
 from klms.exchange.step_length import step_length
 from klms.exchange.uplink import Ask, Uplink, integers_of
+from klms.numerics.checks import check_name
 
 log = logging.getLogger("klms")
 FIRST = 8.0
@@ -101,6 +103,7 @@ class Server:
         client_secrets: bool = False,
         **settings: object,
     ) -> None:
+        _check_names(scheme, settings)
         self.rates = Rates.of(scheme, settings, bits_per_parameter, up, down, array_bits, budget)
         _check(scheme, first, small, step, replies, seed, rounds_before)
         self.scale = 1.0 if step is None else step
@@ -349,12 +352,13 @@ class Server:
         always claims to have lost its model at most doubles what it is sent.
         """
         sent.terms = {}
-        self.held = self.held.without(client)
         latest = len(self.held.trail.steps[-1]) if self.held.trail.steps else math.inf
         rounds = self._rule().nbytes(self.held.state) / max(1, latest)
         if sent.snapshot_round >= 0 and self.round - sent.snapshot_round < rounds:
+            self.held = self.held.reached(client)  # it gets what everybody gets, until its next snapshot
             raise LostAgain(f"client {client!r} has lost the model again, and has had its snapshot")
         sent.snapshot_round = self.round
+        self.held = self.held.without(client)
         raise OutOfSync(f"client {client!r} does not hold the model that it was led from: send it another request")
 
     def _rule(self, wanted: Arrays | None = None) -> ModelSteps:
@@ -419,6 +423,15 @@ def _check(
         raise InvalidArgument(f"first must be above 0 and at most {MAX_RATE:g} bits per parameter, got {first}")
     if replies not in ("weights", "updates"):
         raise InvalidArgument(f'replies must be "weights" or "updates", got {replies!r}')
+
+
+def _check_names(scheme: str, settings: Mapping[str, object]) -> None:
+    """Raise an error that names the likely argument, if one is neither of the server nor a setting of a scheme."""
+    arguments = [name for name in signature(Server).parameters if name not in ("model", "settings")]
+    schemes = UPDATE_SCHEMES.values() if scheme not in UPDATE_SCHEMES else [UPDATE_SCHEMES[scheme]]
+    known = dict.fromkeys([*arguments, *(name for one in schemes for name in one.settings.model_fields)])
+    for name in settings:
+        check_name("argument", name, known)
 
 
 def _shapes(arrays: Arrays) -> list[tuple[str, Sequence[int]]]:

@@ -148,6 +148,7 @@ class Received:
                 continue
             one.put(arrays)
             self.nbytes += one.nbytes
+            self.entries += one.entries
             self.messages.append(one.message)
 
     def _candidates(self, found: Sequence[Answer]) -> list[Candidate]:

@@ -17,7 +17,7 @@ from klms.errors import CorruptMessage, InvalidArgument, NothingTrained
 from klms.exchange.model import check_finite
 from klms.exchange.robust import Robust
 from klms.exchange.server import Server
-from klms.flower.phase import Nodes, Phase, refused
+from klms.flower.phase import Answer, Nodes, Phase, refused
 from klms.flower.records import arrays_of, equal, record_of
 from klms.flower.replies import Received
 from klms.flower.surroundings import check_around, check_kind, check_within
@@ -144,7 +144,7 @@ class Compressed(Strategy):
         received.take(found, self.server, _weight_metric(self.strategy), self.robust)
         seconds = time.perf_counter() - start
         arrays, metrics, ok = None, None, phase.counts["ok"]
-        self._tell_uncompressed(phase.counts)
+        self._tell_lacking(found)
         if ok >= self.min_replies:
             self._counted += ok
             arrays, metrics = self._inner["aggregate_train"](server_round, [*received.messages, *failed])
@@ -178,8 +178,10 @@ class Compressed(Strategy):
         received.pass_on(found, self.server)
         metrics: MetricRecord | None = self._inner["aggregate_evaluate"](server_round, [*received.messages, *failed])
         self.uplink_bytes += received.nbytes
+        self._entries_up += received.entries
         if phase.messages:
             metrics = MetricRecord() if metrics is None else metrics
+            metrics.update(refused(phase.counts))
             metrics.update(self._downlink_metrics(phase))
             if received.nbytes:
                 metrics["klms-uplink-bytes"] = received.nbytes
@@ -239,9 +241,9 @@ class Compressed(Strategy):
         share = float(getattr(self.strategy, "fraction_train", 1.0))
         return max(1, int(nodes * share), int(getattr(self.strategy, "min_train_nodes", 1)))
 
-    def _tell_uncompressed(self, counts: Mapping[str, int]) -> None:
-        if count := counts.get("uncompressed"):
-            self._tell("mod", "klms: %d replies came uncompressed: those ClientApps lack the mod", count)
+    def _tell_lacking(self, found: Iterable[Answer]) -> None:
+        if lacking := sum(one.reply is None and bool(one.asked.places) for one in found):
+            self._tell("mod", "klms: %d replies came uncompressed: those ClientApps lack the mod", lacking)
 
     def _tell(self, what: str, text: str, *values: object) -> None:
         """Write a warning that is worth one line per run."""
