@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from klms.runs import execution
 from klms.runs.run_folder import CHECKPOINT, METRICS, RunFolder
 from klms.runs.settings import resolve
 from tests.support.small_data import write_mnist
+from tests.support.waiting import wait_until
 
 SETTINGS = {"images": 0, "clients": 5, "per_round": 3, "width": 0.2, "batch": 16, "bits": 5, "evaluate_every": 2}
 
@@ -89,16 +89,14 @@ def test_a_killed_run_resumes_as_if_it_had_not_stopped(folder, tmp_path):
         arguments += [f"--{name.replace('_', '-')}", str(value)]
     command = [sys.executable, "-m", "klms", "run"]
     process = subprocess.Popen([*command, "fedpm-klms", "--profile", "small", "--out", str(path), *arguments])
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and len(list(RunFolder(path).records())) < 2:
-        time.sleep(0.05)
+    wait_until(lambda: len(list(RunFolder(path).records())) >= 2)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     done = len(list(RunFolder(path).records()))
     assert 2 <= done < 8
     with (path / METRICS).open("a") as file:
         file.write('{"round": 99, "half a li')  # what a kill in the middle of a write leaves
-    subprocess.run([*command, "--resume", str(path)], check=True, timeout=120)
+    subprocess.run([*command, "--resume", str(path)], check=True)
     assert ledger(path) == ledger(tmp_path / "whole")
     assert state_of(path) == state_of(tmp_path / "whole")
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,9 @@ from klms.cli import app
 from klms.errors import InvalidArgument, KLMSError, RunFolderError
 from klms.experiments import catalogue, demo, grid, toy
 from tests.report.folders import line, write_run
+from tests.runs.small_run import result
 from tests.support.small_data import write_mnist
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize("profile", ["small", "paper"])
@@ -158,34 +159,35 @@ def start(mnist: Path, folder: Path, runs: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=accept_interrupts)
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(mnist, tmp_path_factory) -> bytes:
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    assert start(mnist, folder, "whole").wait(300) == 0
-    return (folder / "whole.json").read_bytes()
+def wait_for_another_checkpoint(runs: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a checkpoint is written that was not there before."""
+
+    def written() -> set[tuple[Path, int]]:
+        return {(path, path.stat().st_mtime_ns) for path in runs.rglob("checkpoint.npz")}
+
+    before = written()
+    wait_until(lambda: written() - before or process.poll() is not None)
 
 
-@pytest.mark.parametrize("how", ["everything", "only the parent", "Ctrl-C"])
-def test_an_experiment_that_is_killed_yields_the_same_results(mnist, uninterrupted, tmp_path, how):
-    """Its workers end with it, however it ends: otherwise they would write into the ledgers of the next start."""
-    process = start(mnist, tmp_path, "killed")
-    deadline = time.monotonic() + 300
-    while not list((tmp_path / "killed").rglob("checkpoint.npz")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert children
-    if how == "everything":
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.send_signal(signal.SIGKILL if how == "only the parent" else signal.SIGINT)
-    process.wait(30)
-    deadline = time.monotonic() + 30
-    while any(alive(child) for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [child for child in children if alive(child)]
-    assert not (tmp_path / "killed.json").exists()
-    assert start(mnist, tmp_path, "killed").wait(300) == 0
-    assert (tmp_path / "killed.json").read_bytes() == uninterrupted
+def test_an_experiment_that_is_stopped_and_killed_yields_the_same_results(mnist, tmp_path):
+    """Its workers end with it, however it ends: otherwise they would write into the ledgers of the next start.
+
+    First Ctrl-C, then a start that resumes and whose parent alone is killed, then a start that completes the runs.
+    """
+    for stop in (signal.SIGINT, signal.SIGKILL):
+        process = start(mnist, tmp_path, "killed")
+        wait_for_another_checkpoint(tmp_path / "killed", process)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert children
+        process.send_signal(stop)
+        process.wait()
+        wait_until(lambda children=children: not any(alive(child) for child in children))
+        assert not (tmp_path / "killed.json").exists()
+    cells = experiment(mnist).cells("small", seeds=2)
+    for name in ("killed", "whole"):
+        grid.run_cells(cells, tmp_path / name, workers=1, report=lambda cell: None)
+    for cell in cells:
+        assert result(cell.folder(tmp_path / "killed")) == result(cell.folder(tmp_path / "whole"))
 
 
 def test_the_toy_model_behaves_as_the_paper_says():
