@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from klms.cli import app
 from klms.errors import InvalidArgument, KLMSError, RunFolderError
 from klms.experiments import catalogue, demo, grid, toy
+from klms.runs.run_folder import RunFolder
 from tests.report.folders import line, write_run
 from tests.runs.small_run import result
 from tests.support.small_data import write_mnist
@@ -137,36 +138,41 @@ def alive(process: str) -> bool:
         return False
 
 
-KILLED = """
-import sys, json
+HELD = """
+import sys, time
 from pathlib import Path
 from klms.experiments import grid
+from klms.runs.run_folder import RunFolder
 from tests.experiments.test_experiments import experiment
+
+append = RunFolder.append
+
+def append_and_wait(self, record, state):
+    append(self, record, state)
+    time.sleep(3600)
+
+RunFolder.append = append_and_wait  # workers import this file, too
+
 if __name__ == "__main__":
-    tiny = experiment(Path(sys.argv[1]))
-    cells = tiny.cells("small", seeds=2)
+    cells = experiment(Path(sys.argv[1])).cells("small", seeds=2)
     grid.run_cells(cells, Path(sys.argv[2]), workers=2, report=lambda cell: None)
-    Path(sys.argv[3]).write_text(json.dumps(grid.collect(tiny, cells, Path(sys.argv[2]))))
 """
 
 
-def start(mnist: Path, folder: Path, runs: str) -> subprocess.Popen[bytes]:
-    """Start the whole experiment in a process of its own, which writes `RUNS.json` at the end."""
-    script = folder / "killed.py"
-    script.write_text(KILLED)
-    command = [sys.executable, str(script), str(mnist), str(folder / runs), str(folder / f"{runs}.json")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=accept_interrupts)
+def start_and_wait_for_a_round(mnist: Path, runs: Path) -> subprocess.Popen[bytes]:
+    """Start the experiment in a process of its own; each of its workers waits for its end once it has done a round."""
 
+    def rounds() -> int:
+        return sum(len(list(RunFolder(path.parent).records())) for path in runs.rglob("checkpoint.npz"))
 
-def wait_for_another_checkpoint(runs: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a checkpoint is written that was not there before."""
-
-    def written() -> set[tuple[Path, int]]:
-        return {(path, path.stat().st_mtime_ns) for path in runs.rglob("checkpoint.npz")}
-
-    before = written()
-    wait_until(lambda: written() - before or process.poll() is not None)
+    before = rounds()
+    script = runs.parent / "held.py"
+    script.write_text(HELD)
+    command = [sys.executable, str(script), str(mnist), str(runs)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=accept_interrupts)
+    wait_until(lambda: rounds() > before or process.poll() is not None)
+    return process
 
 
 def test_an_experiment_that_is_stopped_and_killed_yields_the_same_results(mnist, tmp_path):
@@ -175,15 +181,14 @@ def test_an_experiment_that_is_stopped_and_killed_yields_the_same_results(mnist,
     First Ctrl-C, then a start that resumes and whose parent alone is killed, then a start that completes the runs.
     """
     for stop in (signal.SIGINT, signal.SIGKILL):
-        process = start(mnist, tmp_path, "killed")
-        wait_for_another_checkpoint(tmp_path / "killed", process)
+        process = start_and_wait_for_a_round(mnist, tmp_path / "killed")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert children
         process.send_signal(stop)
         process.wait()
         wait_until(lambda children=children: not any(alive(child) for child in children))
-        assert not (tmp_path / "killed.json").exists()
     cells = experiment(mnist).cells("small", seeds=2)
+    assert 2 <= sum(found.rounds for found in grid.status(cells, tmp_path / "killed")) <= 4
     for name in ("killed", "whole"):
         grid.run_cells(cells, tmp_path / name, workers=1, report=lambda cell: None)
     for cell in cells:
