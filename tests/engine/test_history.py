@@ -23,14 +23,14 @@ def points(seed, count=40):
 
 
 @cache
-def run_of(workers=1, rounds=5, **given):
+def run_of(rounds=5, **given):
     common = {"clients": 4, "rounds": rounds, "epochs": 1, "batch": 20, "seed": 5, "rate": 1.0}
     config = resolve("klms", profile="small", given={**common, "data": "own", "model": "own", **given})
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 400), torch.nn.ReLU(), torch.nn.Linear(400, 2))
     clients = [points(client) for client in range(config.clients)]
     federation = Federation.of(config, model, clients, points(99, 100))
-    return config, federation, list(local.run(federation, config, federation.method.init(), workers))
+    return config, federation, list(local.run(federation, config, federation.method.init(), 1))
 
 
 def figures(results):
@@ -55,9 +55,9 @@ def test_after_a_round_all_hold_the_classes_of_the_last_step(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_workers_and_resuming_change_nothing(mode):
+def test_workers_and_resuming_change_nothing(mode, workers):
     config, federation, results = run_of(downlink=mode)
-    assert figures(results) == figures(run_of(workers=2, downlink=mode)[2])
+    assert figures(results) == figures(local.run(federation, config, federation.method.init(), workers))
     stored = State.from_bytes(results[2].state.to_bytes(private=True))
     assert figures(local.run(federation, config, stored, 1)) == figures(results)[3:]
 
