@@ -10,7 +10,6 @@ from klms.compressors.history import HISTORY, history
 from klms.compressors.klms import KLMS, SCHEME
 from klms.compressors.layout import Layout
 from klms.compressors.pieces import Pieces
-from tests.support.memory import extra_bytes
 from tests.support.messages import sealed
 from tests.support.mutation import mutate
 
@@ -100,18 +99,6 @@ def test_threads_change_no_byte_of_an_ordered_message():
     assert is_ordered(trips[0][0])
     assert len({message for message, _ in trips}) == 1
     np.testing.assert_array_equal(trips[0][1], trips[1][1])
-
-
-@pytest.mark.parametrize("rate", [0.1, 1.0])
-def test_memory_is_at_most_three_times_the_update(rate):
-    layout = Layout(("a",), ((1 << 21,),))
-    x, side = update_and_history(layout)
-    scheme = KLMS(layout, rate, "fast", 1)
-    message, _ = through(scheme, x, side)
-    assert is_ordered(message)
-    rng = np.random.default_rng(0)
-    assert extra_bytes(lambda: scheme.encode(x, side, key=FIRST, rng=rng)) < 3 * x.nbytes
-    assert extra_bytes(lambda: scheme.decode(message, side, key=FIRST)) < 3 * x.nbytes
 
 
 def test_the_bytes_of_an_ordered_message_are_pinned():

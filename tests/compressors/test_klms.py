@@ -18,7 +18,6 @@ from klms.compressors.piece_rates import FINE, LEVELS, allocate, sign_rates
 from klms.compressors.pieces import Pieces, Ranges
 from klms.errors import InvalidArgument
 from klms.numerics.quantiles import normal_quantiles
-from tests.support.memory import extra_bytes
 from tests.support.messages import resealed, sealed
 from tests.support.mutation import mutate
 
@@ -150,16 +149,6 @@ def test_any_number_of_threads_gives_the_same_bytes():
         assert len({message for message, _ in messages}) == 1
         for _, decoded in messages[1:]:
             np.testing.assert_array_equal(decoded, messages[0][1])
-
-
-@pytest.mark.parametrize("rate", [0.1, 1.0])
-def test_memory_is_at_most_three_times_the_update(rate):
-    x = normal(1 << 21)
-    scheme = KLMS(flat(x.size), rate, "fast", 1)
-    message, _ = through(scheme, x)
-    rng = np.random.default_rng(0)
-    assert extra_bytes(lambda: scheme.encode(x, {}, key=KEY, rng=rng)) < 3 * x.nbytes
-    assert extra_bytes(lambda: scheme.decode(message, {}, key=KEY)) < 3 * x.nbytes
 
 
 def test_wrong_settings_are_explained():

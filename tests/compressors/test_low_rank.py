@@ -7,7 +7,6 @@ from klms import CorruptMessage, KLMSError, SharedKey
 from klms.compressors import low_rank
 from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
-from tests.support.memory import extra_bytes
 from tests.support.messages import resealed
 from tests.support.mutation import mutate
 
@@ -72,17 +71,6 @@ def test_the_estimate_is_unbiased():
     single = np.mean([np.sum((y - x) ** 2) for y in decoded])
     ratio = np.sum((np.mean(decoded, axis=0) - x) ** 2) / (single / draws)
     assert abs(ratio - 1) < 6 * np.sqrt(2 / x.size) + 0.05
-
-
-@pytest.mark.parametrize("rate", [0.1, 1.0])
-def test_memory_is_at_most_three_times_the_update(rate):
-    layout = Layout(("a", "b"), ((1024, 1024), (1024, 1024)))
-    rng = np.random.default_rng(0)
-    parts = [rng.standard_normal((1024, 8)) @ rng.standard_normal((8, 1024)) + rng.standard_normal((1024, 1024))] * 2
-    x, scheme = np.concatenate([part.ravel() for part in parts]).astype(np.float32), KLMS(layout, rate, threads=1)
-    through(scheme, x)  # compiles
-    extra = extra_bytes(lambda: scheme.encode(x, {}, key=KEY, rng=np.random.default_rng(0)))
-    assert extra < 3 * x.nbytes, extra / x.nbytes
 
 
 def test_any_number_of_threads_gives_the_same_bytes():

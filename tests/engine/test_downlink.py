@@ -132,10 +132,10 @@ def test_a_run_that_was_stopped_anywhere_goes_on_as_if_it_was_not(run, mode):
         assert rest[-1].state.to_bytes(private=True) == whole[-1].state.to_bytes(private=True)
 
 
-def test_two_workers_go_on_with_a_coded_run_as_one_does():
+def test_two_workers_go_on_with_a_coded_run_as_one_does(workers):
     config, federation, whole = run_of("klms", rounds=13, downlink="coded")
     stored = State.from_bytes(whole[10].state.to_bytes(private=True))
-    rest = trained(config, federation, stored, workers=2)
+    rest = trained(config, federation, stored, workers=workers)
     assert figures(rest) == figures(whole[11:])
     assert rest[-1].state.to_bytes(private=True) == whole[-1].state.to_bytes(private=True)
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,11 @@ from typer.testing import CliRunner
 from klms.cli import app
 from klms.errors import InvalidArgument, KLMSError, RunFolderError
 from klms.experiments import catalogue, demo, grid, toy
+from klms.runs.run_folder import RunFolder
 from tests.report.folders import line, write_run
+from tests.runs.small_run import result
 from tests.support.small_data import write_mnist
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize("profile", ["small", "paper"])
@@ -137,56 +139,61 @@ def alive(process: str) -> bool:
         return False
 
 
-KILLED = """
-import sys, json
+HELD = """
+import sys, time
 from pathlib import Path
 from klms.experiments import grid
+from klms.runs.run_folder import RunFolder
 from tests.experiments.test_experiments import experiment
+
+append = RunFolder.append
+
+def append_and_wait(self, record, state):
+    append(self, record, state)
+    time.sleep(3600)
+
+RunFolder.append = append_and_wait  # workers import this file, too
+
 if __name__ == "__main__":
-    tiny = experiment(Path(sys.argv[1]))
-    cells = tiny.cells("small", seeds=2)
+    cells = experiment(Path(sys.argv[1])).cells("small", seeds=2)
     grid.run_cells(cells, Path(sys.argv[2]), workers=2, report=lambda cell: None)
-    Path(sys.argv[3]).write_text(json.dumps(grid.collect(tiny, cells, Path(sys.argv[2]))))
 """
 
 
-def start(mnist: Path, folder: Path, runs: str) -> subprocess.Popen[bytes]:
-    """Start the whole experiment in a process of its own, which writes `RUNS.json` at the end."""
-    script = folder / "killed.py"
-    script.write_text(KILLED)
-    command = [sys.executable, str(script), str(mnist), str(folder / runs), str(folder / f"{runs}.json")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=accept_interrupts)
+def start_and_wait_for_a_round(mnist: Path, runs: Path) -> subprocess.Popen[bytes]:
+    """Start the experiment in a process of its own; each of its workers waits for its end once it has done a round."""
+
+    def rounds() -> int:
+        return sum(len(list(RunFolder(path.parent).records())) for path in runs.rglob("checkpoint.npz"))
+
+    before = rounds()
+    script = runs.parent / "held.py"
+    script.write_text(HELD)
+    command = [sys.executable, str(script), str(mnist), str(runs)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=accept_interrupts)
+    wait_until(lambda: rounds() > before or process.poll() is not None)
+    return process
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(mnist, tmp_path_factory) -> bytes:
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    assert start(mnist, folder, "whole").wait(300) == 0
-    return (folder / "whole.json").read_bytes()
+def test_an_experiment_that_is_stopped_and_killed_yields_the_same_results(mnist, tmp_path):
+    """Its workers end with it, however it ends: otherwise they would write into the ledgers of the next start.
 
-
-@pytest.mark.parametrize("how", ["everything", "only the parent", "Ctrl-C"])
-def test_an_experiment_that_is_killed_yields_the_same_results(mnist, uninterrupted, tmp_path, how):
-    """Its workers end with it, however it ends: otherwise they would write into the ledgers of the next start."""
-    process = start(mnist, tmp_path, "killed")
-    deadline = time.monotonic() + 300
-    while not list((tmp_path / "killed").rglob("checkpoint.npz")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert children
-    if how == "everything":
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.send_signal(signal.SIGKILL if how == "only the parent" else signal.SIGINT)
-    process.wait(30)
-    deadline = time.monotonic() + 30
-    while any(alive(child) for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [child for child in children if alive(child)]
-    assert not (tmp_path / "killed.json").exists()
-    assert start(mnist, tmp_path, "killed").wait(300) == 0
-    assert (tmp_path / "killed.json").read_bytes() == uninterrupted
+    First Ctrl-C, then a start that resumes and whose parent alone is killed, then a start that completes the runs.
+    """
+    for stop in (signal.SIGINT, signal.SIGKILL):
+        process = start_and_wait_for_a_round(mnist, tmp_path / "killed")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert children
+        process.send_signal(stop)
+        process.wait()
+        wait_until(lambda children=children: not any(alive(child) for child in children))
+    cells = experiment(mnist).cells("small", seeds=2)
+    assert 2 <= sum(found.rounds for found in grid.status(cells, tmp_path / "killed")) <= 4
+    for name in ("killed", "whole"):
+        grid.run_cells(cells, tmp_path / name, workers=1, report=lambda cell: None)
+    for cell in cells:
+        assert result(cell.folder(tmp_path / "killed")) == result(cell.folder(tmp_path / "whole"))
 
 
 def test_the_toy_model_behaves_as_the_paper_says():

@@ -17,7 +17,7 @@ from klms.flower.deployment.processes import Process
 
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="processes are found in /proc"),
+    pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="needs Linux: it looks into /proc"),
 ]
 
 PROJECT = """

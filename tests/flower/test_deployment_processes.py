@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -25,8 +24,9 @@ from klms.flower.deployment import Deployment, DeploymentFailed, Relay, WireByte
 from klms.flower.deployment import deployment as deployment_module
 from klms.flower.deployment.certificates import create_node_keys, create_server_certificates
 from klms.flower.deployment.processes import Process
+from tests.support.waiting import FOREVER, wait_until
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux: it looks into /proc")
 
 
 def working_in(folder: Path) -> list[int]:
@@ -41,17 +41,9 @@ def working_in(folder: Path) -> list[int]:
     return found
 
 
-def left_in(folder: Path) -> list[int]:
-    """Return the processes that remain; one that was killed may take a moment to leave the table of processes."""
-    deadline = time.monotonic() + 20
-    while working_in(folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return working_in(folder)
-
-
-def wait_until(done) -> None:
-    while not done():
-        time.sleep(0.05)
+def assert_none_is_left_in(folder: Path) -> None:
+    """Wait for the last: a process that was killed may take a moment to leave the table of processes."""
+    wait_until(lambda: not working_in(folder))
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -153,7 +145,7 @@ def test_killing_a_process_kills_children_in_other_sessions(tmp_path: Path) -> N
     process = Process([sys.executable, "-c", script], tmp_path, os.environ, f"{uuid.uuid4()}/")
     wait_until(lambda: len(working_in(tmp_path)) == 2)
     process.kill()
-    assert working_in(tmp_path) == []
+    assert_none_is_left_in(tmp_path)
     assert not process.running
 
 
@@ -237,14 +229,11 @@ def app(tmp_path: Path) -> Path:
     return folder
 
 
-FOREVER = 3600  # seconds: only a test that hangs takes as long
-
-
 @needs_proc
-@pytest.mark.parametrize("secure", [False, True], ids=["plain", "secure"])
+@pytest.mark.parametrize("secure", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["secure", "plain"])
 def test_an_app_runs_on_all_nodes_and_no_process_is_left(app: Path, tmp_path: Path, secure: bool) -> None:
     folder, out, ticks = tmp_path / "deployment", tmp_path / "out.json", []
-    with Deployment(folder, 2, secure=secure) as deployment:
+    with Deployment(folder, 2, secure=secure, timeout=FOREVER) as deployment:
         before = deployment.wire()
         run = deployment.submit(app, {"out": str(out)})
         status = deployment.wait(run, FOREVER, lambda: ticks.append(None))
@@ -263,7 +252,7 @@ def test_an_app_runs_on_all_nodes_and_no_process_is_left(app: Path, tmp_path: Pa
         assert deployment.wait(stopped, FOREVER) == "finished:stopped"
         with pytest.raises(DeploymentFailed, match="flwr stop"):
             deployment.stop(stopped)
-    assert left_in(folder) == []
+    assert_none_is_left_in(folder)
 
 
 def speaks_plain_http(deployment: Deployment) -> bool:
@@ -283,5 +272,5 @@ def test_a_superlink_that_does_not_start_shows_its_log_and_leaves_no_process(tmp
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setattr(deployment_module, "free_ports", lambda count: [taken.getsockname()[1]] * count)
         with pytest.raises(DeploymentFailed, match=r"superlink ended(.|\n)*in use"):
-            Deployment(tmp_path, 1).__enter__()
-    assert working_in(tmp_path) == []
+            Deployment(tmp_path, 1, timeout=FOREVER).__enter__()
+    assert_none_is_left_in(tmp_path)

@@ -19,6 +19,7 @@ from klms.runs.run_folder import CHECKPOINT, RunFolder
 from klms.runs.settings import resolve
 from tests.flower.in_process import InProcessGrid, serve
 from tests.support.small_data import write_mnist
+from tests.support.waiting import FOREVER
 
 FAULTY = """
 from flwr.app import ConfigRecord
@@ -65,13 +66,12 @@ def states(*folders: Path) -> list[bytes]:
 
 
 def test_flower_s_simulation_and_the_local_engine_give_the_same_bytes(tmp_path):
-    """Fifty seconds, most of them Ray's."""
     config = config_of(tmp_path, clients=3)
     execution.start_or_resume(config, tmp_path / "local")
     app, folder = app_for(tmp_path, config, min_replies=3)
-    with Deployment(tmp_path / "deployment", 3, simulated=True) as deployment:
+    with Deployment(tmp_path / "deployment", 3, simulated=True, timeout=FOREVER) as deployment:
         number = deployment.submit(app, {})
-        status = deployment.wait(number, timeout=300)
+        status = deployment.wait(number, timeout=FOREVER)
         assert status == "finished:completed", deployment.log("superlink")[-3000:]
     ours, theirs = list(RunFolder(tmp_path / "local").records()), list(folder.records())
     assert [record.digest for record in ours] == [record.digest for record in theirs]
@@ -120,7 +120,7 @@ def test_nodes_and_apps_fail_and_the_run_continues(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="processes are found in /proc")
+@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="needs Linux: it looks into /proc")
 def test_a_server_that_is_killed_resumes_with_the_next_absolute_round(tmp_path):
     config = config_of(tmp_path, clients=2, rounds=4)
     execution.start_or_resume(config, tmp_path / "whole")

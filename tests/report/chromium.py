@@ -6,12 +6,17 @@ import os
 import select
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import FOREVER
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+HOW_TO_GET_ONE = (
+    f"install Chromium (on Debian: apt-get install chromium), so that one of {', '.join(NAMES)} is on PATH, "
+    "and run `make test` again"
+)
 OPTIONS = ("--headless=new", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars", "--no-first-run")
 OPTIONS += ("--disable-background-networking", "--disable-dev-shm-usage", "--no-default-browser-check")
 OPTIONS += ("--disable-component-update", "--disable-sync")
@@ -20,7 +25,7 @@ OPTIONS += ("--disable-component-update", "--disable-sync")
 def program() -> str:
     """Find the browser; without one the test is skipped."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
-    return found or pytest.skip(f"no browser: none of {', '.join(NAMES)} is on PATH")
+    return found or pytest.skip(f"needs a browser: {HOW_TO_GET_ONE}")
 
 
 def _pipe() -> tuple[int, int]:
@@ -128,10 +133,9 @@ class Page:
             os.close(self._in)
             os.waitpid(self._pid, 0)
 
-    def _receive(self, seconds: float = 20) -> dict:
-        until = time.monotonic() + seconds
+    def _receive(self) -> dict:
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._in], [], [], max(0, until - time.monotonic()))
+            ready, _, _ = select.select([self._in], [], [], FOREVER)
             assert ready, "the browser does not answer"
             part = os.read(self._in, 1 << 20)
             if not part:

@@ -1,7 +1,6 @@
 import base64
 import json
 import re
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -15,6 +14,7 @@ from klms.report import page
 from klms.report.document import as_json, make
 from tests.report.conftest import HOSTILE
 from tests.report.folders import gallery, line, write_run
+from tests.support.waiting import wait_until
 
 
 def embedded(html):
@@ -205,10 +205,7 @@ def test_a_figure_of_any_kind_can_be_saved_as_an_svg_file_that_stands_alone(brow
             legend = "[...document.querySelectorAll('.tools .legend button')]"
             browser.run(f"{legend}.find(button => button.textContent === 'qsgd').click()")
         browser.run(f"document.querySelector('#mnist-iid-lenet-{figure} .files button').click()")
-        until = time.monotonic() + 20
-        while len(list(tmp_path.glob("*.svg"))) <= index:
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until(lambda index=index: len(list(tmp_path.glob("*.svg"))) > index)
         assert browser.complaints() == []
         assert browser.requests()[1:] == [url for url in browser.requests()[1:] if url.startswith("blob:")]
         assert not browser.run("document.querySelector('.stage')")

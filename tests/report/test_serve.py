@@ -4,13 +4,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from klms.report.serve import Server
 from tests.report.chromium import Page
 from tests.report.folders import line, write_run
+from tests.support.waiting import FOREVER, wait_until
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def server(tmp_path):
 
 
 def ask(server, path, method="GET", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=FOREVER)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -136,12 +136,12 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(tmp_path):
         first = process.stdout.readline()
         assert first.startswith("http://127.0.0.1:")
         port = int(first.split("/")[2].split(":")[1])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=FOREVER)
         connection.request("GET", "/data.json")
         assert json.loads(connection.getresponse().read())["runs"] == 1
         connection.close()
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=10)
+        rest, errors = process.communicate(timeout=FOREVER)
     finally:
         process.kill()
         process.wait()
@@ -159,10 +159,7 @@ def test_a_live_page_follows_the_run(server, tmp_path, monkeypatch):
         assert browser.run(rounds) is False
         with (tmp_path / "runs" / "a" / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line(2, 0.75)) + "\n")
-        until = time.monotonic() + 5
-        while not browser.run(rounds):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: browser.run(rounds))
         assert browser.complaints() == []
         assert {url.rpartition("/")[2] for url in browser.requests()} == {"", "data.json"}
     finally:

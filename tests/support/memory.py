@@ -1,22 +1,54 @@
-"""How much memory something takes."""
+"""Memory that the dense scheme takes beside an update; as a script, measured in a process that does nothing else."""
 
-import ctypes
-from collections.abc import Callable
+import json
+import sys
+from functools import partial
 
+import numpy as np
+
+from klms import SharedKey
 from klms.benchmarks.codec import peak_extra_bytes
+from klms.compressors.history import history
+from klms.compressors.klms import KLMS
+from klms.compressors.layout import Layout
 
-_MMAP_THRESHOLD, _SMALLEST, _LARGEST = -3, 1 << 20, 1 << 25
+KEY = SharedKey(5, 1, 0)
+D = 1 << 21
+KINDS = ("plain", "ordered", "low rank")
+RATES = (0.1, 1.0)
+MATRICES = Layout(("a", "b"), ((1024, 1024), (1024, 1024)))
+VECTOR = Layout(("all",), ((D,),))
 
 
-def extra_bytes(work: Callable[[], object]) -> int:
-    """Return the peak of memory, the least of three since other threads add to it; 0 where it cannot be measured.
+def material(kind: str) -> tuple[Layout, np.ndarray, dict[str, np.ndarray]]:
+    """Return an update that is coded as it is, one that is coded in the order of a history, or one of low rank."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(D).astype(np.float32)
+    if kind == "ordered":
+        sizes = np.exp(rng.uniform(0, np.log(100), D)).astype(np.float32)
+        return VECTOR, sizes * x, history(sizes)
+    if kind == "low rank":
+        part = rng.standard_normal((1024, 8)) @ rng.standard_normal((8, 1024))
+        return MATRICES, x + np.concatenate([part, part], axis=None).astype(np.float32), {}
+    return VECTOR, x, {}
 
-    Large arrays get pages of their own for as long. In a process that has freed many, they would come from a heap with
-    holes, whose size depends on everything that ran before.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda name, value: None)
-    mallopt(_MMAP_THRESHOLD, _SMALLEST)
-    try:
-        return min(peak_extra_bytes(work) or 0 for _ in range(3))
-    finally:
-        mallopt(_MMAP_THRESHOLD, _LARGEST)
+
+def extra_per_update(kind: str, rate: float) -> dict[str, float | None]:
+    """Return how much memory encoding and decoding take, in sizes of the update; None where Linux does not tell."""
+    layout, x, side = material(kind)
+    scheme = KLMS(layout, rate, threads=1)
+    encode = partial(scheme.encode, x, side, key=KEY, rng=np.random.default_rng(0))
+    message = encode()  # and compile the kernels
+    extra = {"encode": peak_extra_bytes(encode)}
+    extra["decode"] = peak_extra_bytes(partial(scheme.decode, message, side, key=KEY))
+    return {work: taken and taken / x.nbytes for work, taken in extra.items()}
+
+
+def main() -> None:
+    """Print everything as one JSON object."""
+    found = {kind: [extra_per_update(kind, rate) for rate in RATES] for kind in KINDS}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

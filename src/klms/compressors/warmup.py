@@ -4,7 +4,7 @@ from collections.abc import Container, Iterator, Mapping
 
 import numpy as np
 
-from klms.codec import SELECTIONS, SharedKey
+from klms.codec import SELECTIONS, Categorical, SharedKey
 from klms.compressors.base import Compressor, Vector
 from klms.compressors.block_coder import BlockSettings
 from klms.compressors.history import history
@@ -20,15 +20,21 @@ def compile_kernels() -> Iterator[str]:
     rng = np.random.default_rng(0)
     normal = rng.standard_normal(_LAYOUT.d).astype(np.float32)
     normal[::500] *= 50  # outliers, which have a coder of their own
+    low_rank = normal.copy()
+    low_rank[: 64 * 64] += 10 * np.outer(normal[:64], normal[64:128]).ravel()  # which has one, too
     probabilities = rng.uniform(0.1, 0.9, _LAYOUT.d).astype(np.float32)
     for name, scheme in SCHEMES.items():
         for values in _settings(scheme.settings.model_fields):
             compressor = scheme.create(_LAYOUT, values)
-            _use(compressor, probabilities if scheme.codes == "masks" else normal)
+            for update in [probabilities] if scheme.codes == "masks" else [normal, low_rank]:
+                _use(compressor, update)
         yield name
     for settings in _settings(BlockSettings.model_fields):
         _use(KLMSGaussian(1.0, BlockSettings.checked(settings).coder(_LAYOUT.d, None)), normal)
     yield "gaussian"
+    for dtype in (np.float32, np.float64):
+        Categorical(np.full((10, 2), 0.5, dtype=dtype), (0, 1))
+    yield "categorical"
 
 
 def _settings(names: Container[str]) -> Iterator[Mapping[str, object]]:
