@@ -11,7 +11,7 @@ pytest.importorskip("flwr")
 from flwr.app import Error, Message, RecordDict
 
 from klms.errors import CorruptMessage
-from klms.flower.replies import Round
+from klms.flower.replies import Received
 from klms.flower.server import FlowerClients
 from klms.flower.settings import ServerSettings
 from tests.flower.in_process import InProcessGrid
@@ -55,4 +55,4 @@ def test_a_reply_of_our_methods_that_does_not_count(logged):
 def test_a_reply_of_any_app_that_does_not_count(logged):
     asked = Message(RecordDict(), dst_node_id=1, message_type="train")
     reply = Message(Error(1, ""), reply_to=asked)
-    Round._refuse(SimpleNamespace(counts=Counter()), reply, CorruptMessage(HOSTILE))
+    Received(Counter())._refuse(reply, CorruptMessage(HOSTILE))
