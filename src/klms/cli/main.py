@@ -12,10 +12,10 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import klms
-from klms import compression
+from klms import compression, stops
 from klms.cli import bench, data, experiment, flower, learn, report
 from klms.cli.settings import ANY_OPTION, TakesSettings
-from klms.cli.show import console, fail, progress, say, stoppable, terminable
+from klms.cli.show import console, fail, progress, say, stopped
 from klms.errors import KLMSError
 
 
@@ -24,8 +24,10 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with terminable(), stoppable():
+            with stops.stopping(at_once=False):
                 return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise stopped(stop) from None
         except BrokenPipeError:  # click ends quietly when nobody reads the output
             raise
         except OSError as error:
