@@ -1,56 +1,66 @@
 """klms: federated-learning updates at the cost of their KL divergence."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from klms import theory
-from klms.codec import *  # noqa: F403
-from klms.codec import __all__ as _codec_names
-from klms.errors import InvalidArgument, OutOfSync
-
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
 if TYPE_CHECKING:
+    from klms import theory
+    from klms.codec import *  # noqa: F403
+    from klms.codec import __all__ as _codec_names
     from klms.compression import compress, decompress
+    from klms.errors import InvalidArgument, OutOfSync
     from klms.exchange.client import Client
     from klms.exchange.server import Server
     from klms.runs.federate import Run, federate
     from klms.runs.inspection import inspect
 
+    __all__ = [
+        "Client",
+        "InvalidArgument",
+        "OutOfSync",
+        "Run",
+        "Server",
+        "__version__",
+        "compress",
+        "decompress",
+        "federate",
+        "inspect",
+        "theory",
+        *_codec_names,
+    ]
+
 __version__ = "0.1.0"
-__all__ = [
-    "Client",
-    "InvalidArgument",
-    "OutOfSync",
-    "Run",
-    "Server",
-    "__version__",
-    "compress",
-    "decompress",
-    "federate",
-    "inspect",
-    "theory",
-    *_codec_names,
-]
+
+_HOMES = {
+    "Client": "exchange.client",
+    "Server": "exchange.server",
+    "InvalidArgument": "errors",
+    "OutOfSync": "errors",
+    "compress": "compression",
+    "decompress": "compression",
+    "Run": "runs.federate",
+    "federate": "runs.federate",
+    "inspect": "runs.inspection",
+}
+"""Modules of the names that are not the codec's."""
+_MODULES = ("codec", "errors", "numerics", "theory")
 
 
 def __getattr__(name: str) -> object:
-    """Import on first use what takes long to import, so that `import klms` stays light."""
-    if name in ("compress", "decompress"):
-        from klms import compression
+    """Import on first use, so that `import klms` is immediate and the command can be stopped from the beginning."""
+    from importlib import import_module
 
-        return getattr(compression, name)
-    if name in ("Client", "Server"):
-        return getattr(import_module(f"klms.exchange.{name.lower()}"), name)
-    if name in ("Run", "federate"):
-        from klms.runs import federate
-
-        return getattr(federate, name)
-    if name == "inspect":
-        from klms.runs import inspection
-
-        return inspection.inspect
+    if name in _MODULES:
+        return import_module(f"klms.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"klms.{_HOMES[name]}"), name)
+    if name == "__all__":
+        return ["__version__", "theory", *_HOMES, *import_module("klms.codec").__all__]
+    if not name.startswith("_") and name in (codec := import_module("klms.codec")).__all__:
+        return getattr(codec, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """Name also what is imported on first use, for `dir` and for completion in a notebook."""
-    return sorted({*globals(), *__all__})
+    from klms import codec
+
+    return sorted({*globals(), *_HOMES, *_MODULES, *codec.__all__})

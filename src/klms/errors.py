@@ -43,6 +43,10 @@ class NothingTrained(KLMSError):
     """Too few clients sent anything that counts, so a round or a whole run has no result."""
 
 
+class WorkerDied(KLMSError):
+    """A worker process ended in the middle of its work, most often because the system ran out of memory."""
+
+
 class RunFolderError(KLMSError):
     """A run folder is missing, damaged, in use, or holds another run than was expected."""
 

@@ -128,7 +128,7 @@ def heed_interrupts():
 
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(tmp_path):
     write_run(tmp_path / "a")
-    command = [sys.executable, "-c", "from klms.cli import app; app()", "serve", str(tmp_path), "--port", "0"]
+    command = [sys.executable, "-m", "klms", "serve", str(tmp_path), "--port", "0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
     )

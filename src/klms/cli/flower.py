@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from klms import stops
 from klms.cli.settings import ANY_OPTION, TakesSettings, settings_given
 from klms.cli.show import console, progress, say
 
@@ -30,7 +31,8 @@ def demo(
 
     console().print("  ".join(_COLUMNS), style="bold")
     sent = [0, 0, 0, 0]  # payload up, payload down, wire up, wire down
-    with tempfile.TemporaryDirectory() as temporary, progress() as bar:
+    patient = stops.stopping(at_once=False, patience=60)  # Flower's processes take seconds to end
+    with patient, tempfile.TemporaryDirectory() as temporary, progress() as bar:
         task = bar.add_task("fetching the data, starting a SuperLink and three SuperNodes")
         for done in demonstration.run(out or Path(temporary), rounds=rounds, secure=secure):
             record = done.record

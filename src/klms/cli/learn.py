@@ -9,7 +9,7 @@ import typer
 from klms.cli import completion
 from klms.cli.live import Live, megabytes, show_summaries
 from klms.cli.settings import settings_given, show_settings
-from klms.cli.show import fail, need, say, show_table, stoppable
+from klms.cli.show import fail, load, need, say, show_table, stoppable
 from klms.errors import InvalidArgument, MissingExtra
 
 
@@ -62,6 +62,7 @@ def run(
     `klms run --resume runs/fedpm-klms-0 --rounds 60`
     """
     from klms.runs import execution
+    from klms.runs.run_files import CONFIG
     from klms.runs.run_folder import RunFolder
     from klms.runs.settings import check_built_in, check_effects, resolve
     from klms.runs.trackers import tracked
@@ -90,9 +91,11 @@ def run(
         folder = out or Path("runs") / f"{method}-{settings.seed}"
         RunFolder.check_free(folder)
     need("torch", "learn")
-    with stoppable(f"resume with: klms run --resume {folder}"), Live() as live:
+    load("torch")
+    with Live() as live:
         live.begin(settings, folder)
-        with tracked(track or [], folder, settings, live) as report:
+        advice = f"resume with: klms run --resume {folder}"
+        with tracked(track or [], folder, settings, live) as report, stoppable(advice, once=folder / CONFIG):
             summary = execution.start_or_resume(settings, folder, workers=workers, progress=report)
     show_summaries([summary], title=f"{summary.rounds} rounds in {folder}")
 
@@ -111,6 +114,7 @@ def demo(
     configs = comparison.configs(out, rounds)
     methods = " and ".join(config.method for config in configs.values()).replace(" and ", ", ", len(configs) - 2)
     say(f"Training LeNet on 6,000 images of MNIST with 10 clients and {methods}, {rounds} rounds each.")
+    load("torch")
     summaries = []
     with stoppable("the same command resumes from here"):
         for folder, config in configs.items():

@@ -9,9 +9,10 @@ import typer
 from typer.core import TyperGroup
 
 import klms
+from klms import stops
 from klms.cli import bench, data, experiment, flower, learn, report
 from klms.cli.settings import ANY_OPTION, TakesSettings
-from klms.cli.show import fail, progress, say, show_fields, stoppable, terminable
+from klms.cli.show import fail, progress, say, show_fields, stopped
 from klms.errors import KLMSError
 
 
@@ -20,8 +21,10 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with terminable(), stoppable():
+            with stops.stopping(at_once=False):
                 return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise stopped(stop) from None
         except BrokenPipeError:  # click ends quietly when nobody reads the output
             raise
         except OSError as error:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from klms import stops
 from klms.cli.show import fail, say
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain some at any depth.")]
@@ -59,4 +60,5 @@ def serve(
         try:
             server.serve_forever()
         except KeyboardInterrupt:
+            stops.caught()
             typer.echo("ended")

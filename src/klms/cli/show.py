@@ -1,10 +1,10 @@
 """How the commands print, and how they end."""
 
-import signal
-import threading
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from klms import stops
 from klms.errors import MissingExtra
 from klms.printable import printable
 
@@ -23,35 +24,23 @@ def fail(problem: object) -> typer.Exit:
     return typer.Exit(1)
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: it ends a command as Ctrl-C does, with another exit code."""
+def stopped(stop: KeyboardInterrupt) -> typer.Exit:
+    """Print that the command was stopped, and return the exception that ends it with the customary exit code."""
+    stops.caught()
+    fail("; ".join(["stopped", *getattr(stop, "__notes__", [])]))
+    return typer.Exit(143 if isinstance(stop, stops.Terminated) else 130)
 
 
 @contextmanager
-def stoppable(advice: str = "") -> Iterator[None]:
-    """End the command with one line and the customary exit code after Ctrl-C (130) or SIGTERM (143)."""
+def stoppable(advice: str, once: Path | None = None) -> Iterator[None]:
+    """Advise a person who stops the command here what to do next, if need be only once a file exists."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        fail("; ".join(filter(None, ("stopped", advice))))
-        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that processes, locks and semaphores are cleared away."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminate(number: int, frame: object) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        stops.caught()
+        if once is None or once.exists():
+            stop.add_note(advice)
+        raise
 
 
 def say(text: str) -> None:
@@ -63,6 +52,12 @@ def need(package: str, extra: str) -> None:
     """End the command with the way to install a package if that is missing; the package is not imported."""
     if find_spec(package) is None:
         raise MissingExtra.told(f"this command needs {package}", extra)
+
+
+def load(package: str) -> None:
+    """Import a large package, in the middle of which the exception of a stop could be lost or abort the process."""
+    with stops.stopping(at_once=True):
+        import_module(package)
 
 
 def show_table(

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from klms.engine.downlink import Opened
@@ -61,7 +62,7 @@ def clients_in(federation: Federation, workers: int) -> Iterator[LocalClients]:
         )
         return
     with pool_of(workers, _start_worker, federation.recipe, workers) as pool:
-        yield LocalClients(lambda state, wanted: pool.map(_update, [state] * len(wanted), wanted))
+        yield LocalClients(lambda state, wanted: pool.map(partial(_update, state), wanted))
 
 
 def update(federation: Federation, state: State, client: int, memory: Memory = None) -> Upload:

@@ -1,78 +1,228 @@
-"""Worker processes, which end with the process that started them, however that ends."""
+"""Worker processes, which end with the process that started them, however that ends.
 
+Every worker has a pipe of its own and does one task at a time: the parent writes to workers that wait for a task, and
+reads from the others. So neither side waits for the other to read, and all that the parent ever does runs in the thread
+of its caller, where a signal can interrupt it.
+"""
+
+import atexit
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from multiprocessing.connection import wait
-from typing import Any
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
 
-_STOPS = {signal.SIGINT, signal.SIGTERM}
+from klms.errors import WorkerDied
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @contextmanager
-def pool_of(workers: int, start: Callable[..., object] | None = None, *args: Any) -> Iterator[ProcessPoolExecutor]:
+def pool_of(workers: int, start: Callable[..., object] | None = None, *args: Any) -> Iterator["Pool"]:
     """Yield a pool of processes, in each of which `start` is called first.
 
-    After an exception, Ctrl-C included, the processes are killed: what they do can be done again.
+    At the end the processes are killed, also after an exception, Ctrl-C included: what they do can be done again.
     """
-    pool = ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_start, initargs=(start, *args)
-    )
+    pool = Pool()
+    atexit.register(pool.stop)  # before multiprocessing waits for the processes of a pool that nobody closed
     try:
-        with _stops_held_back():  # a process whose start is interrupted would end with a traceback
-            for _ in range(workers):
-                pool.submit(os.getpid)  # each starts one more process, since none is idle yet
+        pool.launch(workers, start, *args)
         yield pool
-    except BaseException:
-        processes = list((getattr(pool, "_processes", None) or {}).values())  # public only from Python 3.14 on
-        for process in processes:
-            process.kill()
-        results = getattr(getattr(pool, "_result_queue", None), "_writer", None)  # not public either
-        if results is not None:  # the rest of a result that a killed process was sending would be awaited for ever
-            results.close()
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.join()
-        raise
-    pool.shutdown()
+    finally:
+        pool.stop()
+        atexit.unregister(pool.stop)
 
 
-def _start(start: Callable[..., object] | None, *args: Any) -> None:
+class Pool:
+    """Processes that do tasks; `pool_of` makes and stops one. It does the tasks of one call at a time."""
+
+    def __init__(self) -> None:
+        self._workers: list[_Worker] = []
+
+    def launch(self, workers: int, start: Callable[..., object] | None, *args: Any) -> None:
+        """Start the processes, each with the task of calling `start`; the first result that is asked for waits."""
+        if os.name == "posix":
+            resource_tracker.ensure_running()  # the first process would start it, which unblocks signals
+        for _ in range(workers):
+            with _stops_held_back():
+                self._workers.append(_Worker())
+        if start is not None:
+            for worker in self._workers:
+                worker.give(None, start, *args)
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield the results in the order of their items, each as soon as those before it are complete."""
+        early: dict[int, Result] = {}
+        following = 0
+        for position, result in self.as_completed(function, items):
+            early[position] = result
+            while following in early:
+                yield early.pop(following)
+                following += 1
+
+    def as_completed(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[int, Result]]:
+        """Yield the position of each item with its result, in the order in which they are complete.
+
+        An exception of `function` is raised here, with the traceback of the worker as its cause; a worker that ends
+        before it has answered is a `WorkerDied`.
+        """
+        call = object()
+        left = deque(enumerate(items))
+        unanswered = len(left)
+        self._hand_out(call, function, left)
+        while unanswered:
+            answers = [worker.take() for worker in self._answering()]
+            self._hand_out(call, function, left)  # first, since the caller may take its time with each result
+            for task, result in answers:
+                if task is not None and task[0] is call:  # otherwise a start, or a call that was abandoned
+                    unanswered -= 1
+                    yield task[1], result
+
+    def stop(self) -> None:
+        """Kill the processes. Nothing here waits for what a process does."""
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.connection.close()
+            worker.process.join()
+        self._workers.clear()
+
+    def _hand_out(self, call: object, function: Callable[[Item], Any], left: deque[tuple[int, Item]]) -> None:
+        for worker in self._workers:
+            if left and not worker.busy:
+                position, item = left.popleft()
+                worker.give((call, position), function, item)
+
+    def _answering(self) -> "list[_Worker]":
+        """Wait until workers have answered, or died, and return them."""
+        busy = {worker.connection: worker for worker in self._workers if worker.busy}
+        return [busy[connection] for connection in wait(list(busy))]  # type: ignore[index]
+
+
+Task = tuple[object, int] | None
+"""A call of `as_completed` with the position of an item; None for the start of a worker."""
+
+
+class _Worker:
+    """A process, from its parent's side."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,))
+        self.process.start()
+        theirs.close()  # the process has the only other end, so that the pipe closes when it ends
+        self.busy = False
+        self._task: Task = None
+
+    def give(self, task: Task, function: Callable[..., object], *args: Any) -> None:
+        """Send a task. What cannot be pickled raises before anything is sent."""
+        data = pickle.dumps((function, args))
+        try:
+            self.connection.send_bytes(data)
+        except OSError as error:
+            raise self._death() from error
+        self.busy = True
+        self._task = task
+
+    def take(self) -> tuple[Task, Any]:
+        """Return the task that is complete, and its result."""
+        try:
+            data = self.connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self._death() from error
+        self.busy = False
+        result, failure, trace = pickle.loads(data)
+        if failure is not None:
+            raise failure from _WorkerTraceback(trace)
+        return self._task, result
+
+    def _death(self) -> WorkerDied:
+        self.process.join(1)  # a process closes its pipe a moment before it ends
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return WorkerDied(f"a worker process ended before its work was done (exit code {code})")
+        reason = signal.Signals(-code).name
+        advice = ": if memory ran out, take fewer workers" if -code == signal.SIGKILL else ""
+        return WorkerDied(f"a worker process was ended by {reason}{advice}")
+
+
+class _WorkerTraceback(Exception):
+    """The traceback of an exception in another process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+def _serve(connection: Connection) -> None:
+    """Do the tasks of the parent until it closes the pipe. In the middle of one, another thread watches the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
-    _mask_stops(False)
+    _block_interrupts(False)
     parent = multiprocessing.parent_process()
-    if parent is not None:  # a worker that outlives its parent would disturb the next start
-        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
-    if start is not None:
-        start(*args)
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            connection.send_bytes(_answer(connection.recv_bytes()))
+
+
+def _end_with(sentinel: int) -> None:
+    """End this process when the other one ends: a worker that outlives its parent would disturb the next start."""
+    wait([sentinel])
+    os._exit(1)
+
+
+def _answer(data: bytes) -> bytes:
+    """Do a task, and return its result, or its exception with the traceback, pickled."""
+    try:
+        function, args = pickle.loads(data)
+        return pickle.dumps((function(*args), None, ""))
+    except Exception as error:
+        return pickle.dumps((None, _portable(error), traceback.format_exc()))
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the exception, or one that says the same if it does not survive pickling."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 @contextmanager
 def _stops_held_back() -> Iterator[None]:
-    """Deliver Ctrl-C and SIGTERM only afterwards; processes that are started meanwhile inherit the delay.
+    """Start one process as if at one moment: deliver Ctrl-C and SIGTERM afterwards.
 
-    The mask is what they inherit. Here other threads may receive a signal in spite of it, so handlers collect it too.
+    A process that is forgotten in the middle of its start, or interrupted before it can ignore Ctrl-C, would end with a
+    traceback. It inherits that Ctrl-C is blocked. In this process, other threads may receive signals in spite of that,
+    and Python then calls the handlers here, so that these are replaced as well.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     came: list[int] = []
-    before = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in _STOPS}
-    _mask_stops(True)
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # handlers are called in this thread only
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        for number in before:
+            signal.signal(number, lambda number, frame: came.append(number))
+        _block_interrupts(True)
         yield
     finally:
-        _mask_stops(False)
+        _block_interrupts(False)
         for number, handler in before.items():
             signal.signal(number, handler)
         if came:
             signal.raise_signal(came[0])
 
 
-def _mask_stops(masked: bool) -> None:
+def _block_interrupts(blocked: bool) -> None:
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
-        signal.pthread_sigmask(signal.SIG_BLOCK if masked else signal.SIG_UNBLOCK, _STOPS)
+        signal.pthread_sigmask(signal.SIG_BLOCK if blocked else signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,8 @@ def run_cells(cells: Sequence[Cell], runs: Path | str, *, workers: int, report: 
         return
     # Runs can be resumed, so that those which are under way when another one fails may be stopped at any moment.
     with pool_of(workers) as pool:
-        futures = {pool.submit(_run_cell, cell, runs, threads): cell for cell in left}
-        for future in as_completed(futures):
-            future.result()
-            report(futures[future])
+        for position, _ in pool.as_completed(partial(_run_cell, runs=runs, threads=threads), left):
+            report(left[position])
 
 
 def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path | str) -> dict[str, Any]:
