@@ -2,6 +2,8 @@
 
 import itertools
 import logging
+import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
+from klms.codec import inspect
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import InvalidArgument, NothingTrained
 from klms.exchange.arrays import read_arrays
@@ -19,6 +22,7 @@ from klms.exchange.frame import Frame, Kind
 from klms.exchange.request import RequestBody
 from klms.flower import Compressed, compress
 from tests.flower.in_process import InProcessGrid, counts_of, with_head
+from tests.support.messages import KEY, sealed
 
 SHAPES = {"w": (60, 40), "bias": (40,), "head": (40, 10)}
 TARGET = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
@@ -362,6 +366,22 @@ def test_a_client_s_choice_of_dtype_is_not_everybody_s():
     arrays, metrics, _ = one_round(short)
     assert (metrics["klms-ok"], metrics["klms-mismatch"]) == (3, 1)
     assert arrays["w"].numpy().dtype == np.float32
+
+
+def test_a_message_that_claims_out_of_proportion_is_counted_and_left_out():
+    def boast(node, reply):
+        if node == 1:
+            frame = Frame.from_bytes(reply.content["klms"]["reply"], Kind.REPLY)
+            start = 5 + int.from_bytes(frame.body[1:5], "little")
+            message = frame.body[start:]
+            kl = struct.pack("<f", 2000 / inspect(message).blocks)  # bits in all, of 2,800 that are possible
+            forged = sealed(message[:24] + kl + message[28:-4], KEY)
+            reply.content["klms"]["reply"] = replace(frame, body=frame.body[:start] + forged).to_bytes()
+        return reply
+
+    for factor, expected in ((2.0, (3, 1)), (0.0, (4, 0))):
+        _, metrics, _ = one_round(boast, scheme="signsgd-klms", step=0.01, message_factor=factor)
+        assert (metrics["klms-ok"], metrics.get("klms-outsized", 0)) == expected
 
 
 def test_several_messages_to_a_node_may_be_answered_in_any_order():

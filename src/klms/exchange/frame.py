@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
+from klms.errors import CorruptMessage, KLMSError, OutsizedMessage, SideInformationMismatch, UnsupportedMessage
 
 MAGIC = b"KX"
 VERSION = 1
@@ -110,14 +110,16 @@ def digest_of(number: int, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     return state.digest()
 
 
-CAUSES = ("error", "missing", "corrupt", "stale", "mismatch")
-"""Why a reply does not count: the client raised an error, did not answer, or sent one of three kinds of bad replies."""
+CAUSES = ("error", "missing", "corrupt", "stale", "mismatch", "outsized")
+"""Why a reply does not count: the client raised an error, did not answer, or sent one of four kinds of bad replies."""
 
 
 def cause_of(error: KLMSError) -> str:
     """Return the cause under which a bad reply is counted."""
     if isinstance(error, WrongRound):
         return "stale"
+    if isinstance(error, OutsizedMessage):
+        return "outsized"
     if isinstance(error, LostAgain):
         return "lost"
     return "mismatch" if isinstance(error, SideInformationMismatch) else "corrupt"

@@ -22,7 +22,19 @@ from klms.printable import printable
 
 log = logging.getLogger("flwr")
 _NO_ANSWER = (3, 4, 5)  # Flower's error codes: the message or its reply expired, or the node is gone
-COUNTED = ("ok", "error", "missing", "lost", "corrupt", "stale", "mismatch", "uncompressed", "undone", "clipped")
+COUNTED = (
+    "ok",
+    "error",
+    "missing",
+    "lost",
+    "corrupt",
+    "stale",
+    "mismatch",
+    "outsized",
+    "uncompressed",
+    "undone",
+    "clipped",
+)
 """What a round of `Compressed` counts, where it is not zero."""
 
 

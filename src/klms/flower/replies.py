@@ -15,10 +15,12 @@ from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformat
 from klms.exchange.arrays import Array
 from klms.exchange.frame import cause_of
 from klms.exchange.model import check_finite
+from klms.exchange.reply import Reply
 from klms.exchange.robust import Robust, robust_arrays
 from klms.exchange.server import Server
 from klms.flower.phase import Answer
 from klms.flower.records import ARRAYS, RECORD, answers, arrays_of, gathered, scattered
+from klms.methods.limits import MessageBound
 from klms.printable import printable
 
 log = logging.getLogger("flwr")
@@ -119,6 +121,7 @@ class Received:
         usable = [one for one in candidates if one.usable(key)]
         signatures = Counter(one.signature for one in usable)
         usual = max(signatures, key=lambda signature: signatures[signature], default=None)
+        bound = _bound_among([one.answer.reply for one in usable if one.signature == usual])
         decoded: list[tuple[Candidate, dict[str, Array]]] = []
         for one in candidates:
             try:
@@ -127,6 +130,8 @@ class Received:
                 if one.signature != usual:
                     raise SideInformationMismatch("its records, arrays or metrics differ from those of most clients")
                 one.check_weight(key)
+                if one.answer.reply is not None:
+                    bound.check(one.answer.reply.message)
                 decoded.append((one, one.decode(server)))
             except KLMSError as error:
                 self._refuse(one.message, error)
@@ -178,6 +183,13 @@ class Received:
     def _refuse(self, message: Message, error: KLMSError) -> None:
         self.counts[cause_of(error)] += 1
         log.warning("klms: the reply of node %d does not count: %s", message.metadata.src_node_id, printable(error))
+
+
+def _bound_among(replies: Sequence[Reply | None]) -> MessageBound:
+    """Return the bound on messages that answer the same request; those of a round have one compressor."""
+    coded = [reply for reply in replies if reply is not None and reply.expected.coder is not None]
+    factor = coded[0].expected.coder[0].message_factor if coded and coded[0].expected.coder else 0.0
+    return MessageBound(factor, [reply.message for reply in coded])
 
 
 def _candidate(answer: Answer) -> Candidate:

@@ -98,6 +98,11 @@ class Langevin(Method):
         return metrics, replace(state, private=private)
 
 
+_MESSAGE_FACTOR = (
+    100.0  # 10 as for other methods, squared: messages grow with the square of the data (docs/reliability.md)
+)
+
+
 def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> MethodEntry:
     """Return the method that sends gradients through a scheme; without one, as samples that bring the noise."""
 
@@ -113,7 +118,8 @@ def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> 
         return Langevin(*setup.parts(compressor), True, config.batch, own, limits=setup.limits)
 
     settings = (LangevinSettings, LimitSettings, SCHEMES[scheme].settings if scheme else BlockSettings)
-    return MethodEntry(name, title, reference, "sgld", settings, make, {"gamma": 0.0}, _UNUSED)
+    own = {"gamma": 0.0} if scheme else {"gamma": 0.0, "message_factor": _MESSAGE_FACTOR}
+    return MethodEntry(name, title, reference, "sgld", settings, make, own, _UNUSED)
 
 
 SGLD = _entry("sgld", "Federated Langevin dynamics, float32 gradients", "El Mekkaoui et al., UAI 2021", "float32")
