@@ -19,6 +19,10 @@ class SideInformationMismatch(KLMSError):
     """The message is well-formed but was made with another `p`, key or block map: decoding it would yield noise."""
 
 
+class OutsizedMessage(KLMSError):
+    """The message is sound, but takes or claims out of all proportion to those of other clients: it is not used."""
+
+
 class OutOfSync(SideInformationMismatch):
     """A client does not hold the state that a broadcast builds on, or reached another than the server's."""
 

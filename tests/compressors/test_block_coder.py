@@ -1,6 +1,7 @@
 """What one client's block map and reported KL can do to the others."""
 
 import statistics
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from klms.codec import blocks as blocks_module
 from klms.codec.block_sizes import _Model
 from klms.compressors.block_coder import BlockCoder, BlockLearner, BlockSettings
 from klms.compressors.schemes import SCHEMES
+from klms.errors import OutsizedMessage
 from klms.runs.settings import PRESETS
 
 D = 20_000
@@ -49,6 +51,16 @@ def test_a_map_of_single_coordinates_is_refused_before_it_is_decoded(kl, monkeyp
     monkeypatch.setattr(_Model, "distribution", None)
     with pytest.raises(CorruptMessage, match="KL"):
         coder().decode(message, THETA, coder().start(), SharedKey(1, 1, 9))
+
+
+def test_a_mask_that_would_be_smaller_if_it_were_written_plainly_is_refused():
+    """Whatever all other clients of the round send: of two, the other one says nothing."""
+    one, sure = coder(), Bernoulli(np.full(D, 0.02))
+    for share, fits in ((0.1, True), (0.3, False)):  # of the coordinates, at 5.6 bits each
+        q = Bernoulli(np.where(np.arange(D) < share * D, 1.0, 0.02))
+        message = one.encode(q, sure, one.start(), SharedKey(1, 1, 9), np.random.default_rng(0))
+        with nullcontext() if fits else pytest.raises(OutsizedMessage, match="written plainly"):
+            one.decode(message, sure, one.start(), SharedKey(1, 1, 9))
 
 
 @pytest.mark.parametrize("kl", [7.0, 0.0])

@@ -1,6 +1,7 @@
 """`Compressed` and `compress` around stock strategies, with clients in this process that behave and misbehave."""
 
 import logging
+import struct
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
+from klms.codec import inspect
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.errors import InvalidArgument, NothingTrained
 from klms.flower import Compressed, compress
 from klms.flower.frame import read_frame
 from tests.flower.in_process import InProcessGrid
+from tests.support.messages import KEY, sealed
 
 SHAPES = {"w": (60, 40), "bias": (40,), "head": (40, 10)}
 TARGET = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
@@ -357,6 +360,20 @@ def test_a_client_s_choice_of_dtype_is_not_everybody_s():
     arrays, metrics, _ = one_round(short)
     assert (metrics["klms-ok"], metrics["klms-mismatch"]) == (3, 1)
     assert arrays["w"].numpy().dtype == np.float32
+
+
+def test_a_message_that_claims_out_of_proportion_is_counted_and_left_out():
+    def boast(node, reply):
+        if node == 1:
+            frame, head, message = read_frame(reply.content["klms"]["payload"])
+            kl = struct.pack("<f", 2000 / inspect(message).blocks)  # bits in all, of 2,800 that are possible
+            forged = sealed(message[:24] + kl + message[28:-4], KEY)
+            reply.content["klms"]["payload"] = frame.write(forged, head)
+        return reply
+
+    for factor, expected in ((2.0, (3, 1)), (0.0, (4, 0))):
+        _, metrics, _ = one_round(boast, scheme="signsgd-klms", step=0.01, message_factor=factor)
+        assert (metrics["klms-ok"], metrics["klms-outsized"]) == expected
 
 
 def test_several_messages_to_a_node_may_be_answered_in_any_order():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
@@ -158,7 +159,25 @@ def test_bad_clients_of_our_own_methods_cost_less_than_a_point(method, clients, 
     # Forged maps are refused in some rounds, and not in others, where there are none.
     refused = causes["corrupt"] + causes["mismatch"] - counted["corrupt"] - counted["mismatch"]
     assert 0 <= refused <= happened["forged map"]
+    assert causes["outsized"] <= sum(happened[fault] for fault in ("forged map", "huge", "opposite"))
     assert causes["ok"] == clients * rounds + happened["duplicate"] - sum(n for c, n in causes.items() if c != "ok")
+
+
+def wide_model():
+    return torch.nn.Sequential(torch.nn.Linear(12, 400), torch.nn.ReLU(), torch.nn.Linear(400, 3))
+
+
+def test_the_opposite_of_theta_is_refused_counted_and_not_relayed(tmp_path):
+    own = {"clients": 4, "rounds": 3, "epochs": 1, "batch": 40, "private_randomness": "seeded"}
+    config = resolve("fedpm-klms", given=own)
+    data, faults = parts(4), {(number, 3): "opposite" for number in (2, 3)}
+    federation = replace(federation_of(config, wide_model, None), clients=data)
+    grid = FaultyGrid(client_app(config, model=wide_model, data=data.__getitem__), 4, faults, federation=federation)
+    serve(server_app(config, ServerSettings(run_folder=str(tmp_path / "run")), model=wide_model, test=held_out), grid)
+    records = list(RunFolder(tmp_path / "run").records())
+    assert [record.clients for record in records] == [(0, 1, 2, 3), (0, 1, 2), (0, 1, 2)]
+    assert [(record.replies["ok"], record.replies["outsized"]) for record in records] == [(4, 0), (3, 1), (3, 1)]
+    assert records[2].downlink_bytes <= records[1].downlink_bytes
 
 
 FEATURES = np.random.default_rng(7).normal(0, 0.5, (12, 400))

@@ -6,19 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from klms import Bernoulli, Blocks, Decoded, SharedKey
+from klms import Bernoulli, Blocks, Codec, Decoded, SharedKey, fixed_blocks
 from klms.codec import Chosen, Distribution
 from klms.compressors.base import Side, SideLearner
 from klms.compressors.block_coder import BlockCoder, BlockSettings
 from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.schemes import SCHEMES
-from klms.errors import InvalidArgument
+from klms.errors import InvalidArgument, OutsizedMessage
 from klms.learning.examples import Schedule
 from klms.methods.base import Received, Upload
 from klms.methods.dense import Dense
 from klms.methods.fedpm import FedPM, FedPMSettings
-from klms.methods.limits import Limits, TrimmedSum
+from klms.methods.limits import Limits, MessageBound, TrimmedSum
 from klms.methods.state import State
 from klms.methods.table import METHODS
 from tests.support.training import learner_without_model, method_of, play_round
@@ -192,3 +192,52 @@ def test_freely_chosen_samples_of_a_gaussian_are_within_its_table():
     side = gaussian.start()
     message = message_of_any_indices(gaussian.coder, gaussian.noise, side)
     assert np.abs(gaussian.decode(message, side, key=SharedKey(1, 1, 0)).vector).max() <= 0.5 * 4.4
+
+
+def message(blocks: int, mean_kl: float = 6.0) -> bytes:
+    """A message of a byte per block, a header of 28 bytes and a checksum of 4, whose blocks claim this KL each."""
+    p, chosen = Bernoulli(np.full(blocks, 0.5)), Chosen(np.zeros(blocks, dtype=np.uint16), mean_kl)
+    return Codec(bits=8).write(chosen, p, fixed_blocks(blocks, 1), key=SharedKey(1, 1, 0))
+
+
+IDLE = message(1, mean_kl=0.0)
+
+
+def refused(factor: float, messages: Sequence[bytes]) -> list[int]:
+    """Return the places of the messages that the others of their round speak against."""
+    bound, found = MessageBound(factor, messages), []
+    for place, one in enumerate(messages):
+        try:
+            bound.check(one)
+        except OutsizedMessage:
+            found.append(place)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([message(100)] * 9 + [message(3000)], [9]),
+        ([message(100)] * 9 + [message(1000)], []),  # within the factor
+        ([message(100)] * 9 + [message(100, mean_kl=200.0)], [9]),  # as long as the others: it lies, or says nothing
+        ([message(100)] * 9 + [message(100, mean_kl=0.01)], []),
+        ([message(100)] * 9 + [b"no message"], []),  # for the decoder to refuse
+        ([message(3000)], []),
+        ([message(10), message(3000)], []),  # of two, nobody knows which is right
+        ([message(10), message(10), message(3000)], [2]),
+        ([message(3000)] * 4 + [message(100)] * 5, [0, 1, 2, 3]),  # a coalition of less than half
+        ([message(1)] * 4 + [message(1000)] * 5, []),  # one that makes itself small to have others refused
+        ([IDLE] * 8 + [message(100), message(200)], []),
+        ([IDLE] * 3, []),
+        ([], []),
+    ],
+)
+def test_messages_are_refused_that_most_others_are_small_against(messages, expected):
+    assert refused(10.0, messages) == expected
+    assert refused(0.0, messages) == []
+
+
+def test_a_claim_of_kl_counts_where_it_is_more_than_the_bits_of_the_message():
+    small = [message(10, mean_kl=0.01)] * 9
+    assert refused(10.0, [*small, message(10, mean_kl=10.0)]) == []  # a thousand times their KL, and worth no refusal
+    assert refused(10.0, [*small, message(10, mean_kl=400.0)]) == [9]

@@ -24,7 +24,7 @@ LOST = ("crash", "drop", "slow")
 HARMLESS = ("duplicate", "reorder")
 """What the client sends is right."""
 REFUSED = ("corrupt", "truncate", "replay", "not a number")
-HOSTILE = ("wrong state", "huge", "forged map")
+HOSTILE = ("wrong state", "huge", "forged map", "opposite")
 """Nothing is wrong with the bytes: what they do is bounded."""
 FAULTS = (*LOST, *HARMLESS, *REFUSED, *HOSTILE)
 
@@ -53,37 +53,38 @@ class FaultyClients(LocalClients):
     """What became of the messages with each fault."""
     _late: list[Upload] = field(default_factory=list)
     _sent: dict[int, Upload] = field(default_factory=dict)
-    _under_way: dict[int, str] = field(default_factory=dict)
+    _faulty: dict[int, str] = field(default_factory=dict)
+    _errors: dict[int, list[str]] = field(default_factory=dict)
+    _arriving_late: set[int] = field(default_factory=set)
 
     def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
         list(super().run(broadcast, []))  # the replica follows the broadcast
         state, number = broadcast.state, broadcast.state.round + 1
-        late, self._late, self._under_way = self._late, [], dict.fromkeys((u.client for u in self._late), "slow")
+        late, self._late, self._faulty, self._errors = self._late, [], {}, {}
+        self._arriving_late = {upload.client for upload in late}
         assert self.federation is not None
         for client, memory in wanted:
             fault = self.faults.get((number, client))
             if fault is None:
                 yield self._remembered(update(self.federation, state, client, memory))
             elif not self.only_good:
-                self._under_way[client] = fault
-                yield from self._faulty(fault, state, client, memory)
+                self._faulty[client] = fault
+                yield from self._sent_with(fault, state, client, memory)
         yield from () if self.only_good else late
 
     def _remembered(self, upload: Upload) -> Upload:
         self._sent.setdefault(upload.client, upload)
         return upload
 
-    def _faulty(self, fault: str, state: State, client: int, memory: Memory) -> Iterator[Upload]:
+    def _sent_with(self, fault: str, state: State, client: int, memory: Memory) -> Iterator[Upload]:
         assert self.federation is not None
         upload = update(self.federation, state, client, memory)
         message = upload.message
         if fault in LOST:
-            self._note(fault, "missing")
             self._late += [upload] if fault == "slow" else []
         elif fault in HARMLESS:
             yield upload
             yield from [upload] if fault == "duplicate" else []
-            self._note(fault, "counted")
         else:
             if fault == "corrupt":
                 changed = bytearray(message)
@@ -97,17 +98,26 @@ class FaultyClients(LocalClients):
             else:
                 message = hostile(self.federation, fault, state, client, message)
             yield replace(upload, message=message)
-            self._note(fault, "counted" if client in self._under_way else "refused")
 
     def refuse(self, client: int, error: KLMSError) -> None:
-        fault = self._under_way.pop(client, "none")
-        self._note(fault, type(error).__name__)
+        self._errors.setdefault(client, []).append(type(error).__name__)
 
     def enough(self, count: int) -> bool:
         return count > 0
 
-    def _note(self, fault: str, what: str) -> None:
-        self.outcomes.setdefault(fault, Counter())[what] += 1
+    def report(self) -> dict[str, object]:
+        """Note what became of the round's faults. What was late comes last, and is always refused."""
+        for client, fault in self._faulty.items():
+            found = self.outcomes.setdefault(fault, Counter())
+            errors = self._errors.get(client, [])
+            if client in self._arriving_late:
+                errors = errors[:-1]
+            if fault in LOST:
+                found["missing"] += 1
+            else:
+                found["counted" if fault in HARMLESS or not errors else "refused"] += 1
+                found.update(errors)
+        return {}
 
 
 def hostile(federation: Federation, fault: str, state: State, client: int, message: bytes) -> bytes:
@@ -124,10 +134,13 @@ def hostile(federation: Federation, fault: str, state: State, client: int, messa
         p, blocks = Bernoulli(state.vector("theta")), fixed_blocks(method.layout.d, 8)
         chosen = Chosen(np.zeros(len(blocks), dtype=np.uint16), 0.99 * p.most_kl / len(blocks))
         return Codec(bits=inspect(message).bits).write(chosen, p, blocks, key=key, send_blocks=True)
+    if masks and fault == "opposite":  # the law that is furthest from what all others say
+        return compressor.encode(1 - state.vector("theta"), state.shared, key=key, rng=rng)
     if masks:  # freely chosen indices: a mask at random
         noise = rng.random(method.layout.d, dtype=np.float32)
         return compressor.encode(noise, state.shared, key=key, rng=rng)
-    vector = compressor.decode(message, state.shared, key=key).vector * np.float32(1e6)
+    factor = np.float32(-1 if fault == "opposite" else 1e6)
+    vector = compressor.decode(message, state.shared, key=key).vector * factor
     return compressor.encode(vector, state.shared, key=key, rng=rng)
 
 

@@ -8,6 +8,7 @@ but causes no bias. KL divergences are per coordinate and in bits.
 """
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
@@ -67,6 +68,11 @@ class Distribution(ABC):
         """
         return 16.0 * self.d
 
+    @property
+    def plain_bits(self) -> float:
+        """Bits of a sample that is written value by value, without any `p`."""
+        return 32.0 * self.d
+
     @cached_property
     @abstractmethod
     def digest(self) -> bytes:
@@ -122,6 +128,10 @@ class Discrete(Distribution):
         _count_least(self.thresholds, counts)
         widths = np.flatnonzero(counts)
         return float(counts[widths] @ (16.0 - np.log2(widths)))
+
+    @property
+    def plain_bits(self) -> float:
+        return math.log2(self.values.size) * self.d
 
     @cached_property
     def digest(self) -> bytes:

@@ -33,6 +33,11 @@ class SideLearner:
 class Compressor(ABC):
     """A scheme at its settings. It holds no state: what changes from round to round is in `Side`."""
 
+    @property
+    def message_factor(self) -> float:
+        """How many times the median client's bits a message may spend; 0 where the settings bound its length."""
+        return 0.0
+
     def start(self) -> Side:
         return {}
 

@@ -36,7 +36,7 @@ from klms.codec import (
 )
 from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.scheme import Settings
-from klms.errors import CorruptMessage, SideInformationMismatch
+from klms.errors import CorruptMessage, OutsizedMessage, SideInformationMismatch
 
 T = TypeVar("T")
 Source = npt.NDArray[np.generic]
@@ -63,6 +63,9 @@ class BlockSettings(Settings):
     )
     spread: float = Field(
         4.0, ge=1, description="KLMS: how many times the median client's KL or blocks the server takes for possible."
+    )
+    message_factor: float = Field(
+        10.0, ge=0, description="KLMS: refuse messages beyond this many times the median client's bits; 0 for none."
     )
     selection: Selection = Field("sample", description="KLMS: how a client chooses among the candidates of a block.")
 
@@ -139,10 +142,13 @@ class BlockCoder:
         return self.codec.read(message, p, key=key, blocks=shared, check=check, max_size=most)
 
     def _check_claims(self, header: MessageInfo, p: Distribution) -> None:
-        """Raise an error if `p` cannot be that far from anything, or if the KL does not explain that many blocks."""
+        """Raise an error if the KL is impossible or not worth its bits, or does not explain that many blocks."""
         kl, own = header.mean_kl * header.blocks, self.settings
         if kl > _ROUNDING * p.most_kl:
             raise CorruptMessage(f"the message claims {kl:.4g} bits of KL; p allows {p.most_kl:.4g} at most")
+        if kl > _ROUNDING * p.plain_bits:
+            plain = f"written plainly, a sample takes {p.plain_bits:.4g}"
+            raise OutsizedMessage(f"the message claims {kl:.4g} bits of KL; {plain}")
         if not header.carries_blocks or not self.tells_kl:
             return
         most = most_blocks(self.d, _ROUNDING * kl, own.target, own.max_size, min(self._group, self.d))
@@ -158,6 +164,10 @@ class BlockCompressor(Compressor):
     """A scheme whose messages are the codec's, with the blocks that `coder` keeps."""
 
     coder: BlockCoder
+
+    @property
+    def message_factor(self) -> float:
+        return 0.0 if self.coder.settings.fixed else self.coder.settings.message_factor
 
     def start(self) -> Side:
         return self.coder.start()

@@ -63,7 +63,7 @@ class LedgerRecord(BaseModel):
     kl_by_layer: tuple[float, ...] | None = None
 
     replies: dict[str, int] | None = None
-    """On Flower: how many replies counted, and how many did not, by cause."""
+    """How many replies counted, and how many did not, by cause; of the local engine, only if one was refused."""
     resyncs: int | None = None
     """On Flower: clients that held another state than the server knew, and got a snapshot in the same round."""
     payload_bytes: int | None = None

@@ -1,5 +1,6 @@
 """The local engine: rounds in this process, clients in parallel processes if wanted. The bytes are the same."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +11,12 @@ from klms.engine.downlink import Opened
 from klms.engine.federation import Federation
 from klms.engine.rounds import Memory, RoundResult, rounds
 from klms.engine.workers import pool_of
-from klms.errors import KLMSError
+from klms.errors import KLMSError, OutsizedMessage
 from klms.methods.base import Upload
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 
+log = logging.getLogger("klms")
 Work = Callable[[bytes, Sequence[tuple[int, Memory]]], Iterator[Upload]]
 """Does the part of every wanted client, given the bytes of the state that all of them hold."""
 
@@ -23,27 +25,38 @@ Work = Callable[[bytes, Sequence[tuple[int, Memory]]], Iterator[Upload]]
 class LocalClients:
     """Clients of this machine: all answer, and what they send can be decoded, or something is broken.
 
+    A message may still be out of proportion to the others, as that of a client with very much data is.
+
     All hold the same state once they have read their messages. So one replica reads for all, from the message to a
     client that took part in every round, and is checked against the server's state in every round.
     """
 
     work: Work
     replica: State | None = None
+    asked: int = 0
+    outsized: int = 0
+    """Messages of this round that were refused."""
 
     def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+        self.asked, self.outsized = len(wanted), 0
         held = self.replica or (None if broadcast.state.round else broadcast.downlink.method.init())
         message = broadcast.sender.message(None if held is None else held.round)
         self.replica = broadcast.downlink.follow(message, held)
         return self.work(self.replica.to_bytes(private=False), wanted)
 
     def refuse(self, client: int, error: KLMSError) -> None:
-        raise error
+        if not isinstance(error, OutsizedMessage):
+            raise error
+        self.outsized += 1
+        log.warning("the message of client %d does not count: %s", client, error)
 
     def enough(self, count: int) -> bool:
-        return True
+        return count > 0
 
     def report(self) -> dict[str, object]:
-        return {}
+        if not self.outsized:
+            return {}
+        return {"replies": {"ok": self.asked - self.outsized, "outsized": self.outsized}}
 
 
 def run(federation: Federation, config: RunConfig, state: State, workers: int) -> Iterator[RoundResult]:

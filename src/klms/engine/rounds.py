@@ -1,4 +1,7 @@
-"""One round, whoever runs the clients: send the state, decode and add up the messages as they come, evaluate."""
+"""One round, whoever runs the clients: send the state, decode and add up the messages as they come, evaluate.
+
+Messages whose length is up to the client wait until all have come, since they are compared with each other first.
+"""
 
 import hashlib
 import math
@@ -17,6 +20,7 @@ from klms.engine.ledger import LedgerRecord
 from klms.errors import KLMSError, SideInformationMismatch
 from klms.learning.examples import Examples
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
+from klms.methods.limits import MessageBound
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 
@@ -30,10 +34,10 @@ class Clients(Protocol):
         """Yield the uploads of the wanted clients in their order, as many as come."""
 
     def refuse(self, client: int, error: KLMSError) -> None:
-        """Take note of an upload that could not be decoded; raise if that must not happen."""
+        """Take note of an upload that is not used; raise if that must not happen."""
 
     def enough(self, count: int) -> bool:
-        """Return whether this many decoded uploads make a round."""
+        """Return whether this many decoded uploads make a round; none never do."""
 
     def report(self) -> Mapping[str, object]:
         """Return further fields of the round's ledger record."""
@@ -66,7 +70,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
             broadcast = downlink.open(state)
         wanted = [(client, state.memories.get(client)) for client in participants(config, number)]
         intake = _Intake(method, broadcast.state)
-        for upload in _timed(clients.run(broadcast, wanted), clock):
+        for upload in intake.compared(_timed(clients.run(broadcast, wanted), clock)):
             try:
                 with clock("decode"):
                     intake.add(upload)
@@ -80,7 +84,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
                 outcome = Outcome(unchanged, {"bits_per_parameter": 0.0, "passed_over": 1.0})
         with clock("downlink"):
             relay = intake.relay if enough else Relay(state)
-            state = downlink.close(state, broadcast, outcome, intake.clients, relay)
+            state = downlink.close(state, broadcast, outcome, sorted(intake.reached), relay)
         state = state.remembering(intake.memories)
         metrics: dict[str, float] = {}
         if federation.test is not None and (number % config.evaluate_every == 0 or number == config.rounds):
@@ -123,16 +127,30 @@ class _Intake:
         self._state = state
         self.received: Received = method.receive(state)
         self.clients: list[int] = []
+        self.reached: set[int] = set()
         self.relay = Relay(state)
         self.digest = hashlib.blake2b(digest_size=8)
         self.message_bytes: list[int] = []
         self.seconds = {"train": 0.0, "encode": 0.0}
         self.memories: dict[int, npt.NDArray[np.generic]] = {}
         self._measured: dict[str, list[Sequence[float]]] = {}
+        self._factor = method.compressor_in(state.round + 1).message_factor
+        self._bound = MessageBound(0.0)
+
+    def compared(self, uploads: Iterator[Upload]) -> Iterator[Upload]:
+        """Return the uploads, with a bound on their messages if these have to be compared."""
+        if not self._factor:
+            return uploads
+        held = list(uploads)
+        first = {upload.client: upload.message for upload in reversed(held)}
+        self._bound = MessageBound(self._factor, first.values())
+        return iter(held)
 
     def add(self, upload: Upload) -> None:
+        self.reached.add(upload.client)  # whatever it sent, it holds the state
         if upload.client in self.clients:
             raise SideInformationMismatch(f"client {upload.client} has sent a message of this round already")
+        self._bound.check(upload.message)
         decoded = check_decoded(self._method.decode(self._state, upload.client, upload.message))
         self.received.add(decoded, len(upload.message))
         self.clients.append(upload.client)

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
+from klms.errors import CorruptMessage, KLMSError, OutsizedMessage, SideInformationMismatch, UnsupportedMessage
 
 MAGIC = b"KF"
 VERSION = 2
@@ -26,8 +26,8 @@ _HEADER = struct.Struct("<2sBBII8sI")
 _CRC = struct.Struct("<I")
 OVERHEAD = _HEADER.size + _CRC.size
 
-CAUSES = ("error", "missing", "corrupt", "stale", "mismatch")
-"""Why a reply does not count: the client raised an error, did not answer, or sent one of three kinds of bad replies."""
+CAUSES = ("error", "missing", "corrupt", "stale", "mismatch", "outsized")
+"""Why a reply does not count: the client raised an error, did not answer, or sent one of four kinds of bad replies."""
 _NO_ANSWER = (3, 4, 5)  # Flower's error codes: the message or its reply expired, or the node is gone
 
 
@@ -87,6 +87,8 @@ def cause_of(error: KLMSError) -> str:
     """Return the cause under which a bad reply is counted."""
     if isinstance(error, WrongRound):
         return "stale"
+    if isinstance(error, OutsizedMessage):
+        return "outsized"
     return "mismatch" if isinstance(error, SideInformationMismatch) else "corrupt"
 
 

@@ -23,6 +23,7 @@ from klms.flower.model import DTypes, Model, check_finite
 from klms.flower.records import Places, answers, gathered, read, scattered
 from klms.flower.request import PAYLOAD, RECORD, CompressionRequest
 from klms.flower.sealing import ServerKey
+from klms.methods.limits import MessageBound
 
 log = logging.getLogger("flwr")
 _LARGEST_WEIGHT = 1e15  # so that sums of weights stay finite
@@ -216,12 +217,14 @@ class Round:
         weighted = {one.signature for one in opened if weight is None or one.weights(weight)}
         answering = {one.signature for one in opened if one.is_answer}
         usual = max(signatures, key=lambda s: (signatures[s], s in answering, s in weighted), default=None)
+        bound = _bound_among([one for one in opened if one.signature == usual])
         decoded: list[tuple[Opened, float]] = []
         for one in opened:
             try:
                 if one.signature != usual:
                     raise SideInformationMismatch("its records, metrics or types differ from those of most clients")
                 one.check_metrics(weight)
+                bound.check(one.message)
                 decoded.append((one, one.decode(self.step)))
             except KLMSError as error:
                 self._refuse(one.reply, error)
@@ -296,6 +299,13 @@ class Round:
         by_record = dict(zip([which for which in expected.records if which in sent], names, strict=True))
         del waiting[frame.client]
         return Opened(reply, expected, plain, is_answer, by_record, dtypes, unchanged, message, len(payload))
+
+
+def _bound_among(opened: Sequence[Opened]) -> MessageBound:
+    """Return the bound on messages that answer the same request; those of a round have one compressor."""
+    coders = [one.expected.coder for one in opened if one.expected.coder is not None]
+    factor = coders[0][0].message_factor if coders else 0.0
+    return MessageBound(factor, [one.message for one in opened])
 
 
 def _plain_arrays(content: RecordDict, expected: Expected) -> tuple[dict[str, dict[str, NumPyArray]], bool]:

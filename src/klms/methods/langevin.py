@@ -96,6 +96,9 @@ class Langevin(Method):
         return metrics, replace(state, private=private)
 
 
+_MESSAGE_FACTOR = 100.0  # the square of that of other methods: a client's KL grows with the square of its data
+
+
 def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> MethodEntry:
     """Return the method that sends gradients through a scheme; without one, as samples that bring the noise."""
 
@@ -111,7 +114,8 @@ def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> 
         return Langevin(*setup.parts(compressor), True, config.batch, own, limits=setup.limits)
 
     settings = (LangevinSettings, LimitSettings, SCHEMES[scheme].settings if scheme else BlockSettings)
-    return MethodEntry(name, title, reference, "sgld", settings, make, {"gamma": 0.0})
+    own = {"gamma": 0.0} if scheme else {"gamma": 0.0, "message_factor": _MESSAGE_FACTOR}
+    return MethodEntry(name, title, reference, "sgld", settings, make, own)
 
 
 SGLD = _entry("sgld", "Federated Langevin dynamics, float32 gradients", "El Mekkaoui et al., UAI 2021", "float32")

@@ -1,21 +1,26 @@
-"""What one client can do to the average: its norm is bounded, and extreme values may be left out.
+"""What one client can do to the others: its norm and its message are bounded, extreme values may be left out.
 
 An update with more than `norm_factor` times the median norm of the round before is scaled down to that. The bound must
 be known before the first message is added up, and to every client that computes the same average from relayed messages:
 hence it comes from the state, and not from the round itself. The first round has no bound. If what exceeds the bound
 that it leads to outweighs all the rest, the round is undone, and only the median is kept.
+
+Messages are another matter: what is refused is not relayed, so no client has to come to the same conclusion, and the
+messages of a round are small enough to be compared with each other before any of them is decoded.
 """
 
 import math
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from pydantic import Field
 
-from klms.codec import Decoded
+from klms.codec import Decoded, MessageInfo, inspect
 from klms.compressors.pieces import product
 from klms.compressors.scheme import Settings
+from klms.errors import KLMSError, OutsizedMessage
 from klms.numerics.jit import Float32, Float64, kernel
 
 
@@ -81,6 +86,42 @@ class NormBound:
         if most == 0 or self._bound < math.inf:
             return False
         return sum(max(norm - most, 0.0) for norm in self._norms) > sum(min(norm, most) for norm in self._norms)
+
+
+class MessageBound:
+    """Refuses messages of a round that spend more than `factor` times the bits of the median client's; 0 refuses none.
+
+    A client of KLMS sends as many blocks as its KL takes, so that no setting bounds its messages. Clients that changed
+    nothing have no KL and say nothing. Of an even number, the upper median counts, so that of two messages neither is
+    refused for the other's sake.
+    """
+
+    def __init__(self, factor: float, messages: Iterable[bytes] = ()) -> None:
+        headers = [header for header in map(_header, messages) if header is not None and header.mean_kl > 0]
+        self._median = statistics.median_high([_spent(header) for header in headers] or [math.inf])
+        self._factor = factor or math.inf
+
+    def check(self, message: bytes) -> None:
+        """Raise an `OutsizedMessage` if the message is out of proportion; the decoder finds what else may be wrong."""
+        header = _header(message)
+        if header is not None and _spent(header) > self._factor * self._median:
+            raise OutsizedMessage(
+                f"it has {header.total_bytes:,} bytes and claims {header.mean_kl * header.blocks:,.0f} bits of KL; the "
+                f"median client spends {self._median:,.0f} bits, and message_factor is {self._factor:g}"
+            )
+
+
+def _header(message: bytes) -> MessageInfo | None:
+    """Return the header of a message of the codec; None for other bytes."""
+    try:
+        return inspect(message)
+    except KLMSError:
+        return None
+
+
+def _spent(header: MessageInfo) -> float:
+    """Return the bits of a message, or its KL if it claims to convey more than that."""
+    return max(8.0 * header.total_bytes, header.mean_kl * header.blocks)
 
 
 class TrimmedSum:

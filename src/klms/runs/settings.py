@@ -23,6 +23,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "selection": "sample",
         "aggregate": "location",
         "spread": 1e6,  # whatever clients report
+        "message_factor": 0.0,
     }
 }
 """Settings of the codec by name; `paper` is the paper's own rule, to compare with what is tuned."""
