@@ -73,7 +73,7 @@ _HEAD = klms.compress(np.zeros(0), key=KEY)[:7]  # with the tag of the key
 
 def _container(data: bytes) -> None:
     message = _HEAD + data[len(_HEAD) :]
-    klms.decompress(_sealed(message, max(0, message.find(b"KB"))), key=KEY, max_parameters=1 << 14)
+    klms.decompress(_sealed(message, max(0, message.find(b"KB"))), key=KEY, max_bytes=1 << 16)
 
 
 def _container_seeds() -> list[bytes]:

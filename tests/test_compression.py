@@ -93,6 +93,7 @@ def test_torch_tensors_of_any_type_are_taken():
 def test_one_array_comes_back_as_one(dtype, shape):
     array = np.full(shape, 0.5, dtype=dtype)
     decoded = klms.decompress(klms.compress(array, 8.0, key=KEY), key=KEY)
+    assert isinstance(decoded, np.ndarray)
     assert decoded.shape == shape
     assert decoded.dtype == np.dtype(dtype).newbyteorder("<")
     if array.size > 10:
@@ -161,14 +162,11 @@ def test_given_randomness_makes_the_bytes_repeatable():
 @pytest.mark.parametrize(
     ("update", "bits", "error", "words"),
     [
-        ({"a": np.array(["x"])}, 1.0, InvalidArgument, "'a' holds"),
-        ({1: np.zeros(3)}, 1.0, InvalidArgument, "strings"),
-        ([np.zeros(3), np.zeros(3)], 1.0, InvalidArgument, "dictionary"),
-        ({"a": {"b": np.zeros(3)}}, 1.0, InvalidArgument, "flat dictionary"),
-        (np.zeros(3, dtype=complex), 1.0, InvalidArgument, "numbers"),
         (np.zeros(3000), 9.0, InvalidArgument, "from 0.0001 to 8"),
         (np.full(3000, np.nan), 1.0, TrainingDiverged, "lower the learning rate$"),
         (np.full(3000, np.inf), 0.1, TrainingDiverged, "or raise the bits per parameter: at 0.1, .* 6.7 times"),
+        (np.full(3000, 1e300), 1.0, TrainingDiverged, "learning rate"),
+        (np.full(3000, np.longdouble("1e4000")), 1.0, TrainingDiverged, "learning rate"),
     ],
 )
 def test_what_cannot_be_sent_is_explained(update, bits, error, words):
@@ -184,8 +182,49 @@ def test_another_key_another_version_and_other_bytes_are_refused():
         klms.decompress(message[:2] + b"\x02" + message[3:], key=KEY)
     with pytest.raises(CorruptMessage, match="KU"):
         klms.decompress(b"KL" + message[2:], key=KEY)
-    with pytest.raises(InvalidArgument, match="max_parameters"):
-        klms.decompress(message, key=KEY, max_parameters=2999)
+
+
+def test_a_message_may_not_take_more_memory_than_allowed():
+    message = klms.compress({"a": np.ones(3000, dtype=np.float16), "b": np.ones(10, dtype=np.int8)}, key=KEY)
+    most = 4 * 3000 + 10  # float16 numbers are float32 first
+    assert len(klms.decompress(message, key=KEY, max_bytes=most)) == 2
+    with pytest.raises(InvalidArgument, match=r"12,010 bytes, and 12,009 are allowed.*max_bytes="):
+        klms.decompress(message, key=KEY, max_bytes=most - 1)
+
+
+MODEL = {"a": np.ones((30, 40), dtype=np.float32), "b": np.arange(5), "c": np.zeros(3, dtype=np.float16)}
+
+
+@pytest.mark.parametrize(
+    ("like", "words"),
+    [
+        ({**MODEL, "d": np.zeros(3)}, r"'d' of type <f8 and shape \(3,\) is in `like` only"),
+        ({"a": MODEL["a"], "b": MODEL["b"]}, "'c' of type <f2.* is in the message only"),
+        ({**MODEL, "a": MODEL["a"].T}, "'a' of type <f4"),
+        ({**MODEL, "b": MODEL["b"].astype(np.int32)}, "'b' of type <i4.* is in `like` only"),
+        (MODEL["a"], "`like` a dictionary of arrays, or the reverse"),
+    ],
+)
+def test_a_message_for_other_arrays_than_expected_is_refused(like, words):
+    message = klms.compress(MODEL, 2.0, key=KEY)
+    reordered = {name: MODEL[name].astype(MODEL[name].dtype.newbyteorder(">")) for name in "cba"}
+    assert list(klms.decompress(message, key=KEY, like=reordered)) == ["a", "b", "c"]
+    assert len(klms.decompress(message, key=KEY, like=MODEL)) == 3
+    with pytest.raises(SideInformationMismatch, match=words):
+        klms.decompress(message, key=KEY, like=like)
+
+
+def test_what_is_expected_may_be_larger_than_what_strangers_may_send(monkeypatch):
+    monkeypatch.setattr(klms.compression, "FREE_BYTES", 1000)
+    zeros = {"a": np.zeros(100_000, dtype=np.float32)}
+    message = klms.compress(zeros, 0.001, key=KEY)
+    with pytest.raises(InvalidArgument, match=r"400,000 bytes.*like="):
+        klms.decompress(message, key=KEY)
+    assert klms.decompress(message, key=KEY, like=zeros)["a"].size == 100_000
+    with pytest.raises(InvalidArgument, match="1,000 are allowed"):
+        klms.decompress(message, key=KEY, like=zeros, max_bytes=1000)
+    usual = klms.compress(np.ones(100_000, dtype=np.float32), 0.05, key=KEY)  # 640 bytes of memory for each byte
+    assert klms.decompress(usual, key=KEY).size == 100_000
 
 
 def described(description: object) -> bytes:

@@ -5,40 +5,32 @@ the description (u32) and the description: names, shapes and types of all arrays
 are, arrays of other than floating-point numbers, and, at last, a message of the scheme `klms` for all others.
 """
 
-import json
-import math
 import struct
-import zlib
-from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from klms.codec import SharedKey
+from klms.compressors.arrays import Array, arrays_of
 from klms.compressors.base import check_update
+from klms.compressors.description import TYPES, Described, Description, read_description, write_description
 from klms.compressors.klms import KLMS, Effort
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
-from klms.numerics.checks import checked_shape
+from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress
 from klms.progress import reporting
 
-Array = npt.NDArray[Any]
 MAGIC = b"KU"
 VERSION = 1
-MAX_PARAMETERS = 1 << 28
-"""Default limit of `decompress`: a few bytes can stand for many zeros, and 2^28 parameters are a gigabyte."""
+FREE_BYTES = 1 << 28
+"""What the arrays of any message may take in memory: 67 million float32 parameters, which may all be zero."""
+BYTES_PER_BYTE = 1 << 10
+"""What each byte of a message may take on top: a float32 parameter at a 32nd of a bit."""
 
 _HEAD = struct.Struct("<2sB4sI")
-_MAX_DESCRIPTION = 1 << 20
-_MAX_ARRAYS = 100_000
-_PARTS: dict[str, Any] = {"shapes": None, "types": None, "names": [""]}
-_BFLOAT16 = "bfloat16"  # NumPy has no such type: these arrays come back as float32
-_TYPES = {name: name for name in ("<f2", "<f4", "<f8", "|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8")}
-_TYPES[_BFLOAT16] = "<f4"
 
 
 def compress(
@@ -56,9 +48,9 @@ def compress(
     What `decompress` returns is the update plus noise whose mean is zero; `bits_per_parameter`, from 0.0001 to 8,
     counts the whole message, up to half of it for names and shapes (many tiny arrays may take more). Arrays of integers
     and truth values are sent unchanged, on top; those of bfloat16 come back as float32, those of float16 within its
-    range. No two messages may share a `key`. Rounding takes its randomness from `rng`, by default from the operating
-    system. `progress` is a function that is called with the steps done and their number; True draws a bar on a
-    terminal.
+    range, those of long double as float64. Complex numbers, dates, text, objects and masked arrays are refused. No two
+    messages may share a `key`. Rounding takes its randomness from `rng`, by default from the operating system.
+    `progress` is a function that is called with the steps done and their number; True draws a bar on a terminal.
 
     >>> update = {"weight": np.ones((40, 50), dtype=np.float32), "steps": np.array(7)}
     >>> message = compress(update, 2.0, key=SharedKey(seed=1, round=1, client=0))
@@ -68,24 +60,21 @@ def compress(
     >>> decoded["weight"].shape, int(decoded["steps"])
     ((40, 50), 7)
     """
-    named = _named(update)
-    arrays = {name: _as_numpy(name, value) for name, value in named.items()}
-    kinds = [_kind(value, arrays[name]) for name, value in named.items()]
-    described: dict[str, object] = {"shapes": [array.shape for array in arrays.values()], "types": kinds}
-    if isinstance(update, Mapping):
-        described["names"] = list(arrays)
-    dense, exact = _split(arrays)
-    layout = _layout(dense)
-    description = zlib.compress(json.dumps(described, separators=(",", ":")).encode(), 9)
+    arrays, described = arrays_of(update)
+    description = write_description(described)
+    pairs = list(zip(described.arrays, arrays, strict=True))
+    dense = [array for one, array in pairs if one.is_dense]
+    layout = _layout([one for one in described.arrays if one.is_dense])
     head = _HEAD.pack(MAGIC, VERSION, _tag(key), len(description)) + description
-    head += b"".join(np.ascontiguousarray(array).tobytes() for array in exact.values())
+    head += b"".join(array.astype(TYPES[one.kind], copy=False).tobytes() for one, array in pairs if not one.is_dense)
     if not layout.d:
         return head
     if not MIN_RATE <= bits_per_parameter <= MAX_RATE:
         raise InvalidArgument(f"bits_per_parameter must be from {MIN_RATE:g} to {MAX_RATE:g}, got {bits_per_parameter}")
     overhead = min(8 * (_HEAD.size + len(description)) / layout.d, bits_per_parameter / 2)
     rate = max(bits_per_parameter - overhead, MIN_RATE)
-    vector = np.concatenate([array.astype(np.float32, copy=False).ravel() for array in dense.values()])
+    with np.errstate(over="ignore"):  # what is not finite is refused
+        vector = np.concatenate([array.astype(np.float32, copy=False).ravel() for array in dense])
     check_update(vector, layout.d, bits_per_parameter)
     with reporting(progress, "compressing") as report:
         scheme = KLMS(layout, rate, effort, threads, progress=report)
@@ -96,37 +85,37 @@ def decompress(
     message: bytes,
     *,
     key: SharedKey,
-    max_parameters: int = MAX_PARAMETERS,
+    like: object = None,
+    max_bytes: int | None = None,
     threads: int | None = None,
     progress: Progress | bool = False,
 ) -> Array | dict[str, Array]:
     """Return what `compress` was given, up to its noise, as NumPy arrays; raise a `KLMSError` on any other bytes.
 
-    A message for more than `max_parameters` entries is refused before anything is allocated. `progress` is as in
-    `compress`.
+    A few bytes can stand for many zeros. A message from a stranger is therefore best compared with what is expected:
+    `like` is an update (or a model) with the same names, shapes and types, and any other message is refused. Without
+    it, a message whose arrays take more than `max_bytes` is refused, by default 256 MiB and 1024 times the length of
+    the message. Both are looked at before anything is allocated; decoding takes up to twice what the arrays take.
+    `progress` is as in `compress`.
     """
     tag, described, place = describe(message)
     if tag != _tag(key):
         raise SideInformationMismatch("the message was made with another key")
-    total = described.parameters
-    if total > max_parameters:
-        raise InvalidArgument(
-            f"the message is for {total} parameters; raise max_parameters ({max_parameters}) if right"
-        )
-    arrays: dict[str, Array] = {}
-    dense: list[Described] = []
+    if like is not None:
+        _check_expected(described, like)
+    elif max_bytes is None:
+        max_bytes = FREE_BYTES + BYTES_PER_BYTE * len(message)
+    if max_bytes is not None:
+        _check_memory(described, max_bytes)
+    arrays: dict[str, Array] = dict.fromkeys([one.name for one in described.arrays], np.empty(0))  # keeps the order
     for one in described.arrays:
-        arrays[one.name] = np.empty(0)  # keeps the order
-        dtype = np.dtype(_TYPES[one.kind])
-        if dtype.kind == "f":
-            dense.append(one)
-            continue
-        count = math.prod(one.shape)
-        if len(message) - place < dtype.itemsize * count:
-            raise CorruptMessage("the arrays are cut off")
-        arrays[one.name] = np.frombuffer(message, dtype, count, place).reshape(one.shape).copy()
-        place += dtype.itemsize * count
-    layout = Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
+        if not one.is_dense:
+            if len(message) - place < one.memory:
+                raise CorruptMessage("the arrays are cut off")
+            arrays[one.name] = _unchanged(one, message[place : place + one.memory])
+            place += one.memory
+    dense = [one for one in described.arrays if one.is_dense]
+    layout = _layout(dense)
     vector = np.zeros(0, dtype=np.float32)
     if layout.d:
         with reporting(progress, "decompressing") as report:
@@ -135,76 +124,49 @@ def decompress(
     elif place != len(message):
         raise CorruptMessage("there is more in the message than its arrays")
     for one, (_, array) in zip(dense, layout.split(vector), strict=True):
-        limits = np.finfo(_TYPES[one.kind])
-        arrays[one.name] = np.clip(array, limits.min, limits.max).astype(_TYPES[one.kind])
+        arrays[one.name] = _typed(array, TYPES[one.kind])
     return arrays if described.named else arrays[""]
 
 
-def _named(update: object) -> Mapping[str, object]:
-    if isinstance(update, list | tuple):
-        raise InvalidArgument("a list of arrays has no names: pass a dictionary of arrays")
-    if not isinstance(update, Mapping):
-        return {"": update}
-    if not all(isinstance(name, str) for name in update):
-        raise InvalidArgument("the names of arrays must be strings")
-    return cast(Mapping[str, object], update)
+def _check_expected(described: Description, like: object) -> None:
+    """Raise unless the message holds arrays with the names, shapes and types of those in `like`."""
+    expected = arrays_of(like)[1]
+    if described.named != expected.named:
+        raise SideInformationMismatch("the message holds an array and `like` a dictionary of arrays, or the reverse")
+    for one in sorted(set(described.arrays) ^ set(expected.arrays)):
+        where = "in the message only" if one in described.arrays else "in `like` only"
+        raise SideInformationMismatch(f"the message holds other arrays than expected: {one} is {where}")
 
 
-def _as_numpy(name: str, value: object) -> Array:
-    """Return an array or a tensor of any library as a NumPy array of a type that can be sent."""
-    if isinstance(value, Mapping):
-        raise InvalidArgument(f"{name!r} is a dictionary itself: pass one flat dictionary of arrays")
-    tensor: Any = value
-    if hasattr(tensor, "detach"):  # a torch tensor
-        tensor = tensor.detach().cpu()
-        tensor = (tensor.float() if str(tensor.dtype) == f"torch.{_BFLOAT16}" else tensor).numpy()
-    array = np.asarray(tensor)
-    if array.dtype.kind not in "fiub":
+def _check_memory(described: Description, most: int) -> None:
+    if described.memory > most:
         raise InvalidArgument(
-            f"array {name!r} holds {array.dtype}, not numbers"
-            if name
-            else f"an update must hold numbers, not {array.dtype}"
+            f"the message is for arrays of {described.memory:,} bytes, and {most:,} are allowed: pass like= (an update "
+            "with the shapes that you expect) or a larger max_bytes= if that is right"
         )
-    return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
 
 
-def _kind(value: object, array: Array) -> str:
-    """Return the type of an array, as it is written in the description."""
-    half = str(getattr(value, "dtype", "")) == f"torch.{_BFLOAT16}"
-    return _BFLOAT16 if half else array.dtype.newbyteorder("<").str
+def _layout(dense: list[Described]) -> Layout:
+    return Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
 
 
-def _split(arrays: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the arrays of floating-point numbers, and the others."""
-    dense = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
-    return dense, {name: array for name, array in arrays.items() if name not in dense}
+def _unchanged(one: Described, content: bytes) -> Array:
+    """Return an array that was sent as it is; every byte of a truth value other than 0 means True."""
+    if one.kind == "|b1":
+        return np.not_equal(np.frombuffer(content, np.uint8), 0).reshape(one.shape)
+    return np.frombuffer(content, TYPES[one.kind]).reshape(one.shape).copy()
 
 
-def _layout(arrays: Mapping[str, Array]) -> Layout:
-    return Layout(tuple(arrays), tuple(array.shape for array in arrays.values()))
+def _typed(array: Float32, dtype: np.dtype[Any]) -> Array:
+    """Return a copy of an array as another type, within the range of that."""
+    if dtype.itemsize < array.itemsize:
+        largest = float(np.finfo(dtype).max)
+        array = np.asarray(np.clip(array, -largest, largest))
+    return array.astype(dtype)
 
 
 def _tag(key: SharedKey) -> bytes:
     return blake2b(SharedKey.checked(key).to_bytes(), digest_size=4, person=b"klms key").digest()
-
-
-class Described(NamedTuple):
-    """What the message says of an array."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: str
-
-
-class Description(NamedTuple):
-    """What the message says of all arrays; one that was not in a dictionary has no name."""
-
-    arrays: list[Described]
-    named: bool
-
-    @property
-    def parameters(self) -> int:
-        return sum(math.prod(one.shape) for one in self.arrays)
 
 
 def describe(message: bytes) -> tuple[bytes, Description, int]:
@@ -215,25 +177,6 @@ def describe(message: bytes) -> tuple[bytes, Description, int]:
     if version != VERSION:
         raise UnsupportedMessage(f"version {version} of the container; this release reads version {VERSION}")
     end = _HEAD.size + length
-    try:
-        inflater = zlib.decompressobj()
-        text = inflater.decompress(message[_HEAD.size : end], _MAX_DESCRIPTION)
-        if end > len(message) or not inflater.eof or inflater.unused_data:
-            raise CorruptMessage("the description is cut off or too long")
-        described = json.loads(text)
-    except (zlib.error, ValueError, RecursionError) as error:
-        raise CorruptMessage("the description does not decode") from error
-    if not isinstance(described, dict):
-        raise CorruptMessage("the description makes no sense")
-    shapes, kinds, names = (described.get(part, absent) for part, absent in _PARTS.items())
-    lists = all(isinstance(part, list) for part in (shapes, kinds, names))
-    if not lists or not len(shapes) == len(kinds) == len(names) <= _MAX_ARRAYS:
-        raise CorruptMessage("the description makes no sense")
-    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-        raise CorruptMessage("the names of arrays are not different strings")
-    if not all(isinstance(kind, str) and kind in _TYPES for kind in kinds):
-        raise CorruptMessage("an array has an unknown type")
-    arrays = [
-        Described(name, checked_shape(shape), kind) for name, shape, kind in zip(names, shapes, kinds, strict=True)
-    ]
-    return tag, Description(arrays, "names" in described), end
+    if end > len(message):
+        raise CorruptMessage("the description is cut off")
+    return tag, read_description(message[_HEAD.size : end]), end

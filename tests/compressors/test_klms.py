@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klms import CorruptMessage, KLMSError, SharedKey
-from klms.compressors import level_paths, outliers, sign_paths
-from klms.compressors.adaptive_bits import CLASSES, code_bit, code_number, finish, new_coder, start
+from klms.compressors import level_paths, outlier_coder, outliers, sign_paths
 from klms.compressors.eden import Eden
+from klms.compressors.envelope import read_section
 from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import FINE, LEVELS, allocate, sign_rates
@@ -342,29 +342,6 @@ def test_signs_take_the_best_path(memory):
         assert float(x[places] @ out[places]) == pytest.approx(max(best.values()), rel=1e-4)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, (1 << (CLASSES - 1)) - 2), st.booleans()), max_size=200))
-def test_adaptive_bits_are_read_as_they_were_written(numbers):
-    writer = new_coder(np.zeros(16 + 16 * len(numbers), dtype=np.uint8), 2)
-    for n, (number, bit) in enumerate(numbers):
-        code_number(writer, True, number, n % 2)
-        code_bit(writer, True, int(bit))
-    reader = new_coder(writer.data[: finish(writer)].copy(), 2)
-    start(reader)
-    for n, (number, bit) in enumerate(numbers):
-        assert code_number(reader, False, 0, n % 2) == number
-        assert code_bit(reader, False, 0) == bit
-
-
-def test_adaptive_bits_come_close_to_the_entropy():
-    numbers = np.random.default_rng(0).geometric(0.2, 20_000) - 1
-    writer = new_coder(np.zeros(200_000, dtype=np.uint8), 1)
-    for number in numbers.tolist():
-        code_number(writer, True, number, 0)
-    entropy = -(0.2 * np.log2(0.2) + 0.8 * np.log2(0.8)) / 0.2
-    assert entropy < 8 * finish(writer) / numbers.size < 1.04 * entropy
-
-
 def test_outliers_arrive_at_their_places_without_bias():
     rng = np.random.default_rng(0)
     x = rng.standard_normal(4096).astype(np.float32) * 0.01
@@ -374,10 +351,10 @@ def test_outliers_arrive_at_their_places_without_bias():
     for n in range(300):
         rest, key, own = x.copy(), SharedKey(1, 1, n), np.random.default_rng(n)
         section = outliers.take(rest, ranges, outliers.plan(rest, ranges, 4096.0, own), key, own)
-        found, values, end = outliers.read(section + b"more", ranges.bounds, key)
-        assert end == len(section)
+        content, more = read_section(section + b"more", "outliers")
+        assert more == b"more"
         assert np.abs(rest).max() < 1
-        total[found] += values
+        outlier_coder.add(content, ranges, key, rest)
         total += rest
     np.testing.assert_allclose(total[places] / 300, x[places], rtol=0.03)
 

@@ -5,8 +5,10 @@ import pytest
 
 from klms import CorruptMessage, KLMSError, SharedKey
 from klms.compressors import low_rank
+from klms.compressors.envelope import read_section
 from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
+from klms.compressors.low_rank_coder import add, matrices
 from tests.support.messages import resealed
 from tests.support.mutation import mutate
 
@@ -18,7 +20,7 @@ def update(rank: int = 3, noise: float = 0.5, seed: int = 0) -> np.ndarray:
     """Return matrices of this rank with noise, as gradients have."""
     rng = np.random.default_rng(seed)
     parts = []
-    for matrix in low_rank.matrices(LAYOUT):
+    for matrix in matrices(LAYOUT):
         part = rng.standard_normal((matrix.rows, rank)) @ rng.standard_normal((rank, matrix.columns))
         parts.append(part / max(part.std(), 1e-9) + noise * rng.standard_normal(part.shape))
     return np.concatenate([*map(np.ravel, parts), rng.standard_normal(120)]).astype(np.float32)
@@ -81,22 +83,24 @@ def test_any_number_of_threads_gives_the_same_bytes():
 def test_few_products_are_allowed_of_narrow_matrices():
     """Otherwise a hostile message could make the decoder do many times the work of an honest one."""
     layout = Layout(("narrow", "thin", "vector"), ((3, 400), (9, 9), (50,)))
-    (thin,) = low_rank.matrices(layout)
+    (thin,) = matrices(layout)
     assert (thin.rows, thin.columns, thin.most_products) == (9, 9, 2)
 
 
 def test_damaged_sections_raise_typed_errors():
     x = update()
     section, rest = low_rank.take(x, LAYOUT, 1.0 * x.size, KLMS(LAYOUT, 1.0)._price, 1)
-    back = rest.copy()
-    low_rank.add(section, LAYOUT, back)
+    content, back = read_section(section, "products")[0], rest.copy()
+    add(content, LAYOUT, back)
     np.testing.assert_allclose(back, x, atol=1e-5)
     for end in range(0, len(section), 7):
-        with pytest.raises(CorruptMessage):
-            low_rank.add(section[:end], LAYOUT, rest.copy())
-    many = section[:4] + bytes([200]) + section[5:]
+        with pytest.raises(CorruptMessage, match="cut off"):
+            read_section(section[:end], "products")
+    for end in range(len(matrices(LAYOUT))):
+        with pytest.raises(CorruptMessage, match="cut off"):
+            add(content[:end], LAYOUT, rest.copy())
     with pytest.raises(CorruptMessage, match="200 products"):
-        low_rank.add(many, LAYOUT, rest.copy())
+        add(bytes([200]) + content[1:], LAYOUT, rest.copy())
 
 
 def test_damaged_messages_raise_typed_errors():

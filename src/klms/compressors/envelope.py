@@ -28,6 +28,7 @@ _BYTES_PER_PARAMETER, _SPARE_BYTES = 8, 1 << 14
 
 _HEADER = struct.Struct("<2sBBI")
 _CRC = struct.Struct("<I")
+_LENGTH = 4  # bytes of the length of a section
 OVERHEAD = _HEADER.size + _CRC.size
 
 
@@ -114,6 +115,19 @@ def read_numbers(payload: bytes, kind: np.dtype[Any], count: int, name: str) -> 
     if len(payload) < size:
         raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} {name}")
     return np.frombuffer(payload, kind, count), payload[size:]
+
+
+def read_section(payload: bytes, name: str) -> tuple[bytes, bytes]:
+    """Return the content of a section, which begins with its length (u32), and the bytes after it."""
+    end = _LENGTH + int.from_bytes(payload[:_LENGTH], "little")
+    if len(payload) < end:
+        raise CorruptMessage(f"the section of {name} is cut off")
+    return payload[_LENGTH:end], payload[end:]
+
+
+def write_section(content: bytes) -> bytes:
+    """Invert `read_section`."""
+    return len(content).to_bytes(_LENGTH, "little") + content
 
 
 def log_number(scale: float) -> int:

@@ -33,9 +33,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors import level_paths, low_rank, outliers, sign_paths
+from klms.compressors import level_paths, low_rank, low_rank_coder, outlier_coder, outliers, sign_paths
 from klms.compressors.base import Compressor, Side, Vector, check_decoded, check_update
-from klms.compressors.envelope import OVERHEAD, read_numbers, unwrap, wrap
+from klms.compressors.envelope import OVERHEAD, read_numbers, read_section, unwrap, wrap
 from klms.compressors.history import HISTORY, tag
 from klms.compressors.layout import Layout
 from klms.compressors.piece_coder import Coded, Part, decode_run, encode_run, runs
@@ -61,6 +61,7 @@ _NEGLIGIBLE = 1e-60  # mean square of a piece below which it counts as zero: its
 _OUTLIERS_PAY = 0.2  # bits per parameter from which `fast` looks for outliers
 _ORDER_PAYS = 0.05  # bits per parameter from which history is tried: at less, it is mostly noise
 _MOSTLY = 0.5  # echo from which what is left out today is still there to be sent tomorrow
+_SPARE_RATE = 1.25  # longest message over its rate: 0.99 in 1,800 honest ones, heavy tails and constants among them
 _CHEAP_SIGNS = 0.03  # bits per parameter up to which signs have one more bit of memory
 
 
@@ -102,7 +103,7 @@ class KLMS(Compressor):
     """Share of this message's error that the next vector is expected to hold: with 0 the estimate is unbiased, with 1
     it has the least error, and else it lies between. The decoder is the same."""
     agreed: bool = True
-    """Whether the sender is bound to the rate: a message that is much longer is refused before it is read."""
+    """Whether the sender is bound to the rate: a message that is much longer, or has smaller pieces, is refused."""
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -185,7 +186,7 @@ class KLMS(Compressor):
         """Return what a bit costs when the vector is coded with so many, and what a unit of squared norm does."""
         pieces = self.pieces
         theta, error = outliers.price(pieces.gather(vector), pieces.ranges, bits, self.contracting)
-        squares = [float(np.mean(np.square(matrix.of(vector)))) for matrix in low_rank.matrices(self.layout)]
+        squares = [float(np.mean(np.square(matrix.of(vector)))) for matrix in low_rank_coder.matrices(self.layout)]
         return low_rank.Price(theta, error, [outliers.error_of_rest(s / theta, self.contracting) for s in squares])
 
     def _budget(self, pieces: Pieces) -> float:
@@ -197,17 +198,18 @@ class KLMS(Compressor):
         return self.rate * self.layout.d - 8 * heads
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.layout.d, key, self._most_bytes if self.agreed else None)
+        most = _most_bytes(self.rate, self.pieces) if self.agreed else None
+        payload = unwrap(message, _NUMBER, self.layout.d, key, most)
         pieces, memories, flags, rest = self._read_head(payload, side)
+        if len(message) > _most_bytes(MAX_RATE, pieces):
+            raise CorruptMessage(f"{len(message)} bytes are too many for a message, at any rate")
         spans = list(runs(pieces.bounds))
         table, rest = read_numbers(rest, _PIECE, pieces.bounds.size - 1, "pieces")
-        low = rest
+        low = apart = b""
         if flags & _HAS_LOW_RANK:
-            rest = rest[low_rank.end_of(rest) :]
-        places, values = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+            low, rest = read_section(rest, "products")
         if flags & _HAS_OUTLIERS:
-            places, values, end = outliers.read(rest, pieces.ranges.bounds, key)
-            rest = rest[end:]
+            apart, rest = read_section(rest, "outliers")
         parts = _parts(pieces, table["rate"].astype(np.int64), flags % FINE, _scales(table["scale"]))
         lengths, rest = read_numbers(rest, np.dtype("<u4"), len(spans), "lengths")
         blocks = [sum(part.sign_blocks for part in parts[span]) for span in spans]
@@ -221,17 +223,12 @@ class KLMS(Compressor):
         work = list(zip(spans, coded, strict=False))  # nothing is left after the last run
         each(lambda item: decode_run(parts[item[0]], item[1], memories, out), work, self.threads, self.progress)
         pieces.rotate(out, key, backward=True)
-        out[places] += values
+        if flags & _HAS_OUTLIERS:
+            outlier_coder.add(apart, pieces.ranges, key, out)
         vector = pieces.scatter(out)
         if flags & _HAS_LOW_RANK:
-            low_rank.add(low, self.layout, vector)
+            low_rank_coder.add(low, self.layout, vector)
         return check_decoded(Decoded(vector))
-
-    @cached_property
-    def _most_bytes(self) -> int:
-        """Bytes of a message at twice the rate, with all its heads and the least that a piece takes."""
-        pieces = self.pieces
-        return int(self.rate * int(pieces.bounds[-1]) / 4 + 64 * pieces.bounds.size + 16 * len(pieces.groups) + 256)
 
     def _read_head(self, payload: bytes, side: Side) -> tuple[Pieces, tuple[int, int], int, bytes]:
         """Return the pieces, the memories and the flags that the message was made with, and what follows."""
@@ -242,6 +239,8 @@ class KLMS(Compressor):
         least = LEAST_ORDERED if ordered else LEAST_LARGEST
         if not SMALLEST <= 1 << smallest <= 1 << largest <= LARGEST or 1 << largest < least:
             raise CorruptMessage(f"pieces cannot have 2^{smallest} to 2^{largest} entries")
+        if self.agreed and 1 << smallest < self.pieces.smallest:
+            raise CorruptMessage(f"pieces of 2^{smallest} entries are too small for a message at {self.rate:g} bits")
         memories = both >> 4, both & 15
         if memories[0] > sign_paths.MAX_MEMORY or memories[1] not in level_paths.MEMORIES or flags & 0x10:
             raise CorruptMessage("the trellis is not one of this format")
@@ -266,6 +265,15 @@ def _classes(side: Side, layout: Layout) -> UInt8 | None:
 def _parts(pieces: Pieces, coarse: Int64, fine: int, factors: Float64) -> list[Part]:
     rates = np.where(coarse > 0, FINE * coarse + fine, 0)
     return list(map(Part, pieces.bounds[:-1].tolist(), pieces.bounds[1:].tolist(), rates.tolist(), factors.tolist()))
+
+
+def _most_bytes(rate: float, pieces: Pieces) -> int:
+    """Return the bytes of a message at `_SPARE_RATE` times the rate, with all its heads and the least a piece takes.
+
+    What outliers and products take to decode grows with their bytes, so that this bounds the time as well.
+    """
+    heads = 64 * pieces.bounds.size + 16 * len(pieces.groups) + 256
+    return heads + int(_SPARE_RATE * rate * int(pieces.bounds[-1]) / 8)
 
 
 def _log2(power: int) -> int:

@@ -1,5 +1,6 @@
 """Layout of a model's parameters in one vector: which part belongs to which tensor."""
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ class Layout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
+        return tuple(map(math.prod, self.shapes))
 
     @property
     def d(self) -> int:

@@ -105,7 +105,7 @@ def code(index: int) -> Code:
     precision = min(15, max(13, largest.bit_length() + 7))
     counts = np.stack([_counts(grid[0, largest:], step, 0, precision), _counts(grid[1, largest:], step, 1, precision)])
     starts = np.cumsum(counts, axis=1) - counts
-    symbols = np.stack([np.repeat(np.arange(k.size), row) for row in counts]).astype(np.uint16)
+    symbols = np.stack([np.repeat(np.arange(k.size, dtype=np.uint16), row) for row in counts])
     levels = (grid * step).astype(np.float32)
     return Code(largest, levels, (starts << 16 | counts).astype(np.uint32), precision, symbols)
 

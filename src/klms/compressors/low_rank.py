@@ -1,7 +1,6 @@
 """The low-rank part of an update's matrices, sent by its factors: gradients of a layer span few directions.
 
-An array of two or more dimensions is a matrix with one row per entry of its first dimension. What the encoder sends of
-it is a sum of products `a b^T / |a|` of a column `a` and a row `b`, both in whole steps; the rest of the update is
+What is sent of a matrix is a sum of products of a column and a row (`low_rank_coder.py`); the rest of the update is
 coded as ever, so that an unbiased code of the rest makes the whole unbiased.
 
 Which products pay is a question of price, as for outliers: with `2 ln 2 theta` per bit, a product that takes `B` bits
@@ -9,61 +8,27 @@ and removes `E` of the squared norm is sent if `gain E > 2 ln 2 theta B`. `gain`
 norm of it, at the rate that is best at that price. Steps `D` have `gain D^2 / 12 = theta`. Once products are taken out,
 the rest is smaller and a bit costs less, perhaps by orders of magnitude: so the price is followed until the one that
 the products were made for is the one that they lead to.
-
-The section: its length without this number (u32); for each matrix the number of products (u8) and, if there are any,
-the step (u16, on the scale of `klms.py`); then, coded, the columns and rows of all products: magnitudes in steps, with
-a sign unless they are zero.
 """
 
 import math
-import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from klms.compressors.adaptive_bits import Coder, code_bit, code_number, finish, new_coder, start
 from klms.compressors.envelope import log_number, log_scale
 from klms.compressors.layout import Layout
+from klms.compressors.low_rank_coder import Matrix, Products, add_product, add_products, matrices, square, write
 from klms.compressors.outliers import geometric_bits
-from klms.errors import CorruptMessage
-from klms.numerics.jit import Float32, Int64, kernel
+from klms.numerics.jit import Float32, kernel
 from klms.numerics.parallel import each
 
-_NARROWEST = 4  # rows or columns: a product may not cost more than a part of the matrix itself
-_MOST_PRODUCTS = 32
 _ITERATIONS = 2  # of the power method, from the largest row
 _TRIALS = 6
 _EXTRACTIONS = 3
 _AGREEMENT = 0.25  # of the logarithms of two prices
-_LARGEST, _FINEST = 1 << 20, 1 << 19  # steps of the largest number: when read, and when written
+_FINEST = 1 << 19  # steps of the largest number: half of what may be read
 _LANES = 16  # partial sums of an inner product, which a processor adds up at once
-_HEAD = struct.Struct("<I")
-_STEP = struct.Struct("<H")
-
-
-class Matrix(NamedTuple):
-    """Where an array is in the vector, and its shape as a matrix."""
-
-    place: slice
-    rows: int
-    columns: int
-
-    @property
-    def most_products(self) -> int:
-        return min(_MOST_PRODUCTS, min(self.rows, self.columns) // _NARROWEST)
-
-    def of(self, vector: Float32) -> Float32:
-        return vector[self.place].reshape(self.rows, self.columns)
-
-
-class Products(NamedTuple):
-    """What is sent of a matrix: one column and one row per product, in steps."""
-
-    step: int
-    """Number of the step, on the scale of `klms.py`; 0 if there are no products."""
-    columns: Int64
-    rows: Int64
 
 
 class Price(NamedTuple):
@@ -73,16 +38,6 @@ class Price(NamedTuple):
     error: float
     """Squared error to expect of the whole."""
     gains: list[float]
-
-
-def matrices(layout: Layout) -> list[Matrix]:
-    """Return the arrays that may have a low-rank part."""
-    found = []
-    for part, shape in zip(layout.parts, layout.shapes, strict=True):
-        if len(shape) > 1 and part.stop > part.start:
-            matrix = Matrix(part, shape[0], (part.stop - part.start) // shape[0])
-            found += [matrix] if matrix.most_products else []
-    return found
 
 
 def take(
@@ -131,7 +86,7 @@ def _trials(
     low, high, theta = 0.0, math.inf, price.theta
     for _ in range(_TRIALS):
         chosen = [_quantise(*pair, theta / gain) for pair, gain in zip(factors, price.gains, strict=True)]
-        section = _write(chosen) if any(products.step for products in chosen) else b""
+        section = write(chosen) if any(products.step for products in chosen) else b""
         after = math.inf
         if 8 * len(section) < bits:
             price = price_of(_without(update, which, chosen) if section else update, bits - 8 * len(section))
@@ -149,39 +104,9 @@ def _trials(
 def _without(update: Float32, which: list[Matrix], chosen: list[Products]) -> Float32:
     rest = update.copy()
     for matrix, products in zip(which, chosen, strict=True):
-        _add(products, matrix.of(rest), -1.0)
+        if products.step:
+            add_products(products.columns, products.rows, -log_scale(products.step), matrix.of(rest))
     return rest
-
-
-def end_of(section: bytes) -> int:
-    """Return where an untrusted section ends that more may follow."""
-    end = _HEAD.size + int.from_bytes(section[: _HEAD.size], "little")
-    if len(section) < end:
-        raise CorruptMessage("the low-rank part is cut off")
-    return end
-
-
-def add(section: bytes, layout: Layout, vector: Float32) -> None:
-    """Add the low-rank part in an untrusted section to the vector."""
-    which, place, end, heads = matrices(layout), _HEAD.size, end_of(section), []
-    try:
-        for matrix in which:
-            count = section[place]
-            heads.append((count, _STEP.unpack_from(section, place + 1)[0] if count else 0))
-            place += 1 + (_STEP.size if count else 0)
-            if count > matrix.most_products:
-                raise CorruptMessage(f"a matrix of {matrix.rows} rows cannot have {count} products")
-    except (struct.error, IndexError) as error:
-        raise CorruptMessage("the low-rank part is cut off") from error
-    if place > end:
-        raise CorruptMessage("the low-rank part is cut off")
-    coder = new_coder(np.frombuffer(section, dtype=np.uint8)[place:end].copy(), 2)
-    start(coder)
-    for matrix, (count, step) in zip(which, heads, strict=True):
-        products = Products(step, np.empty((count, matrix.rows), np.int64), np.empty((count, matrix.columns), np.int64))
-        if not _read(coder, products.columns, products.rows):
-            raise CorruptMessage("the low-rank part does not decode")
-        _add(products, matrix.of(vector), 1.0)
 
 
 def _quantise(columns: Float32, rows: Float32, theta: float) -> Products:
@@ -192,26 +117,6 @@ def _quantise(columns: Float32, rows: Float32, theta: float) -> Products:
     pays = [_pays(column, row, step, theta) for column, row in zip(columns, rows, strict=True)]
     chosen = [np.rint(factor[pays] / step).astype(np.int64) for factor in (columns, rows)]
     return Products(number if any(pays) else 0, *chosen)
-
-
-def _write(chosen: list[Products], room: int = 2) -> bytes:
-    """Return the section; `room` is for the bytes of a number."""
-    head = b"".join(bytes([p.rows.shape[0]]) + (_STEP.pack(p.step) if p.step else b"") for p in chosen)
-    coder = new_coder(np.zeros(16 + room * sum(p.rows.size + p.columns.size for p in chosen), dtype=np.uint8), 2)
-    for products in chosen:
-        _put(coder, products.columns, products.rows)
-    length = finish(coder)
-    if length > coder.data.size:
-        return _write(chosen, 4 * room)
-    return _HEAD.pack(len(head) + length) + head + coder.data[:length].tobytes()
-
-
-def _add(products: Products, matrix: Float32, sign: float) -> None:
-    for column, row in zip(products.columns, products.rows, strict=True):
-        length = math.sqrt(float(np.sum(column.astype(np.float64) ** 2)))
-        if length > 0:
-            factor = np.float32(sign * log_scale(products.step) / length)
-            _add_product(factor * column.astype(np.float32), row.astype(np.float32), matrix)
 
 
 @kernel
@@ -231,13 +136,13 @@ def _factors(matrix: Float32, most: int, theta: float) -> tuple[Float32, Float32
             _normalise(direction)
         _times(rest, direction, column)
         right[count] = 0
-        norm = np.float32(math.sqrt(_square(column)))
+        norm = np.float32(math.sqrt(square(column)))
         if not norm > 0:
             return left[:count], right[:count]
         _times_transposed(rest, column / norm, right[count])
         if not _pays(column, right[count], step, theta / 2):  # the price may fall once the rest has become smaller
             return left[:count], right[:count]
-        _add_product(-column / norm, right[count], rest)
+        add_product(-column / norm, right[count], rest)
     return left, right
 
 
@@ -276,23 +181,15 @@ def _pays(column: Float32, row: Float32, step: np.float32, theta: float) -> bool
 def _largest_row(matrix: Float32) -> int:
     best, largest = 0, -1.0
     for i in range(matrix.shape[0]):
-        square = _square(matrix[i])
-        if square > largest:
-            best, largest = i, square
+        found = square(matrix[i])
+        if found > largest:
+            best, largest = i, found
     return best
 
 
 @kernel
-def _square(vector: Float32) -> float:
-    total = 0.0
-    for i in range(vector.size):
-        total += np.float64(vector[i]) * np.float64(vector[i])
-    return total
-
-
-@kernel
 def _normalise(vector: Float32) -> None:
-    norm = np.float32(math.sqrt(_square(vector)))
+    norm = np.float32(math.sqrt(square(vector)))
     if norm > 0:
         for i in range(vector.size):
             vector[i] /= norm
@@ -320,36 +217,3 @@ def _times_transposed(matrix: Float32, column: Float32, out: Float32) -> None:
         row, factor = matrix[i], column[i]
         for j in range(out.size):
             out[j] += factor * row[j]
-
-
-@kernel
-def _add_product(column: Float32, row: Float32, matrix: Float32) -> None:
-    for i in range(matrix.shape[0]):
-        out, factor = matrix[i], column[i]
-        if factor != 0:
-            for j in range(row.size):
-                out[j] += factor * row[j]
-
-
-@kernel
-def _put(coder: Coder, columns: Int64, rows: Int64) -> None:
-    for n in range(rows.shape[0]):
-        for context, factor in ((0, columns[n]), (1, rows[n])):
-            for i in range(factor.size):
-                code_number(coder, True, abs(factor[i]), context)
-                if factor[i] != 0:
-                    code_bit(coder, True, int(factor[i] < 0))
-
-
-@kernel
-def _read(coder: Coder, columns: Int64, rows: Int64) -> bool:
-    """Read the products of a matrix; return False if they make no sense."""
-    for n in range(rows.shape[0]):
-        for context, factor in ((0, columns[n]), (1, rows[n])):
-            for i in range(factor.size):
-                factor[i] = code_number(coder, False, 0, context)
-                if factor[i] > _LARGEST or coder.interval[2] > coder.data.size + 4:
-                    return False
-                if factor[i] != 0 and code_bit(coder, False, 0):
-                    factor[i] = -factor[i]
-    return True

@@ -1,8 +1,7 @@
 """The few largest entries of an update, sent by themselves, so that the rotation does not smear them over all others.
 
 An outlier is an entry whose magnitude is at least its group's threshold; the groups are the ranges of `Pieces`.
-Positions are gaps; magnitudes above the threshold are quantised with a step that all groups share, with a subtractive
-dither from the shared key, which makes them unbiased. An adaptive coder writes both (`adaptive_bits.py`).
+What is sent of them is in `outlier_coder.py`.
 
 Which pay is a search over a histogram of magnitudes. Let a group of `n` entries have a rest of mean square `s^2` that
 is coded at `r` bits each, with error `n s^2 / (4^r - 1)`. At the price of `theta 2 ln 2` per bit, that rate is best
@@ -12,13 +11,9 @@ sum of error and price are chosen at every `theta`, and the `theta` at which all
 A sparse group may do without the rotation, which gives every zero a share of the error: then each entry `v` below the
 threshold `t` is rounded to `t` with probability `|v| / t`, else to 0, with error `|v| (t - |v|)`, as in QSGD. The
 decoder sees no difference.
-
-The section: its length without this number (u32) and the step (u16); for each group the number of outliers (u32) and,
-if there are any, the threshold (u16); then, coded, for each outlier its gap, its sign and its magnitude.
 """
 
 import math
-import struct
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,18 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import SharedKey
-from klms.compressors.adaptive_bits import Coder, code_bit, code_number, finish, new_coder, start
-from klms.compressors.envelope import log_number, log_scale
+from klms.compressors.outlier_coder import MANTISSA, NOTHING, Found, edge_of, shared_dither, write
 from klms.compressors.piece_rates import LOSS
 from klms.compressors.pieces import Ranges
-from klms.errors import CorruptMessage
 from klms.numerics.jit import Float32, Float64, Int64, kernel
-from klms.numerics.philox import DITHER_STREAM, drawn_words
 
-_BINS = 1024  # by the upper 10 of 31 bits of the magnitude as a float32: four to an octave
-_NOTHING = _BINS - 1  # the bin of NaN, which no entry is in
+_BINS = NOTHING + 1
 _TRIED = 72  # thresholds, from the largest entry downwards: 18 octaves
-_MANTISSA = 21
 _SMALLEST = 4 * (127 - 60)  # bin of 2^-60: smaller thresholds and steps could not be sent
 _SEARCH_STEPS = 20
 _ATTEMPTS = 4
@@ -46,28 +36,16 @@ _SPARSE = 0.5  # share of entries that are not zero
 _ACCURACY = 0.005  # of the bits of outliers, relative to all bits
 _EXTREMES = 1e-12, 1e3  # of theta, relative to the squared norm
 _MOST_STEPS = 1 << 22  # of the largest entry: a float32 still has room for the dither
-_HEAD = struct.Struct("<IH")
-_COUNT = struct.Struct("<I")
-_THRESHOLD = struct.Struct("<H")
 
 
 class Plan(NamedTuple):
     """What the search found."""
 
-    thresholds: Int64  # bin of each group's threshold; `_NOTHING` where none is sent apart
+    thresholds: Int64  # bin of each group's threshold; `NOTHING` where none is sent apart
     rounded: npt.NDArray[np.bool_]  # whether a group's other entries are rounded at random
     step: float
     bits: Float64  # of the outliers of each group, about
     error: float  # of the whole vector, about
-
-
-class Found(NamedTuple):
-    """What is sent apart of a group."""
-
-    threshold: int
-    rounded: bool
-    places: Int64
-    values: Float32
 
 
 @kernel
@@ -87,18 +65,13 @@ def _histograms(gathered: Float32, bounds: Int64) -> Float64:
 
 @kernel
 def _bin(magnitude: Float32) -> int:
-    return int(np.float32(magnitude).view(np.int32)) >> _MANTISSA
-
-
-def _edge(number: int) -> np.float32:
-    """Return the smallest magnitude in a bin."""
-    return np.float32(np.array([number << _MANTISSA], dtype=np.int32).view(np.float32)[0])
+    return int(np.float32(magnitude).view(np.int32)) >> MANTISSA
 
 
 def nothing(ranges: Ranges) -> Plan:
     """Return the plan to send nothing apart."""
     count = ranges.sizes.size
-    return Plan(np.full(count, _NOTHING), np.zeros(count, dtype=np.bool_), 1.0, np.zeros(count), 0.0)
+    return Plan(np.full(count, NOTHING), np.zeros(count, dtype=np.bool_), 1.0, np.zeros(count), 0.0)
 
 
 def price(gathered: Float32, ranges: Ranges, bits: float, contracting: bool) -> tuple[float, float]:
@@ -127,7 +100,7 @@ def plan(gathered: Float32, ranges: Ranges, bits: float, rng: np.random.Generato
             return plan
         found = _find(gathered, bounds, plan, rng)
         dither = rng.random(sum(group.places.size for group in found), dtype=np.float32)
-        used = _write(found, plan.step, dither)[1]
+        used = write(found, plan.step, dither)[1]
         excess, tolerated = float(np.sum(used - plan.bits)), max(_ACCURACY * bits, 64)
         if excess < tolerated:
             accepted = plan
@@ -144,7 +117,7 @@ def take(gathered: Float32, ranges: Ranges, plan: Plan, key: SharedKey, rng: np.
     found = _find(gathered, ranges.bounds, plan, rng)
     for part, group in zip(_groups(gathered, ranges.bounds), found, strict=True):
         part[... if group.rounded else group.places] = 0
-    return _write(found, plan.step, _dither(0, sum(group.places.size for group in found), key))[0]
+    return write(found, plan.step, shared_dither(sum(group.places.size for group in found), key))[0]
 
 
 @kernel
@@ -172,7 +145,7 @@ def _find(gathered: Float32, bounds: Int64, plan: Plan, rng: np.random.Generator
     """Return what is sent apart of each group; entries are rounded anew in each call."""
     seed = int(rng.integers(1, 1 << 31))
     return [
-        Found(threshold, bool(rounded), *_extract(part, threshold, _edge(threshold), bool(rounded), seed + group))
+        Found(threshold, bool(rounded), *_extract(part, threshold, edge_of(threshold), bool(rounded), seed + group))
         for group, (part, threshold, rounded) in enumerate(
             zip(_groups(gathered, bounds), plan.thresholds.tolist(), plan.rounded, strict=True)
         )
@@ -193,7 +166,7 @@ def _search(table: Float64, ranges: Ranges, bits: float, costs: Float64, contrac
     above = np.cumsum(table[:, :, ::-1], axis=2)[:, :, ::-1]
     above = np.pad(above, ((0, 0), (0, 0), (0, 1)))[:, :, tried]
     below = np.maximum(table.sum(axis=2)[:, :, None] - above, 0)
-    edges = (tried << _MANTISSA).astype(np.int32).view(np.float32).astype(np.float64)
+    edges = (tried << MANTISSA).astype(np.int32).view(np.float32).astype(np.float64)
     choices = Choices(sizes, above, below, edges, contracting)
     low, high = _EXTREMES[0] * float(below[2].max()) / int(sizes.sum()), _EXTREMES[1] * float(below[2].max())
     low = max(low, (float(edges[0]) / _MOST_STEPS) ** 2 / 12)
@@ -202,7 +175,7 @@ def _search(table: Float64, ranges: Ranges, bits: float, costs: Float64, contrac
         theta = math.sqrt(low * high)
         low, high = (theta, high) if _choose(choices, theta, costs, best, apart)[0] > bits else (low, theta)
     error = _choose(choices, high, costs, best, apart)[1]
-    thresholds = np.where(best > 0, tried[best % tried.size], _NOTHING)
+    thresholds = np.where(best > 0, tried[best % tried.size], NOTHING)
     return Plan(thresholds, best >= tried.size, math.sqrt(12 * high), apart, error)
 
 
@@ -283,66 +256,6 @@ def geometric_bits(mean: float) -> float:
     return (mean + 1) * math.log2(mean + 1) - mean * math.log2(mean)
 
 
-def _write(groups: list[Found], step: float, dither: Float32, room: int = 8) -> tuple[bytes, Float64]:
-    """Return the section, and the bits of each group in it; `room` is for the bytes of an outlier, on average."""
-    number = log_number(step)
-    head, done, used = b"", 0, []
-    coder = new_coder(np.zeros(16 + room * dither.size, dtype=np.uint8), 2)
-    for group in groups:
-        before = int(coder.interval[2])
-        count = group.places.size
-        head += _COUNT.pack(count)
-        if count:
-            head += _THRESHOLD.pack(group.threshold)
-            excess = (np.abs(group.values) - _edge(group.threshold)) / np.float32(log_scale(number))
-            magnitudes = np.floor(excess + dither[done : done + count]).astype(np.int64)
-            _put(coder, group.places, group.values < 0, magnitudes)
-            done += count
-        used.append(8.0 * (int(coder.interval[2]) - before) + 48 * (count > 0))
-    length = finish(coder)
-    if length > coder.data.size:
-        return _write(groups, step, dither, 4 * room)
-    string = coder.data[:length].tobytes()
-    return _HEAD.pack(_HEAD.size - 4 + len(head) + len(string), number) + head + string, np.array(used)
-
-
-def read(section: bytes, bounds: Int64, key: SharedKey) -> tuple[Int64, Float32, int]:
-    """Return the places and the values of the outliers in an untrusted section, and where the section ends."""
-    try:
-        length, number = _HEAD.unpack_from(section)
-        place, records = _HEAD.size, []
-        for _ in range(bounds.size - 1):
-            (count,) = _COUNT.unpack_from(section, place)
-            place += _COUNT.size
-            records.append((count, _THRESHOLD.unpack_from(section, place)[0] if count else 1))
-            place += _THRESHOLD.size if count else 0
-    except struct.error as error:
-        raise CorruptMessage("the outliers are cut off") from error
-    end = 4 + length
-    if not place <= end <= len(section):
-        raise CorruptMessage("the outliers are cut off")
-    coder = new_coder(np.frombuffer(section, dtype=np.uint8)[place:end].copy(), 2)
-    start(coder)
-    places, values, done = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.float32)], 0
-    for (first, last), (count, threshold) in zip(pairwise(bounds.tolist()), records, strict=True):
-        if count > last - first or not 0 < threshold < _NOTHING:
-            raise CorruptMessage("a group has more outliers than entries, or impossible ones")
-        found, signs = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float32)
-        magnitudes = np.empty(count, dtype=np.float32)
-        if not _get(coder, last - first, found, signs, magnitudes):
-            raise CorruptMessage("the outliers do not decode")
-        steps = magnitudes - _dither(done, count, key) + np.float32(0.5)
-        places.append(first + found)
-        values.append(signs * (_edge(threshold) + np.float32(log_scale(number)) * steps))
-        done += count
-    return np.concatenate(places), np.concatenate(values), end
-
-
-def _dither(first: int, count: int, key: SharedKey) -> Float32:
-    """Return numbers from 0 to below 1, shared by both sides."""
-    return drawn_words(key, DITHER_STREAM, count, first).astype(np.float32) / np.float32(65536)
-
-
 @kernel
 def _extract(x: Float32, threshold: int, edge: np.float32, rounded: bool, seed: int) -> tuple[Int64, Float32]:
     """Return the places and the values of what is sent apart.
@@ -371,27 +284,3 @@ def _extract(x: Float32, threshold: int, edge: np.float32, rounded: bool, seed: 
         places[count], values[count] = i, value
         count += 1
     return places[:count], values[:count]
-
-
-@kernel
-def _put(coder: Coder, places: Int64, negative: npt.NDArray[np.bool_], magnitudes: Int64) -> None:
-    before = -1
-    for i in range(places.size):
-        code_number(coder, True, places[i] - before - 1, 0)
-        code_bit(coder, True, int(negative[i]))
-        code_number(coder, True, magnitudes[i], 1)
-        before = places[i]
-
-
-@kernel
-def _get(coder: Coder, size: int, places: Int64, signs: Float32, magnitudes: Float32) -> bool:
-    """Read all outliers of a group; return False if they make no sense."""
-    place = -1
-    for i in range(places.size):
-        place += code_number(coder, False, 0, 0) + 1
-        signs[i] = 1 - 2 * code_bit(coder, False, 0)
-        magnitudes[i] = code_number(coder, False, 0, 1)
-        if place >= size or coder.interval[2] > coder.data.size + 4:
-            return False
-        places[i] = place
-    return True

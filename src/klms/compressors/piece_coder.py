@@ -46,11 +46,11 @@ class Coded(NamedTuple):
 
 def runs(bounds: Int64) -> Iterator[slice]:
     """Yield which pieces form a run."""
-    first = 0
-    for n in range(bounds.size - 1):
-        if bounds[n + 1] - bounds[first] >= _RUN or n == bounds.size - 2:
-            yield slice(first, n + 1)
-            first = n + 1
+    first, start = 0, 0
+    for n, end in enumerate(bounds[1:].tolist(), 1):
+        if end - start >= _RUN or n == bounds.size - 1:
+            yield slice(first, n)
+            first, start = n, end
 
 
 def encode_run(

@@ -10,7 +10,6 @@ pieces are smaller then, since entries of about the same size stand together.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -98,14 +97,18 @@ class Pieces:
     @cached_property
     def ranges(self) -> Ranges:
         """What shares a threshold for outliers: the groups, or parts of ordered ones."""
+        if self.classes is None:
+            return Ranges(self._group_bounds, np.array(self._sizes, dtype=np.int64))
         least = max(_RANGE, self.layout.d // _RANGES)
         bounds, sizes = [0], []
-        for (start, end), size in zip(pairwise(self._group_bounds.tolist()), self._sizes, strict=True):
-            inside = self.bounds[(self.bounds > start) & (self.bounds < end)].tolist()
-            for cut in inside if self.classes is not None else []:
-                if min(cut - bounds[-1], end - cut) >= least:
-                    sizes.append(cut - bounds[-1])
-                    bounds.append(cut)
+        for size, cut in zip(self._sizes, self._cuts, strict=True):
+            start = place = bounds[-1]
+            end = start + sum(cut)
+            for piece in cut[:-1]:
+                place += piece
+                if min(place - bounds[-1], end - place) >= least:
+                    sizes.append(place - bounds[-1])
+                    bounds.append(place)
             sizes.append(start + size - bounds[-1])
             bounds.append(end)
         return Ranges(np.array(bounds, dtype=np.int64), np.array(sizes, dtype=np.int64))

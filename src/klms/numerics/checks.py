@@ -51,15 +51,17 @@ def checked_shape(shape: object) -> tuple[int, ...]:
     >>> checked_shape([2, 0, 3])
     (2, 0, 3)
     """
-    if not isinstance(shape, (list, tuple)) or len(shape) > MOST_DIMENSIONS:
-        raise CorruptMessage("a shape is not a list of numbers, or too long")
+    if not isinstance(shape, (list, tuple)):
+        raise CorruptMessage("a shape is not a list of numbers")
+    if len(shape) > MOST_DIMENSIONS:
+        raise CorruptMessage(f"a shape has {len(shape)} dimensions; arrays may have {MOST_DIMENSIONS}")
     size = 1
     for length in shape:
-        if type(length) is not int or not 0 <= length <= MOST_ENTRIES:
-            raise CorruptMessage("a shape is not a list of numbers, or too large")
+        if type(length) is not int or length < 0:
+            raise CorruptMessage("a shape is not a list of numbers")
         size *= max(length, 1)
         if size > MOST_ENTRIES:  # NumPy refuses it, be there a length of 0
-            raise CorruptMessage("a shape is too large")
+            raise CorruptMessage(f"a shape has more than {MOST_ENTRIES:,} entries")
     return tuple(shape)
 
 

@@ -1,0 +1,163 @@
+"""The low-rank part as bytes, and back: columns and rows in whole steps, coded adaptively (`adaptive_bits.py`).
+
+An array of two or more dimensions is a matrix with one row per entry of its first dimension. What is sent of it is a
+sum of products `a b^T / |a|` of a column `a` and a row `b`.
+
+The section: its length without this number (u32); for each matrix the number of products (u8) and, if there are any,
+the step (u16, on the scale of `klms.py`); then, coded, the columns and rows of all products: magnitudes in steps, with
+a sign unless they are zero.
+"""
+
+import math
+import struct
+from typing import NamedTuple
+
+import numpy as np
+
+from klms.compressors.adaptive_bits import Coder, finish, new_reader, new_writer, read_records, write_records
+from klms.compressors.envelope import log_scale, write_section
+from klms.compressors.layout import Layout
+from klms.errors import CorruptMessage
+from klms.numerics.jit import Float32, Float64, Int64, UInt8, kernel
+
+_NARROWEST = 4  # rows or columns: a product may not cost more than a part of the matrix itself
+_MOST_PRODUCTS = 32
+_LARGEST = 1 << 20  # steps of a number
+_STEP = struct.Struct("<H")
+
+
+class Matrix(NamedTuple):
+    """Where an array is in the vector, and its shape as a matrix."""
+
+    place: slice
+    rows: int
+    columns: int
+    most_products: int
+
+    def of(self, vector: Float32) -> Float32:
+        return vector[self.place].reshape(self.rows, self.columns)
+
+
+class Products(NamedTuple):
+    """What is sent of a matrix: one column and one row per product, in steps."""
+
+    step: int
+    """Number of the step, on the scale of `klms.py`; 0 if there are no products."""
+    columns: Int64
+    rows: Int64
+
+
+def matrices(layout: Layout) -> list[Matrix]:
+    """Return the arrays that may have a low-rank part."""
+    found = []
+    for part, shape, size in zip(layout.parts, layout.shapes, layout.sizes, strict=True):
+        if len(shape) > 1 and size:
+            rows, columns = shape[0], size // shape[0]
+            most = min(_MOST_PRODUCTS, rows // _NARROWEST, columns // _NARROWEST)
+            if most:
+                found.append(Matrix(part, rows, columns, most))
+    return found
+
+
+def write(chosen: list[Products], room: int = 2) -> bytes:
+    """Return the section; `room` is for the bytes of a number."""
+    head = b"".join(bytes([p.rows.shape[0]]) + (_STEP.pack(p.step) if p.step else b"") for p in chosen)
+    coder = new_writer(16 + room * sum(p.rows.size + p.columns.size for p in chosen), 2)
+    for products in chosen:
+        for pair in zip(products.columns, products.rows, strict=True):
+            for context, factor in enumerate(pair):
+                write_records(coder, context, False, np.abs(factor)[:, None], (factor < 0).astype(np.uint8))
+    length = finish(coder)
+    if length > coder.data.size:
+        return write(chosen, 4 * room)
+    return write_section(head + coder.data[:length].tobytes())
+
+
+def add(content: bytes, layout: Layout, vector: Float32) -> None:
+    """Add the low-rank part in the untrusted content of a section to the vector."""
+    place = 0
+    heads, scales = [], []
+    try:
+        for matrix in matrices(layout):
+            count = content[place]
+            if count > matrix.most_products:
+                raise CorruptMessage(f"a matrix of {matrix.rows} rows cannot have {count} products")
+            heads.append((matrix.place.start, matrix.rows, matrix.columns, count))
+            scales.append(log_scale(_STEP.unpack_from(content, place + 1)[0]) if count else 0.0)
+            place += 1 + (_STEP.size if count else 0)
+    except (struct.error, IndexError) as error:
+        raise CorruptMessage("the low-rank part is cut off") from error
+    coder = new_reader(np.frombuffer(content, dtype=np.uint8)[place:].copy(), 2)
+    if not _add_all(coder, np.array(heads, dtype=np.int64).reshape(-1, 4), np.array(scales), vector):
+        raise CorruptMessage("the low-rank part does not decode")
+
+
+@kernel
+def _add_all(coder: Coder, heads: Int64, scales: Float64, vector: Float32) -> bool:
+    """Read the products of all matrices and add them to the vector; return False if they make no sense.
+
+    A head is where a matrix begins, its rows, its columns and the number of its products.
+    """
+    longest = 0
+    for m in range(scales.size):
+        longest = max(longest, heads[m, 1], heads[m, 2])
+    numbers, minus = np.empty((longest, 1), dtype=np.int64), np.empty(longest, dtype=np.uint8)
+    column, row = np.empty(longest, dtype=np.float32), np.empty(longest, dtype=np.float32)
+    for m in range(scales.size):
+        start, rows, columns, count = heads[m, 0], heads[m, 1], heads[m, 2], heads[m, 3]
+        matrix = vector[start : start + rows * columns].reshape((rows, columns))
+        for _ in range(count):
+            if not _read(coder, 0, numbers[:rows], minus, column):
+                return False
+            if not _read(coder, 1, numbers[:columns], minus, row):
+                return False
+            _add_scaled(column[:rows], row[:columns], scales[m], matrix)
+    return True
+
+
+@kernel
+def _read(coder: Coder, context: int, numbers: Int64, minus: UInt8, factor: Float32) -> bool:
+    """Read a column or a row; return False if it makes no sense."""
+    minus[:] = 0
+    if not read_records(coder, context, False, numbers, minus):
+        return False
+    for i in range(numbers.size):
+        if numbers[i, 0] > _LARGEST:
+            return False
+        factor[i] = -numbers[i, 0] if minus[i] else numbers[i, 0]
+    return True
+
+
+@kernel
+def add_products(columns: Int64, rows: Int64, scale: float, matrix: Float32) -> None:
+    """Add `scale a b^T / |a|` for every column `a` and row `b` to the matrix."""
+    for n in range(rows.shape[0]):
+        _add_scaled(columns[n].astype(np.float32), rows[n].astype(np.float32), scale, matrix)
+
+
+@kernel
+def _add_scaled(column: Float32, row: Float32, scale: float, matrix: Float32) -> None:
+    """Add `scale a b^T / |a|` for a column `a`, which is overwritten, and a row `b` to the matrix."""
+    length = math.sqrt(square(column))
+    if length > 0:
+        column *= np.float32(scale / length)
+        add_product(column, row, matrix)
+
+
+@kernel
+def add_product(column: Float32, row: Float32, matrix: Float32) -> None:
+    """Add the product of a column and a row to the matrix."""
+    for i in range(matrix.shape[0]):
+        out, factor = matrix[i], column[i]
+        if factor != 0:
+            for j in range(row.size):
+                out[j] += factor * row[j]
+
+
+@kernel
+def square(vector: Float32) -> float:
+    """Return the squared norm of a vector."""
+    total = 0.0
+    for i in range(vector.size):
+        total += np.float64(vector[i]) * np.float64(vector[i])
+    return total

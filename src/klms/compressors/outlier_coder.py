@@ -1,0 +1,137 @@
+"""Outliers as bytes, and back: gaps, signs and magnitudes, coded adaptively (`adaptive_bits.py`).
+
+Magnitudes above the threshold are quantised with a step that all groups share, with a subtractive dither from the
+shared key, which makes them unbiased. A threshold is the lower edge of a bin, and the bin of a magnitude is the upper
+10 of the 31 bits that a float32 has for it: four bins to an octave.
+
+The section: its length without this number (u32) and the step (u16); for each group the number of outliers (u32) and,
+if there are any, the bin of the threshold (u16); then, coded, for each outlier its gap, its sign and its magnitude.
+The coded bytes have at least a bit for each outlier, so that few bytes cannot stand for many of them.
+"""
+
+import struct
+from typing import NamedTuple
+
+import numpy as np
+
+from klms.codec import SharedKey
+from klms.compressors.adaptive_bits import Coder, finish, new_reader, new_writer, read_records, write_records
+from klms.compressors.envelope import log_number, log_scale, write_section
+from klms.compressors.pieces import Ranges
+from klms.errors import CorruptMessage
+from klms.numerics.jit import Float32, Float64, Int64, UInt64, kernel
+from klms.numerics.philox import DITHER_STREAM, buffer_size, drawn_words, words
+
+MANTISSA = 21
+"""Bits of a magnitude below those that tell its bin."""
+NOTHING = (1 << 31 - MANTISSA) - 1
+"""The bin of NaN, which no entry is in."""
+
+_STEP = struct.Struct("<H")
+_COUNT = struct.Struct("<I")
+_THRESHOLD = struct.Struct("<H")
+_AT_ONCE = 512  # outliers that are read before they are added, so that many take no memory
+
+
+class Found(NamedTuple):
+    """What is sent apart of a group."""
+
+    threshold: int
+    rounded: bool
+    places: Int64
+    values: Float32
+
+
+class Groups(NamedTuple):
+    """Where the groups of a gathered vector are, and what a section says of them."""
+
+    ranges: Ranges
+    counts: Int64  # of outliers
+    edges: Float32  # thresholds
+    step: np.float32
+
+
+def edge_of(number: int) -> np.float32:
+    """Return the smallest magnitude in a bin."""
+    return np.float32(np.array([number << MANTISSA], dtype=np.int32).view(np.float32)[0])
+
+
+def shared_dither(count: int, key: SharedKey) -> Float32:
+    """Return numbers from 0 to below 1, the same on both sides."""
+    return drawn_words(key, DITHER_STREAM, count).astype(np.float32) / np.float32(65536)
+
+
+def write(groups: list[Found], step: float, dither: Float32, room: int = 8) -> tuple[bytes, Float64]:
+    """Return the section, and the bits of each group in it; `room` is for the bytes of an outlier, on average."""
+    number = log_number(step)
+    heads, done, used = [_STEP.pack(number)], 0, []
+    coder = new_writer(16 + room * dither.size, 2)
+    for group in groups:
+        before = int(coder.interval[2])
+        count = group.places.size
+        heads.append(_COUNT.pack(count))
+        if count:
+            heads.append(_THRESHOLD.pack(group.threshold))
+            excess = (np.abs(group.values) - edge_of(group.threshold)) / np.float32(log_scale(number))
+            numbers = np.empty((count, 2), dtype=np.int64)
+            numbers[0, 0] = group.places[0]
+            numbers[1:, 0] = np.diff(group.places) - 1
+            numbers[:, 1] = np.floor(excess + dither[done : done + count])
+            write_records(coder, 0, True, numbers, (group.values < 0).astype(np.uint8))
+            done += count
+        used.append(8.0 * (int(coder.interval[2]) - before) + 48 * (count > 0))
+    length = finish(coder)
+    if length > coder.data.size:
+        return write(groups, step, dither, 4 * room)
+    coded = coder.data[:length].tobytes().ljust((dither.size + 7) // 8, b"\0")  # signs seldom take less than a bit
+    return write_section(b"".join(heads) + coded), np.array(used)
+
+
+def add(content: bytes, ranges: Ranges, key: SharedKey, gathered: Float32) -> None:
+    """Add the outliers in the untrusted content of a section to a gathered vector, whose groups are these ranges."""
+    place = _STEP.size
+    counts, thresholds = [], []
+    try:
+        (number,) = _STEP.unpack_from(content)
+        for _ in range(ranges.sizes.size):
+            (count,) = _COUNT.unpack_from(content, place)
+            place += _COUNT.size
+            counts.append(count)
+            thresholds.append(_THRESHOLD.unpack_from(content, place)[0] if count else 1)
+            place += _THRESHOLD.size if count else 0
+    except struct.error as error:
+        raise CorruptMessage("the outliers are cut off") from error
+    numbers, bins = np.array(counts, dtype=np.int64), np.array(thresholds, dtype=np.int32)
+    if (numbers > ranges.sizes).any() or not ((bins > 0) & (bins < NOTHING)).all():
+        raise CorruptMessage("a group has more outliers than entries, or impossible ones")
+    if sum(counts) > 8 * (len(content) - place):
+        raise CorruptMessage(f"{len(content) - place} bytes cannot hold {sum(counts)} outliers")
+    coder = new_reader(np.frombuffer(content, dtype=np.uint8)[place:].copy(), 2)
+    groups = Groups(ranges, numbers, (bins << MANTISSA).view(np.float32), np.float32(log_scale(number)))
+    if not _add(coder, groups, key.words(), gathered):
+        raise CorruptMessage("the outliers do not decode")
+
+
+@kernel
+def _add(coder: Coder, groups: Groups, key: UInt64, x: Float32) -> bool:
+    """Read all outliers and add them to the vector; return False if they make no sense."""
+    numbers, minus = np.empty((_AT_ONCE, 2), dtype=np.int64), np.empty(_AT_ONCE, dtype=np.uint8)
+    buffer = np.empty(buffer_size(_AT_ONCE), dtype=np.uint64)
+    unit, half = np.float32(1 / 65536), np.float32(0.5)
+    done = 0
+    for group in range(groups.counts.size):
+        start, edge = groups.ranges.bounds[group], groups.edges[group]
+        place, end = start - 1, start + groups.ranges.sizes[group]
+        for first in range(0, groups.counts[group], _AT_ONCE):
+            count = min(_AT_ONCE, groups.counts[group] - first)
+            if not read_records(coder, 0, True, numbers[:count], minus[:count]):
+                return False
+            dither = words(buffer, done, count, DITHER_STREAM, key)
+            for i in range(count):
+                place += numbers[i, 0] + 1
+                if place >= end:
+                    return False
+                value = edge + groups.step * (np.float32(numbers[i, 1]) - np.float32(dither[i]) * unit + half)
+                x[place] += -value if minus[i] else value
+            done += count
+    return True
