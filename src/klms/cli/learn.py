@@ -149,7 +149,7 @@ def results(
     Examples: `klms results`, `klms results --measure`
     """
     from klms.benchmarks import mean
-    from klms.experiments import coding_share
+    from klms.experiments import coding_share, results_file
     from klms.experiments import results as committed
 
     need("matplotlib", "plots")
@@ -158,8 +158,8 @@ def results(
         if measure:
             need("torch", "learn")
             with Live() as live:
-                committed.write_json(folder / "coding-share.json", coding_share.run(runs, 1, live))
-            committed.write_json(folder / "mean.json", mean.as_json(list(mean.run()), clients=10))
+                results_file.write_json(folder / "coding-share.json", coding_share.run(runs, 1, live))
+            results_file.write_json(folder / "mean.json", mean.as_json(list(mean.run()), clients=10))
         text, readme = committed.document(folder), committed.readme(folder, Path("README.md").read_text())
         Path("docs/results.md").write_text(text)
         Path("README.md").write_text(readme)
