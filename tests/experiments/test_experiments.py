@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,21 +15,22 @@ from typer.testing import CliRunner
 
 from klms.cli import app
 from klms.errors import InvalidArgument, KLMSError, RunFolderError
-from klms.experiments import catalogue, demo, grid, toy
+from klms.experiments import catalogue, demo, grid, results_file, toy, watch
 from klms.runs.run_folder import RunFolder
+from tests.experiments.tiny import experiment
 from tests.report.folders import line, write_run
 from tests.runs.small_run import result
-from tests.support.small_data import write_mnist
 from tests.support.waiting import wait_until
 
 
-@pytest.mark.parametrize("profile", ["small", "paper"])
 @pytest.mark.parametrize("name", [name for name in catalogue.names() if name not in toy.TOYS])
-def test_every_grid_resolves(name, profile):
+def test_every_grid_resolves(name):
     experiment = catalogue.load(name)
-    cells = experiment.cells(profile)
-    assert len({cell.folder(Path("runs")) for cell in cells}) == len(cells)
-    assert {cell.row for cell in cells} == set(experiment.rows)
+    assert {"small", "paper"} <= experiment.profiles.keys()
+    for profile in experiment.profiles:
+        cells = experiment.cells(profile)
+        assert len({cell.folder(Path("runs")) for cell in cells}) == len(cells)
+        assert {cell.row for cell in cells} == set(experiment.profiles[profile].get("rows", experiment.rows))
 
 
 def test_table_1_has_the_papers_rows_and_settings():
@@ -50,33 +52,53 @@ def test_table_1_has_the_papers_rows_and_settings():
     ]
 
 
-def test_rows_can_be_chosen_by_name_and_by_method():
-    experiment = catalogue.load("table1")
-    assert {cell.row for cell in experiment.cells("small", only=["fedpm-klms"])} == {
-        "fedpm-klms",
-        "fedpm-klms, fewer bits",
-        "fedpm-klms, without memory",
-        "fedpm-klms, literal",
-    }
-    with pytest.raises(InvalidArgument, match="fedpm"):
-        experiment.cells("small", only=["fedpn"])
+def test_rows_are_chosen_by_their_exact_names_or_by_method():
+    table1 = catalogue.load("table1")
+    assert table1.rows_of("small", only=["fedpm-klms"]) == ["fedpm-klms"]
+    assert table1.rows_of("small", only=["fedpm-klms, literal", "eden"]) == ["eden", "fedpm-klms, literal"]
+    variants = ["fedpm-klms, without memory", "fedpm-klms, fewer bits", "fedpm-klms", "fedpm-klms, literal"]
+    assert table1.rows_of("small", methods=["fedpm-klms"]) == variants
+    assert table1.rows_of("small", only=["eden"], methods=["fedpm-klms"]) == ["eden", *variants]
+    assert {cell.row for cell in table1.cells("small", only=["fedpm-klms"])} == {"fedpm-klms"}
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "wanted", "hint"),
+    [
+        ("table1", "small", {"only": ["fedpm-klms, litteral"]}, "did you mean 'fedpm-klms, literal'"),
+        ("table1", "small", {"methods": ["fedpn"]}, "did you mean 'fedpm'"),
+        ("table1", "cpu", {"only": ["terngrad"]}, "no row of table1 (profile cpu) 'terngrad'"),
+        ("accuracy-vs-bitrate", "small", {"only": ["fedpm-klms"]}, "--method fedpm-klms takes all its rows"),
+    ],
+)
+def test_an_unknown_row_suggests_another(name, profile, wanted, hint):
+    with pytest.raises(InvalidArgument, match=re.escape(hint)):
+        catalogue.load(name).cells(profile, **wanted)
+
+
+def test_an_unknown_experiment_suggests_another():
     with pytest.raises(InvalidArgument, match="table1"):
         catalogue.load("tabel1")
 
 
-SMALL = {"images": 0, "clients": 3, "width": 0.2, "rounds": 3, "batch": 16, "evaluate_every": 3, "bits": 5}
+def test_a_folder_tells_its_row():
+    for name in [name for name in catalogue.names() if name not in toy.TOYS]:
+        experiment = catalogue.load(name)
+        for cell in experiment.cells("small", seeds=2):
+            for place in (grid.place(Path("runs"), "small", name), grid.place(Path("runs"), "cpu", name, rounds=3)):
+                assert catalogue.row_in(cell.folder(place), cell.config.method) == cell.row
+                assert catalogue.row_in(cell.folder(place), "another") is None
+    assert catalogue.row_in(Path("runs/fedpm-0"), "fedpm") is None
 
 
-def experiment(folder: Path) -> catalogue.Experiment:
-    shape = {"data": ["mnist"], "settings": SMALL | {"data_dir": str(folder)}}
-    rows = {"fedpm-klms": {}, "fedavg": {}, "one": {"method": "signsgd"}}
-    profiles = {"small": shape | {"one_seed": ["one"]}}
-    return catalogue.Experiment("tiny", "", "", rows, profiles, series=("bits_per_parameter",))
-
-
-@pytest.fixture(scope="module")
-def mnist(tmp_path_factory) -> Path:
-    return write_mnist(tmp_path_factory.mktemp("mnist"))
+def test_a_row_has_one_method_in_all_experiments():
+    """The report shows a row by its name alone."""
+    methods: dict[str, set[str]] = {}
+    for name in [name for name in catalogue.names() if name not in toy.TOYS]:
+        experiment = catalogue.load(name)
+        for row in experiment.rows:
+            methods.setdefault(row, set()).add(experiment.method(row))
+    assert {row: some for row, some in methods.items() if len(some) > 1} == {}
 
 
 def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path):
@@ -90,10 +112,21 @@ def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path
         ("fedavg", 1),
     ]
     done: list[str] = []
-    grid.run_cells(cells[:2], tmp_path, workers=1, report=lambda cell: done.append(cell.row))
-    grid.run_cells(cells, tmp_path, workers=2, report=lambda cell: done.append(f"{cell.row} {cell.seed}"))
-    assert sorted(done) == ["fedavg", "fedavg 1", "fedpm-klms", "fedpm-klms 1", "one 0"]
-    whole = grid.collect(tiny, cells, tmp_path)
+    rounds: list[str] = []
+
+    def progress(new: watch.CompletedRound) -> None:
+        rounds.append(f"{new.cell.row} {new.cell.seed}, {new.records[-1].round}")
+
+    grid.run_cells(cells[:2], tmp_path, workers=1, report=lambda cell: done.append(cell.row), progress=progress)
+    assert done == ["fedpm-klms", "fedavg"]
+    assert rounds == [f"{row} 0, {n}" for row in done for n in (1, 2, 3)]
+    rounds.clear()
+    grid.run_cells(
+        cells, tmp_path, workers=2, report=lambda cell: done.append(f"{cell.row} {cell.seed}"), progress=progress
+    )
+    assert sorted(done[2:]) == ["fedavg 1", "fedpm-klms 1", "one 0"]
+    assert sorted(rounds) == [f"{run}, {n}" for run in sorted(done[2:]) for n in (1, 2, 3)]
+    whole = results_file.collect(tiny, cells, tmp_path)
     assert set(whole["data"]["mnist"]["fedavg"]["seeds"]) == {"0", "1"}
     assert len(whole["data"]["mnist"]["fedavg"]["series"]["bits_per_parameter"]) == 3
     assert json.loads(json.dumps(whole)) == whole
@@ -105,7 +138,7 @@ def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path
         grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
     shutil.rmtree(cells[0].folder(tmp_path))
     grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
-    assert grid.collect(tiny, cells, tmp_path) == whole
+    assert results_file.collect(tiny, cells, tmp_path) == whole
 
     # Lost lines and a damaged checkpoint cannot be repaired: the error says so.
     metrics = cells[1].folder(tmp_path) / "metrics.jsonl"
@@ -117,13 +150,50 @@ def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path
         grid.run_cells(cells[2:], tmp_path, workers=1, report=lambda cell: None)
 
 
-def test_a_folder_of_other_settings_is_not_taken(mnist, tmp_path):
+def test_a_folder_of_other_settings_is_neither_resumed_nor_committed(mnist, tmp_path):
     cells = experiment(mnist).cells("small", only=["fedavg"], seeds=1)
     grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
     other = experiment(mnist)
     other.rows["fedavg"] = {"lr": 0.05}
+    cells = other.cells("small", only=["fedavg"], seeds=1)
     with pytest.raises(RunFolderError, match="other settings"):
-        grid.run_cells(other.cells("small", only=["fedavg"], seeds=1), tmp_path, workers=1, report=lambda cell: None)
+        grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
+    with pytest.raises(RunFolderError, match="other settings"):
+        results_file.collect(other, cells, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("known", "before", "during"),
+    [(True, None, "AVX2"), (True, "AVX512_CORE", "AVX512_CORE"), (False, None, None)],
+)
+def test_torch_uses_the_instructions_that_all_processors_have(
+    tmp_path, monkeypatch, instructions, known, before, during
+):
+    """Otherwise no number of a run would be the same on another machine."""
+    found = []
+    monkeypatch.setattr(grid, "INSTRUCTIONS", instructions)
+    for name in instructions:
+        monkeypatch.delenv(name, raising=False)
+    if before is not None:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", before)
+    monkeypatch.setattr(grid, "_has_avx2", lambda: known)
+    monkeypatch.setattr(grid, "_run_cell", lambda *_: found.append(dict(os.environ)))
+    cells = experiment(tmp_path).cells("small", only=["fedavg"], seeds=1)
+    grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
+    (environment,) = found
+    assert environment.get("ONEDNN_MAX_CPU_ISA") == during
+    assert environment.get("ATEN_CPU_CAPABILITY") == ("avx2" if known else None)
+    assert os.environ.get("ONEDNN_MAX_CPU_ISA") == before
+    assert "ATEN_CPU_CAPABILITY" not in os.environ
+
+
+def test_data_that_cannot_be_loaded_is_noticed_before_any_run(mnist, tmp_path, monkeypatch):
+    monkeypatch.setenv("KLMS_DATA", str(tmp_path / "stored"))
+    cells = experiment(mnist).cells("small", only=["fedavg"], seeds=1)
+    elsewhere = catalogue.load("table1").cells("cpu", data=["emnist"], only=["fedavg"])
+    with pytest.raises(KLMSError, match="No package holds emnist"):
+        grid.run_cells([*cells, *elsewhere], tmp_path / "runs", workers=1, report=lambda cell: None)
+    assert not (tmp_path / "runs").exists()
 
 
 def accept_interrupts() -> None:
@@ -144,7 +214,7 @@ import sys, time
 from pathlib import Path
 from klms.experiments import grid
 from klms.runs.run_folder import RunFolder
-from tests.experiments.test_experiments import experiment
+from tests.experiments.tiny import experiment
 
 append = RunFolder.append
 
@@ -212,7 +282,11 @@ def test_the_toy_model_behaves_as_the_paper_says():
 
 
 def test_a_part_of_an_experiment_is_not_committed_as_the_whole(tmp_path, mnist):
-    """Nor is a run on other data: the committed results are those of the whole grid on the real data."""
+    """Runs that end early, or that the profile does not have, are written beside the runs."""
+    table1 = catalogue.load("table1")
+    assert table1.has(table1.cells("small", only=["eden"]), "small")
+    assert not table1.has(table1.cells("small", only=["eden"], data=["fashion-mnist"]), "small")
+    assert not table1.has(table1.cells("small", only=["fedpm"], seeds=4), "small")
     arguments = ["experiment", "run", "kl-by-layer", "--data-dir", str(mnist), "--rounds", "1", "--workers", "1"]
     places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     shown = CliRunner().invoke(app, [*arguments, *places])
@@ -232,11 +306,9 @@ def test_the_commands(tmp_path, mnist):
     assert json.loads((tmp_path / "toy-overhead.json").read_text()) == committed
     stands = CliRunner().invoke(app, ["experiment", "status", "kl-by-layer", "--runs", str(tmp_path)])
     assert "0 of 1 complete" in stands.output
-    both = CliRunner().invoke(
-        app,
-        ["experiment", "status", "table1", "--only", "fedpm-klms, fewer bits", "--only", "drive,eden", "--seeds", "1"],
-    )
-    assert "of 3 complete" in both.output
+    rows = ["--only", "fedpm-klms, fewer bits", "--only", "drive", "--method", "qsgd-klms"]
+    some = CliRunner().invoke(app, ["experiment", "status", "table1", *rows, "--seeds", "1"])
+    assert "of 6 complete" in some.output
     wrong = CliRunner().invoke(app, ["experiment", "run", "tabel1"])
     assert wrong.exit_code == 1
     assert "table1" in wrong.output

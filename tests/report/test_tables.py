@@ -81,6 +81,40 @@ def test_a_legend_names_as_few_settings_as_tell_rows_apart(tmp_path):
     ]
 
 
+def test_rows_of_an_experiment_have_its_names(tmp_path):
+    """Whatever settings make them; the report need not be of the whole folder of runs."""
+    place = tmp_path / "small" / "table1" / "mnist"
+    write_run(place / "fedpm-klms-0", "fedpm-klms", memory=4)
+    write_run(place / "fedpm-klms-1", "fedpm-klms", memory=4, seed=1)
+    write_run(place / "fedpm-klms-literal-0", "fedpm-klms", memory=0, selection="sample")
+    write_run(tmp_path / "mine", "qsgd", lr=0.5)
+    made = table(tmp_path)
+    assert [(one.name, one.settings) for one in made.rows] == [
+        ("fedpm-klms", ""),
+        ("fedpm-klms, literal", ""),
+        ("qsgd", ""),
+    ]
+    assert [one.name for one in table(place / "fedpm-klms-literal-0").rows] == ["fedpm-klms, literal"]
+
+
+def test_settings_tell_rows_of_the_same_name_apart(tmp_path):
+    write_run(tmp_path / "table1" / "mnist" / "fedpm-klms-literal-0", "fedpm-klms", target=8.0)
+    write_run(tmp_path / "table1" / "3-rounds" / "mnist" / "fedpm-klms-literal-0", "fedpm-klms", target=8.0, rounds=2)
+    write_run(tmp_path / "table1" / "mnist" / "fedpm-klms-0", "fedpm-klms", target=4.0)
+    write_run(tmp_path / "mine", "fedpm-klms", target=9.0)
+    assert [one.name for one in table(tmp_path).rows] == [
+        "fedpm-klms (target 4)",
+        "fedpm-klms (target 9)",
+        "fedpm-klms, literal (rounds 2)",
+        "fedpm-klms, literal (rounds 3)",
+    ]
+
+
+@pytest.mark.parametrize("folder", ["table1/mnist/mine-0", "tabel1/mnist/fedpm-klms-literal-0", "fedpm-klms-literal-0"])
+def test_a_run_elsewhere_has_the_name_of_its_method(tmp_path, folder):
+    assert [one.name for one in table(write_run(tmp_path / folder, "fedpm-klms")).rows] == ["fedpm-klms"]
+
+
 def test_another_split_is_another_table(tmp_path):
     write_run(tmp_path / "a", c_max=9)  # says nothing of an i.i.d. split
     write_run(tmp_path / "b", "qsgd")
@@ -206,13 +240,18 @@ def test_three_digits():
     assert [places(value) for value in (0.0123, 0.99999, 1.0, 31.99, 4000.0, 0.0)] == [4, 2, 2, 1, 0, 3]
 
 
-def test_the_papers_numbers_stand_beside_the_runs(tmp_path):
-    write_run(tmp_path / "a", "fedpm-klms")
-    write_run(tmp_path / "b", "fedavg")
+def test_one_of_the_papers_points_stands_beside_each_row(tmp_path):
+    """The paper has FedPM-KLMS at 0.041 and at 0.014 bits: that with the nearest bitrate is shown."""
+    write_run(tmp_path / "a", "fedpm-klms", lr=0.1, lines=[line(n, 0.9, bits=0.03) for n in (1, 2, 3)])
+    write_run(tmp_path / "b", "fedpm-klms", lr=0.2, lines=[line(n, 0.9, bits=0.02) for n in (1, 2, 3)])
+    write_run(tmp_path / "c", "fedavg")
+    write_run(tmp_path / "d", "qsgd", lines=[line(n, bits=0.0, bytes_up=0, passed_over=1) for n in (1, 2, 3)])
     made = table(tmp_path)
     (name,) = [column.name for column in made.columns if column.name.startswith("paper")]
     assert "other model and rounds" in name
-    assert row(made, "fedpm-klms")[name].text == "0.9945 at 0.041\n0.9943 at 0.014"
+    assert row(made, "fedpm-klms", "lr 0.1")[name].text == "0.9945 at 0.041"
+    assert row(made, "fedpm-klms", "lr 0.2")[name].text == "0.9943 at 0.014"
+    assert row(made, "qsgd")[name].value is None  # it sent nothing
     assert row(made, "fedavg")[name].value is None
     assert made.paper == "Table 1: CONV4, 200 rounds"
 

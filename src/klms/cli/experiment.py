@@ -1,20 +1,23 @@
 """`klms experiment`: the paper's tables and figures by name."""
 
-from collections.abc import Container
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from klms.cli import completion
-from klms.cli.show import need, progress, say, show_table, stoppable
+from klms.cli.live import LiveGrid
+from klms.cli.show import fail, need, say, show_table, stoppable
 
 Name = Annotated[
     str,
     typer.Argument(help="Name of an experiment, see `klms experiment list`.", autocompletion=completion.experiments),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
-Only = Annotated[list[str] | None, typer.Option(help="Only this row or method; may be repeated.")]
+Results = Annotated[Path, typer.Option(help="Folder of the results files.")]
+Only = Annotated[list[str] | None, typer.Option(help="Only the row of exactly this name; may be repeated.")]
+Method = Annotated[list[str] | None, typer.Option(help="Only the rows of this method, all variants; may be repeated.")]
 Data = Annotated[
     list[str] | None,
     typer.Option(help="Use this data set instead; may be repeated.", autocompletion=completion.data_sets),
@@ -26,7 +29,7 @@ Profile = Annotated[
         autocompletion=completion.profiles,
     ),
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; some rows of the small profile have one only.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; a profile has some rows with one seed only.")]
 
 app = typer.Typer(help="Repeat the paper's experiments.", no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -55,47 +58,66 @@ def run(
     profile: Profile = "small",
     data: Data = None,
     only: Only = None,
+    method: Method = None,
     seeds: Seeds = 3,
     workers: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 2,
     runs: Runs = Path("runs/experiments"),
-    results: Annotated[Path, typer.Option(help="Folder of the results file.")] = Path("results"),
+    results: Results = Path("results"),
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Folder with the data set in its official format, or with one such folder per data set."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=0, help="End every run after this many rounds; 0 for no limit.")] = 0,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace runs of equal settings that the results file has already.")
+    ] = False,
 ) -> None:
-    """Run what is not complete, and write the results file. After an interruption, the same command resumes.
+    """Run what is not complete, and merge what is into a results file. After an interruption, the same command resumes.
 
-    Examples: `klms experiment run table1`, `klms experiment run table2 --only fedpm-klms --seeds 1`
+    The file is RESULTS/NAME-PROFILE.json. Runs of equal settings that it has already are kept, and `klms experiment
+    compare` compares yours with them; a row of other settings is replaced. If runs end early (`--rounds`), or if the
+    profile has no such runs, the file is results.json beside them.
+
+    Examples: `klms experiment run table1`, `klms experiment run table1 --only fedpm-klms --only "fedpm-klms, literal"`,
+    `klms experiment run table2 --method fedpm-klms --seeds 1`
     """
-    from klms.experiments import catalogue, grid, toy
+    from klms.experiments import catalogue, grid, results_file, toy
     from klms.experiments import results as committed
 
     if name in toy.TOYS:
-        say(f"written: {committed.write_json(results / committed.file_name(name), toy.TOYS[name].run())}")
+        say(f"written: {results_file.write_json(results / committed.file_name(name), toy.TOYS[name].run())}")
         return
     need("torch", "learn")
     experiment = catalogue.load(name)
-    cells = experiment.cells(profile, data=_split(data), only=_split(only, experiment.rows), seeds=seeds)
-    folder = runs / profile / name
-    whole = cells == experiment.cells("small") and data_dir is None and not rounds
+    cells = experiment.cells(profile, data=_split(data), only=only or [], methods=method or [], seeds=seeds)
+    folder = grid.place(runs, profile, name, own_data=data_dir is not None, rounds=rounds)
+    file = results / committed.file_name(name, profile)
+    if rounds or not experiment.has(cells, profile):
+        file, replace = folder / "results.json", True
     if data_dir is not None:
-        cells, folder = [cell.with_data_from(data_dir) for cell in cells], runs / f"{profile}-own-data" / name
+        cells = [cell.with_data_from(data_dir) for cell in cells]
     if rounds:
-        cells, folder = [cell.with_at_most(rounds) for cell in cells], folder / f"{rounds}-rounds"
-    complete = sum(found.complete for found in grid.status(cells, folder))
-    say(f"{len(cells)} runs in {folder}, {complete} of them complete")
-    with stoppable("the same command resumes from here"), progress(bar=True) as shown:
-        task = shown.add_task(name, total=len(cells), completed=complete)
+        cells = [cell.with_at_most(rounds) for cell in cells]
 
-        def report(cell: catalogue.Cell) -> None:
-            shown.update(task, advance=1)
-            say(f"complete: {cell}")
+    kept: list[str] = []
 
-        grid.run_cells(cells, folder, workers=workers, report=report)
-    path = results / committed.file_name(name) if whole else folder / "results.json"
-    say(f"written: {committed.write_json(path, grid.collect(experiment, cells, folder))}")
+    def merge(some: Sequence[catalogue.Cell]) -> None:
+        if changes := results_file.commit(file, experiment, profile, some, folder, replace=replace):
+            say(f"{file}: {changes}")
+            kept.extend(changes.kept)
+
+    def report(cell: catalogue.Cell) -> None:
+        live.end(cell)
+        say(f"complete: {cell}")
+        merge([cell])
+
+    found = grid.status(cells, folder)
+    say(f"{len(cells)} runs in {folder}, {sum(one.complete for one in found)} of them complete")
+    merge(cells)
+    with stoppable("the same command resumes from here"), LiveGrid(name, found) as live:
+        grid.run_cells(cells, folder, workers=workers, report=report, progress=live.round)
+    if kept and file.parent == results:
+        say(f"klms experiment compare {name} --profile {profile} compares these runs with the results in {results}")
 
 
 @app.command("status")
@@ -104,8 +126,10 @@ def status(
     profile: Profile = "small",
     data: Data = None,
     only: Only = None,
+    method: Method = None,
     seeds: Seeds = 3,
     runs: Runs = Path("runs/experiments"),
+    own_data: Annotated[bool, typer.Option("--own-data", help="Show runs with `--data-dir`.")] = False,
 ) -> None:
     """Show how many rounds of every run are complete.
 
@@ -114,8 +138,8 @@ def status(
     from klms.experiments import catalogue, grid
 
     experiment = catalogue.load(name)
-    cells = experiment.cells(profile, data=_split(data), only=_split(only, experiment.rows), seeds=seeds)
-    found = grid.status(cells, runs / profile / name)
+    cells = experiment.cells(profile, data=_split(data), only=only or [], methods=method or [], seeds=seeds)
+    found = grid.status(cells, grid.place(runs, profile, name, own_data=own_data))
     rows = []
     for one in found:
         state = "complete" if one.complete else "started" if one.rounds else "waiting"
@@ -125,7 +149,44 @@ def status(
     say(f"{sum(one.complete for one in found)} of {len(found)} complete")
 
 
-def _split(given: list[str] | None, known: Container[str] = ()) -> list[str]:
-    """Split what contains several names with commas between them, unless it is itself the name of a row."""
-    parts = [[text] if text in known else [part.strip() for part in text.split(",")] for text in given or []]
-    return [name for names in parts for name in names]
+@app.command("compare")
+def compare(
+    name: Name,
+    profile: Profile = "small",
+    runs: Runs = Path("runs/experiments"),
+    results: Results = Path("results"),
+) -> None:
+    """Compare finished runs with the committed results, digit by digit. The exit code is 1 if any number differs.
+
+    Example: `klms experiment run table1 --only fedpm-klms`, then `klms experiment compare table1`
+    """
+    from klms.experiments import catalogue, results_file
+    from klms.experiments import results as committed
+    from klms.experiments.compare import compare as compared
+
+    experiment = catalogue.load(name)
+    file = results / committed.file_name(name, profile)
+    if not file.exists():
+        raise fail(f"there is no {file} to compare with: run this in the repository, or name the folder by --results")
+    found = compared(experiment, profile, runs, results_file.read(file))
+    for remark in found.remarks:
+        say(f"cannot be compared: {remark}")
+    if not found.rows:
+        raise fail(f"there is no finished run of {name} (profile {profile}) below {runs} that can be compared")
+    lines = [(row.row, row.data, str(row.seeds), *_pair(row.accuracy), *_pair(row.bits)) for row in found.rows]
+    numbers = ("accuracy: committed", "yours", "difference", "bits up: committed", "yours", "difference")
+    show_table(("row", "data", "seeds", *numbers), lines, title=f"{name}, {profile}", right=("seeds", *numbers))
+    say(found.verdict())
+    if not found.equal:
+        raise typer.Exit(1)
+
+
+def _pair(values: tuple[float, float]) -> tuple[str, str, str]:
+    """Return the committed number, the own one and their difference."""
+    committed, own = values
+    return f"{committed:.6f}", f"{own:.6f}", f"{own - committed:+.6f}"
+
+
+def _split(given: list[str] | None) -> list[str]:
+    """Split what contains several names with commas between them."""
+    return [name.strip() for text in given or [] for name in text.split(",")]

@@ -168,7 +168,7 @@ def results(
     """
     from klms import files
     from klms.benchmarks import mean
-    from klms.experiments import coding_share
+    from klms.experiments import coding_share, results_file
     from klms.experiments import results as committed
 
     need("matplotlib", "plots")
@@ -177,8 +177,8 @@ def results(
         if measure:
             need("torch", "learn")
             with Live() as live:
-                committed.write_json(folder / "coding-share.json", coding_share.run(runs, 1, live))
-            committed.write_json(folder / "mean.json", mean.as_json(list(mean.run()), clients=10))
+                results_file.write_json(folder / "coding-share.json", coding_share.run(runs, 1, live))
+            results_file.write_json(folder / "mean.json", mean.as_json(list(mean.run()), clients=10))
         text = committed.document(folder)
         readme = committed.readme(folder, files.read(Path("README.md"), committed.LARGEST).decode())
         Path("docs/results.md").write_text(text)

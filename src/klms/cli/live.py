@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import TaskID
 
 from klms.cli.show import progress, show_table
 from klms.printable import printable
 
 if TYPE_CHECKING:
     from klms.engine.ledger import LedgerRecord
+    from klms.experiments.catalogue import Cell
+    from klms.experiments.grid import CellStatus
+    from klms.experiments.watch import CompletedRound
     from klms.methods.table import RunConfig
     from klms.runs.execution import Summary
 
@@ -19,10 +23,8 @@ class Live:
     """Progress of runs, one after the other: a bar on a terminal, one line per round elsewhere."""
 
     def __init__(self) -> None:
-        self._bar, self._lines = progress(bar=True), Console(stderr=True, width=200)
-        self._up = self._down = 0
-        self._seconds = 0.0
-        self._evaluated: LedgerRecord | None = None
+        self._bar, self._lines = progress(bar=True), Console(stderr=True)
+        self._records: list[LedgerRecord] = []
 
     def __enter__(self) -> "Live":
         self._bar.start()
@@ -36,36 +38,97 @@ class Live:
         """Announce a run; one that is resumed keeps counting from where it was."""
         from klms.runs.run_folder import RunFolder
 
-        self._up = self._down = 0
-        self._seconds, self._evaluated = 0.0, None
-        records = list(RunFolder(folder).records())
-        for record in records:
-            self._count(record)
-        done = len(records)
+        self._records = list(RunFolder(folder).records())
+        done = len(self._records)
         stage = "complete" if done == config.rounds else f"resuming after round {done}" if done else "loading"
         text = f"{config.method}: {stage} ({printable(folder)})"
         self._bar.update(self._task, description=text, completed=done, total=config.rounds)
         if not self._lines.is_terminal:
-            self._lines.print(text, highlight=False, markup=False)
+            _print(self._lines, text)
 
     def __call__(self, config: "RunConfig", record: "LedgerRecord") -> None:
         """Show a round that is complete."""
-        self._count(record)
-        text = f"{config.method}: round {record.round}/{config.rounds}"
-        if (last := self._evaluated) is not None:
-            text += f", accuracy {last.accuracy:.4f}" + (f" in round {last.round}" if last is not record else "")
-        up, down, total = map(megabytes, (self._up, self._down, self._up + self._down))
-        text += f", MB: {up} up, {down} down, {total} total; {record.bits_per_parameter:.4f} bits per parameter up"
+        from klms.engine.ledger import seconds_per_round
+
+        self._records.append(record)
+        text = f"{config.method}: {_round_text(self._records, config.rounds)}"
         self._bar.update(self._task, description=text, completed=record.round, total=config.rounds)
         if not self._lines.is_terminal:
-            self._lines.print(f"{text}, {self._seconds:.0f} s", highlight=False, markup=False)
+            spent = sum(one.seconds.get("total", 0.0) for one in self._records)
+            left = (seconds_per_round(self._records) or 0.0) * (config.rounds - record.round)
+            _print(self._lines, f"{text}, {spent:.0f} s, about {duration(left)} left")
 
-    def _count(self, record: "LedgerRecord") -> None:
-        self._up += record.uplink_bytes
-        self._down += record.downlink_bytes
-        self._seconds += record.seconds.get("total", 0.0)
-        if record.accuracy is not None:
-            self._evaluated = record
+
+class LiveGrid:
+    """Progress of the runs of an experiment: bars on a terminal, elsewhere one line per round of any run."""
+
+    def __init__(self, name: str, runs: "Sequence[CellStatus]") -> None:
+        self._bars, self._lines = progress(bar=True, remaining=False), Console(stderr=True)
+        self._name, self._runs = name, len(runs)
+        self._complete = sum(run.complete for run in runs)
+        self._tasks: dict[str, TaskID] = {}
+        rounds, done = sum(run.cell.config.rounds for run in runs), sum(run.rounds for run in runs)
+        self._all = self._bars.add_task(self._title(), total=rounds, completed=done)
+
+    def __enter__(self) -> "LiveGrid":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
+
+    def round(self, complete: "CompletedRound") -> None:
+        """Show a round that is complete, and the time that all runs together will still take."""
+        cell, records = complete.cell, complete.records
+        text = f"{cell}: {_round_text(records, cell.config.rounds)}"
+        left = f"about {duration(complete.seconds_left)} left"
+        if str(cell) not in self._tasks:
+            self._tasks[str(cell)] = self._bars.add_task(text)
+        self._bars.update(self._tasks[str(cell)], description=text, completed=len(records), total=cell.config.rounds)
+        self._bars.update(self._all, description=f"{self._title()}, {left}", advance=1)
+        if not self._lines.is_terminal:
+            _print(self._lines, f"{text}; {left}")
+
+    def end(self, cell: "Cell") -> None:
+        """Take note that a run is complete."""
+        self._complete += 1
+        if str(cell) in self._tasks:
+            self._bars.remove_task(self._tasks.pop(str(cell)))
+        self._bars.update(self._all, description=self._title())
+
+    def _title(self) -> str:
+        return f"{self._name}: {self._complete} of {self._runs} runs complete"
+
+
+def _print(lines: Console, text: str) -> None:
+    lines.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _round_text(records: "Sequence[LedgerRecord]", rounds: int) -> str:
+    """Return the last of the rounds in words, with what all of them sent."""
+    from klms.engine.ledger import last_evaluated, uplink_bytes
+
+    last, evaluated = records[-1], last_evaluated(records)
+    text = f"round {last.round}/{rounds}"
+    if evaluated is not None and evaluated.accuracy is not None:
+        text += f", accuracy {evaluated.accuracy:.4f}" + (
+            f" in round {evaluated.round}" if evaluated is not last else ""
+        )
+    up, down = uplink_bytes(records), sum(record.downlink_bytes for record in records)
+    text += f", MB: {megabytes(up)} up, {megabytes(down)} down, {megabytes(up + down)} total"
+    return f"{text}; {last.bits_per_parameter:.4f} bits per parameter up"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> [duration(seconds) for seconds in (41.2, 130, 7300)]
+    ['41 s', '2 min', '2 h 1 min']
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def show_summaries(summaries: "Sequence[Summary]", title: str) -> None:

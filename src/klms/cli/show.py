@@ -96,9 +96,14 @@ def console() -> Console:
     return screen if screen.is_terminal else Console(width=120)
 
 
-def progress(*, bar: bool = False) -> Progress:
-    """Return a progress display on standard error that stays silent unless that is a terminal."""
+def progress(*, bar: bool = False, remaining: bool = True) -> Progress:
+    """Return a progress display on standard error that stays silent unless that is a terminal.
+
+    A bar has the time that remains beside it, unless the caller knows better.
+    """
     screen = Console(stderr=True)
-    columns = [BarColumn(), TimeRemainingColumn()] if bar else [SpinnerColumn(), TimeElapsedColumn()]
+    columns = [BarColumn(), *([TimeRemainingColumn()] if remaining else [])]
+    if not bar:
+        columns = [SpinnerColumn(), TimeElapsedColumn()]
     text = TextColumn("{task.description}", markup=False)  # paths may contain what rich takes for markup
     return Progress(text, *columns, console=screen, transient=True, disable=not screen.is_terminal)

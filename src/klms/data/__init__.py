@@ -7,9 +7,9 @@
 """
 
 from klms.data.dataset import Dataset
-from klms.data.load import Info, Progress, get, load, names
+from klms.data.load import Info, Progress, check_source, get, load, names
 from klms.data.splits import dirichlet, iid, natural, paper_noniid
 from klms.errors import DataError
 
-__all__ = ["DataError", "Dataset", "Info", "Progress", "get", "load", "names"]
+__all__ = ["DataError", "Dataset", "Info", "Progress", "check_source", "get", "load", "names"]
 __all__ += ["dirichlet", "iid", "natural", "paper_noniid"]

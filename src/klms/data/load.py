@@ -71,6 +71,13 @@ def load(
     return examples(data, vocabulary, length) if isinstance(data, Corpus) else data
 
 
+def check_source(name: str, *, folder: Path | str | None = None, cache: Path | str | None = None) -> None:
+    """Raise the `DataError` of `load` now if there is neither a folder nor a stored copy nor a package to load from."""
+    known, path = entry(name), store.location(name, cache)
+    if folder is None and not known.sources and not path.exists():
+        _fetched(known, [f"cache: {path} does not exist yet"], None)
+
+
 def get(
     name: str, cache: Path | str | None = None, progress: Progress | None = None, *, folder: Path | str | None = None
 ) -> Path:

@@ -40,7 +40,7 @@ class Federation:
     clients: ClientData
     test: Examples | None
     description: dict[str, object]
-    """Layers and their sizes, and the examples per class of every client, as far as they are known."""
+    """Layers and their sizes, the examples per class of every client as far as they are known, and those to test on."""
     recipe: "Callable[..., Federation]"
     """Makes the same federation in another process, given `threads`."""
     seeded: bool = True
@@ -103,7 +103,8 @@ class Federation:
         layout = method.layout
         layers = [{"name": name, "size": size} for name, size in zip(layout.names, layout.sizes, strict=True)]
         counts = [np.bincount(y, minlength=classes).tolist() if classes > 1 else [len(y)] for y in labels]
-        description = {"layers": layers, "split": counts, "classes": classes}
+        tested = 0 if test is None else len(test)
+        description = {"layers": layers, "split": counts, "classes": classes, "tested": tested}
         return cls(method, clients, test, description, recipe, config.seeded)
 
     def examples(self, client: int) -> Examples:

@@ -71,7 +71,7 @@ class LedgerRecord(BaseModel):
     payload_bytes: int | None = None
     """On Flower: bytes of the messages with their frames."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Seconds per phase; the only field that differs between machines."""
+    """Seconds per phase; the only field that differs between machines of the same kind."""
 
     @property
     def aggregated(self) -> bool:
@@ -164,6 +164,12 @@ def seconds_by_phase(records: Iterable[LedgerRecord]) -> dict[str, float]:
         for phase, seconds in record.seconds.items():
             total[phase] = total.get(phase, 0.0) + seconds
     return total
+
+
+def seconds_per_round(records: Sequence[LedgerRecord]) -> float | None:
+    """Return the mean time of a round, without the first, which also compiles kernels; None if there is no round."""
+    counted = records[1:] or records
+    return seconds_by_phase(counted).get("total", 0.0) / len(counted) if counted else None
 
 
 def coding_share(records: Sequence[LedgerRecord]) -> float | None:

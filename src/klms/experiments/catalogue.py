@@ -12,6 +12,7 @@ that the results keep for every round.
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ from klms.methods.entry import RUN_GROUPS
 from klms.methods.table import METHODS, RunConfig
 from klms.numerics.checks import check_name
 from klms.runs.settings import resolve
+
+LIMITED = "-rounds"
+"""How the folder of runs that end early is called: `3-rounds`."""
+SEEDS = 3
+"""Seeds of every row, unless a profile has it with one seed only."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Cell:
         return replace(self, config=self.config.model_copy(update={"rounds": min(rounds, self.config.rounds)}))
 
     def folder(self, runs: Path | str) -> Path:
-        return Path(runs) / self.data / f"{self.row.replace(', ', '-').replace(' ', '-')}-{self.seed}"
+        return Path(runs) / self.data / f"{_file_name(self.row)}-{self.seed}"
 
     def __str__(self) -> str:
         return f"{self.row}, {self.data}, seed {self.seed}"
@@ -63,14 +69,33 @@ class Experiment:
     def method(self, row: str) -> str:
         return str(self.rows[row].get("method", row))
 
-    def cells(self, profile: str, *, data: Sequence[str] = (), only: Sequence[str] = (), seeds: int = 3) -> list[Cell]:
+    def rows_of(self, profile: str, *, only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[str]:
+        """Return the rows of a profile: all, or those with the names in `only` and all those of `methods`."""
+        rows = list(self._profile(profile).get("rows", self.rows))
+        variants = {self.method(row) for row in rows}
+        for name in only:
+            if name in variants.difference(rows):
+                raise InvalidArgument(f"{name!r} is not a row of {self.name}, but --method {name} takes all its rows")
+            check_name(f"row of {self.name} (profile {profile})", name, rows)
+        for name in methods:
+            check_name(f"method of {self.name} (profile {profile})", name, sorted(variants))
+        if not only and not methods:
+            return rows
+        return [row for row in rows if row in only or self.method(row) in methods]
+
+    def cells(
+        self,
+        profile: str,
+        *,
+        data: Sequence[str] = (),
+        only: Sequence[str] = (),
+        methods: Sequence[str] = (),
+        seeds: int = SEEDS,
+    ) -> list[Cell]:
         """Return the runs seed by seed, so that every row has its first seed early."""
         shape = self._profile(profile)
-        known = {self.method(row) for row in self.rows} | set(self.rows)
-        for name in only:
-            check_name(f"row or method of {self.name}", name, sorted(known))
         single = self.rows if shape.get("one_seed") == "all" else shape.get("one_seed", [])
-        rows = [row for row in shape.get("rows", self.rows) if not only or row in only or self.method(row) in only]
+        rows = self.rows_of(profile, only=only, methods=methods)
         return [
             Cell(row, where, seed, self.config(profile, row, where, seed))
             for seed in range(seeds)
@@ -78,6 +103,10 @@ class Experiment:
             for row in rows
             if seed == 0 or row not in single
         ]
+
+    def has(self, cells: Sequence[Cell], profile: str) -> bool:
+        """Return whether all cells are of the grid of a profile, as opposed to other data sets or further seeds."""
+        return set(map(str, cells)) <= set(map(str, self.cells(profile)))
 
     def config(self, profile: str, row: str, data: str, seed: int) -> RunConfig:
         shape = self._profile(profile)
@@ -122,3 +151,29 @@ def load(name: str) -> Experiment:
         raise InvalidArgument(f"{name} is a simulation without training: it has no runs")
     file = resources.files("klms.experiments").joinpath("named", f"{name}.toml")
     return Experiment(name, **tomllib.loads(file.read_text()))
+
+
+def comparable(config: RunConfig, *without: str) -> dict[str, Any]:
+    """Return the settings that decide the result of a run: not where its data set is stored."""
+    return config.model_dump(mode="json", exclude={"data_dir", *without})
+
+
+def row_in(folder: Path, method: str) -> str | None:
+    """Return the row whose run lies in `folder`; None if the run is not where `klms experiment run` would put it."""
+    place = folder.parent.parent
+    if place.name.endswith(LIMITED):
+        place = place.parent
+    row = _rows_by_file_name(place.name).get(folder.name.rpartition("-")[0])
+    return row if row is not None and load(place.name).method(row) == method else None
+
+
+@cache
+def _rows_by_file_name(name: str) -> dict[str, str]:
+    """Return the rows of the experiment `name`; none if there is no such experiment."""
+    if name in TOYS or name not in names():
+        return {}
+    return {_file_name(row): row for row in load(name).rows}
+
+
+def _file_name(row: str) -> str:
+    return row.replace(", ", "-").replace(" ", "-")

@@ -5,7 +5,7 @@ from typing import Any
 
 from klms.engine.ledger import LedgerRecord
 from klms.engine.ledger import coding_share as share_of
-from klms.experiments.grid import comparable
+from klms.experiments.catalogue import comparable
 from klms.experiments.tables import table
 from klms.runs import execution
 from klms.runs.execution import Progress

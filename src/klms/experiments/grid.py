@@ -1,18 +1,22 @@
 """Run the grid of an experiment: several runs at a time; complete runs are skipped and interrupted ones are resumed."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from klms.data import check_source
 from klms.engine.workers import pool_of
 from klms.errors import KLMSError, RunFolderError
-from klms.experiments.catalogue import Cell, Experiment
-from klms.methods.table import RunConfig
+from klms.experiments.catalogue import LIMITED, Cell, comparable
+from klms.experiments.watch import Progress, Watch
 from klms.runs import execution
 from klms.runs.run_folder import RunFolder
+
+INSTRUCTIONS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+"""Environment variables that say which instructions of the processor torch uses, and their values in experiments."""
 
 
 @dataclass(frozen=True)
@@ -27,59 +31,86 @@ class CellStatus:
         return self.rounds >= self.cell.config.rounds
 
 
+def place(runs: Path | str, profile: str, name: str, *, own_data: bool = False, rounds: int = 0) -> Path:
+    """Return the folder of an experiment's runs: apart if they are on the user's own data, or end after `rounds`."""
+    folder = Path(runs) / (f"{profile}-own-data" if own_data else profile) / name
+    return folder / f"{rounds}{LIMITED}" if rounds else folder
+
+
 def status(cells: Sequence[Cell], runs: Path | str) -> list[CellStatus]:
     """Return the status of every cell whose run is below `runs`."""
     return [CellStatus(cell, RunFolder(cell.folder(runs)).rounds()) for cell in cells]
 
 
-def run_cells(cells: Sequence[Cell], runs: Path | str, *, workers: int, report: Callable[[Cell], None]) -> None:
-    """Run the cells that are not complete, `workers` at a time in processes of their own; `report` each at its end."""
+def check_settings(cells: Sequence[Cell], runs: Path | str) -> None:
+    """Raise a `RunFolderError` if the folder of a cell holds another run than that of the cell."""
     for cell in cells:
         folder = RunFolder(cell.folder(runs))
         if folder.exists() and comparable(folder.config()) != comparable(cell.config):
             raise RunFolderError(f"{folder.path} holds a run with other settings: move it, or choose another --runs")
-    left = [found.cell for found in status(cells, runs) if not found.complete]
+
+
+def complete(cells: Sequence[Cell], runs: Path | str) -> list[Cell]:
+    """Return the cells whose runs below `runs` are complete."""
+    return [found.cell for found in status(cells, runs) if found.complete]
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    runs: Path | str,
+    *,
+    workers: int,
+    report: Callable[[Cell], None],
+    progress: Progress | None = None,
+) -> None:
+    """Run the cells that are not complete, `workers` at a time in processes of their own, or one at a time in this one.
+
+    `progress` is called after every round and `report` at the end of every run.
+    """
+    check_settings(cells, runs)
+    done = complete(cells, runs)
+    left = [cell for cell in cells if cell not in done]
+    for cell in left:
+        check_source(cell.data, folder=cell.config.data_dir)  # a run that cannot begin should not fail after hours
+    workers = max(1, min(workers, len(left)))
     threads = max(1, (os.cpu_count() or 1) // workers)
-    if workers == 1:
-        for cell in left:
-            _run_cell(cell, runs, threads)
-            report(cell)
-        return
-    # Runs can be resumed, so that those which are under way when another one fails may be stopped at any moment.
-    with pool_of(workers) as pool:
-        for position, _ in pool.as_completed(partial(_run_cell, runs=runs, threads=threads), left):
-            report(left[position])
+
+    with _same_digits_everywhere(), Watch(cells, Path(runs), workers, progress) as watch:
+        if workers == 1:
+            for cell in left:
+                _run_cell(cell, runs, threads)
+                watch.look()
+                report(cell)
+            return
+        # Runs can be resumed, so that those which are under way when another one fails may be stopped at any moment.
+        with pool_of(workers) as pool:
+            for position, _ in pool.as_completed(partial(_run_cell, runs=runs, threads=threads), left):
+                watch.look()
+                report(left[position])
 
 
-def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path | str) -> dict[str, Any]:
-    """Return the complete runs as one document, without times, so that it does not depend on the machine."""
-    rows: dict[str, dict[str, dict[str, Any]]] = {}
-    versions: dict[str, str] = {}
-    for found in status(cells, runs):
-        if not found.complete:
-            continue
-        cell, folder = found.cell, RunFolder(found.cell.folder(runs))
-        versions = folder.versions()
-        new = {"config": comparable(cell.config, "seed"), "seeds": {}}
-        entry = rows.setdefault(cell.data, {}).setdefault(cell.row, new)
-        summary = execution.summarise(folder)
-        entry["seeds"][str(cell.seed)] = {
-            **{name: round(value, 6) for name, value in summary.metrics.items()},
-            "bits_per_parameter": round(summary.bits_per_parameter, 6),
-            "uplink_bytes": summary.uplink_bytes,
-            "downlink_bytes": summary.downlink_bytes,
-            "times_smaller_total": summary.times_smaller_total and round(summary.times_smaller_total, 2),
-        }
-        if experiment.series and cell.seed == 0:
-            records = [record.model_dump(mode="json") for record in folder.records()]
-            entry["series"] = {name: [record.get(name) for record in records] for name in experiment.series}
-            entry["layers"] = [layer.name for layer in folder.description().layers]
-    return {"experiment": experiment.name, "versions": versions, "data": rows}
+@contextmanager
+def _same_digits_everywhere() -> Iterator[None]:
+    """Let torch compute with no more than AVX2, which nearly all x86-64 processors have.
+
+    With other instructions the last digits of a gradient differ, and all digits after some rounds. Variables that the
+    user has set are left alone.
+    """
+    added = {name: value for name, value in INSTRUCTIONS.items() if _has_avx2() and name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
-def comparable(config: RunConfig, *without: str) -> dict[str, Any]:
-    """Return the settings that decide the result of a run: not where its data set is stored."""
-    return config.model_dump(mode="json", exclude={"data_dir", *without})
+def _has_avx2() -> bool:
+    """Whether this is known of the processor: on another one, torch would stop at an illegal instruction."""
+    try:
+        return "avx2" in Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
 
 
 def _run_cell(cell: Cell, runs: Path | str, threads: int) -> None:

@@ -37,6 +37,12 @@ def mean_and_deviation(row: dict[str, Any], name: str) -> tuple[float, float]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
+def accuracy_text(row: dict[str, Any]) -> str:
+    """Return the mean accuracy, with its deviation if there are several seeds."""
+    mean, deviation = mean_and_deviation(row, "accuracy")
+    return f"{mean:.4f} ± {deviation:.4f}" if len(row["seeds"]) > 1 else f"{mean:.4f}"
+
+
 def markdown(results: dict[str, Any]) -> str:
     """Return a table for every data set, with one line per row of the experiment."""
     parts = []
@@ -46,10 +52,8 @@ def markdown(results: dict[str, Any]) -> str:
         lines = []
         for name, row in rows.items():
             bits, _ = mean_and_deviation(row, "bits_per_parameter")
-            mean, deviation = mean_and_deviation(row, "accuracy")
-            accuracy = f"{mean:.4f} ± {deviation:.4f}" if len(row["seeds"]) > 1 else f"{mean:.4f}"
             more = [f"{mean_and_deviation(row, what)[0]:.3f}" for what in extra]
-            lines.append([name, str(len(row["seeds"])), accuracy, *more, f"{bits:.4f}", f"{32 / bits:,.0f}"])
+            lines.append([name, str(len(row["seeds"])), accuracy_text(row), *more, f"{bits:.4f}", f"{32 / bits:,.0f}"])
         head = ("row", "seeds", "accuracy", *extra, "bits per parameter", "x smaller than float32")
         parts.append(f"{data}:\n\n{table(head, lines)}")
     return "\n\n".join(parts)

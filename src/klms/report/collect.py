@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from klms.engine.ledger import LedgerRecord, bits_per_parameter
 from klms.errors import RunFolderError
+from klms.experiments.catalogue import row_in
 from klms.printable import printable
 from klms.runs.run_files import CONFIG, DESCRIPTION, METRICS, TABLE, VERSIONS
 from klms.runs.run_folder import RunDescription, RunFolder
@@ -26,6 +27,8 @@ class Run:
     name: str
     folder: Path
     settings: dict[str, object]
+    row: str | None
+    """Name of its row in the experiment that it belongs to, if it belongs to one."""
     versions: dict[str, str]
     """Versions of the packages that it ran with; empty if the folder does not say."""
     records: list[LedgerRecord]
@@ -39,6 +42,10 @@ class Run:
     @property
     def method(self) -> str:
         return text(self.settings["method"])
+
+    @property
+    def title(self) -> str:
+        return self.row or self.method
 
     @property
     def seed(self) -> str:
@@ -132,8 +139,9 @@ def _read(folder: RunFolder, name: str) -> tuple[Run, str]:
         if not note:
             notes.append(f"{METRICS} has lost its end: the checkpoint is of round {checkpointed}")
     named = {text(name): text(version) for name, version in versions.items()}
-    run = Run(name, folder.path, settings, named, records, description, bounds, bits_per_parameter(records))
-    return run, "; ".join(notes)
+    row = row_in(folder.path.resolve(), str(settings["method"]))
+    bits = bits_per_parameter(records)
+    return Run(name, folder.path, settings, row, named, records, description, bounds, bits), "; ".join(notes)
 
 
 def _sound(read: Callable[[], T], otherwise: T, notes: list[str]) -> T:

@@ -1,6 +1,6 @@
 """Which runs belong together: tasks are compared within one table, and the runs of a row differ only in their seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, cycle
 
@@ -31,8 +31,10 @@ class Group:
     """A row: one method with one choice of settings, over seeds."""
 
     method: str
+    title: str
+    """Name of the row in its experiment; for runs of no experiment, the method."""
     settings: str
-    """All settings that differ from other rows of the method."""
+    """All settings that differ from other rows with the same title."""
     label: str
     """The fewest of those settings that tell the rows apart."""
     style: Style
@@ -43,7 +45,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        return f"{self.method} ({self.label})" if self.label else self.method
+        return f"{self.title} ({self.label})" if self.label else self.title
 
     @property
     def finished(self) -> bool:
@@ -93,22 +95,29 @@ def _groups(runs: list[Run], repeated: list[Remark]) -> list[Group]:
     groups: list[Group] = []
     for method in [*METHODS, *sorted(methods - METHODS.keys())]:
         of_method = [run for run in runs if run.method == method]
-        differing = _differing(of_method)
-        needed = _telling(of_method, differing)
-        rows: dict[tuple[str, str], dict[str, Run]] = {}
-        for run in of_method:
-            seeds = rows.setdefault((_listed(run, differing), _listed(run, needed)), {})
-            if (other := seeds.setdefault(run.seed, run)) is not run:
-                less, more = sorted((run, other), key=lambda r: len(r.records))
-                repeated.append(Remark(less.name, f"it has the same settings and seed as {more.name}"))
-                seeds[run.seed] = more
-        for index, ((settings, label), seeds) in enumerate(sorted(rows.items())):
-            members = [seeds[seed] for seed in sorted(seeds, key=lambda seed: (len(seed), seed))]
+        rows = [row for title in sorted({run.title for run in of_method}) for row in _rows(of_method, title, repeated)]
+        for index, (title, settings, label, members) in enumerate(rows):
             finished = [run for run in members if run.finished]
             rest = [run for run in members if not run.finished] if finished else []
             style = _style(method, index, hues[method])
-            groups.append(Group(method, settings, label, style, finished or members, rest))
+            groups.append(Group(method, title, settings, label, style, finished or members, rest))
     return groups
+
+
+def _rows(of_method: list[Run], title: str, repeated: list[Remark]) -> Iterator[tuple[str, str, str, list[Run]]]:
+    """The rows with a title: the settings that differ between them, the fewest that tell them apart, and their runs."""
+    runs = [run for run in of_method if run.title == title]
+    differing = _differing(runs)
+    needed = _telling(runs, differing)
+    rows: dict[tuple[str, str], dict[str, Run]] = {}
+    for run in runs:
+        seeds = rows.setdefault((_listed(run, differing), _listed(run, needed)), {})
+        if (other := seeds.setdefault(run.seed, run)) is not run:
+            less, more = sorted((run, other), key=lambda r: len(r.records))
+            repeated.append(Remark(less.name, f"it has the same settings and seed as {more.name}"))
+            seeds[run.seed] = more
+    for (settings, label), seeds in sorted(rows.items()):
+        yield title, settings, label, [seeds[seed] for seed in sorted(seeds, key=lambda seed: (len(seed), seed))]
 
 
 def _hues(methods: set[str]) -> dict[str, int]:

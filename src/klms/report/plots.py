@@ -25,8 +25,8 @@ from klms.report.groups import Group, Task
 from klms.report.table import accuracy, mean_and_deviation, reported
 from klms.report.tracks import AXES, Track, columns
 
-WIDE, LONGER = 30.0, 4.0
-"""An axis is logarithmic if its largest value, or the length of the longest run, is so many times the smallest."""
+WIDE = 30.0
+"""An axis is logarithmic if its largest value is so many times the smallest."""
 PHASES = (*WORK_PHASES, "evaluate")
 MOST_COLUMNS, MOST_STEPS = 100, 2000
 """More rounds or blocks than these are averaged: neither a page nor an eye could tell them apart."""
@@ -89,12 +89,12 @@ def make(task: Task) -> list[Figure]:
 def axes(task: Task) -> list[dict[str, object]]:
     """The axes that curves can be drawn against, in the order in which they are offered."""
     runs = [columns(run) for group in task.groups for run in group.runs]
-    made = []
-    for name, label in AXES.items():
-        if ends := [found[name][-1] or 0.0 for found in runs if name in found]:
-            log = name in ("up", "down", "total") or 0 < LONGER * min(ends) < max(ends)
-            made.append({"column": name, "label": label, "log": log})
-    return made
+    sizes = ("up", "down", "total")  # methods differ in them by orders of magnitude
+    return [
+        {"column": name, "label": label, "log": name in sizes}
+        for name, label in AXES.items()
+        if any(name in found for found in runs)
+    ]
 
 
 def _points(task: Task) -> Points | None:
@@ -110,13 +110,13 @@ def _points(task: Task) -> Points | None:
     if not series:
         return None
     caption = "At the last evaluation, with one standard deviation over seeds."
-    known = dict(reported(task.config).methods)
+    paper = reported(task.config)
     for group in task.groups:
-        if from_paper := known.pop(group.method, ()):
-            points = tuple(Point((rate, None, None), level) for level, rate in from_paper)
-            series.append(Series(group.name, group.style, points, paper=True))
+        if from_paper := paper.point(group):
+            level, rate = from_paper
+            series.append(Series(group.name, group.style, (Point((rate, None, None), level),), paper=True))
     if any(one.paper for one in series):
-        caption += " Crosses are the paper's points, with its own model and rounds."
+        caption += " Crosses are the paper's points at the nearest bitrate, with its own model and rounds."
     return Points("accuracy-cost", "Accuracy against cost", caption, _COSTS, Axis("accuracy"), tuple(series))
 
 

@@ -43,6 +43,7 @@ class Row:
 
     name: str
     method: str
+    title: str
     settings: str
     style: Style
     cells: tuple[Cell, ...]
@@ -66,6 +67,15 @@ class Reported:
     """The paper's table, and what was trained there."""
     methods: Mapping[str, Sequence[tuple[float, float]]]
     """Pairs of accuracy and bits per parameter, by method."""
+
+    def point(self, group: Group) -> tuple[float, float] | None:
+        """The paper's point for a row: of several for its method, the one whose bitrate is nearest by ratio."""
+        points = self.methods.get(group.method, ())
+        bits = statistics.fmean(run.bits for run in group.runs)
+        if not points or bits <= 0:
+            return None
+        accuracy, rate = min(points, key=lambda point: abs(math.log(point[1] / bits)))
+        return accuracy, rate
 
 
 def reported(config: Mapping[str, object]) -> Reported:
@@ -161,9 +171,8 @@ def _seeds(group: Group) -> Cell:
     return Cell(f"{len(group.runs)}{more}", float(len(group.runs)))
 
 
-def _paper(points: Sequence[tuple[float, float]]) -> Cell:
-    shown = "\n".join(f"{accuracy:g} at {bits:g}" for accuracy, bits in points)
-    return Cell(shown, points[0][0] if points else None)
+def _paper(point: tuple[float, float] | None) -> Cell:
+    return Cell("", None) if point is None else Cell(f"{point[0]:g} at {point[1]:g}", point[0])
 
 
 _COLUMNS: tuple[tuple[Column, Callable[[Group], Cell]], ...] = (
@@ -193,11 +202,14 @@ _COLUMNS: tuple[tuple[Column, Callable[[Group], Cell]], ...] = (
 def make(task: Task) -> Table:
     """The table of a task; columns that would be empty are left out."""
     paper = reported(task.config)
-    from_paper = Column("paper, other model and rounds", "accuracy at bits/parameter up, as the paper reports it")
-    makers = [*_COLUMNS, (from_paper, lambda group: _paper(paper.methods.get(group.method, ())))]
+    hint = "accuracy at bits/parameter up, as the paper reports it for the method at the bitrate nearest to the row's"
+    makers = [*_COLUMNS, (Column("paper, other model and rounds", hint), lambda group: _paper(paper.point(group)))]
     columns = [(column, [cell(group) for group in task.groups]) for column, cell in makers]
     columns = [(column, cells) for column, cells in columns if any(cell.value is not None for cell in cells)]
     by_row = zip(task.groups, *(cells for _, cells in columns), strict=True)
-    rows = tuple(Row(group.name, group.method, group.settings, group.style, tuple(cells)) for group, *cells in by_row)
+    rows = tuple(
+        Row(group.name, group.method, group.title, group.settings, group.style, tuple(cells))
+        for group, *cells in by_row
+    )
     source = paper.source if any(group.method in paper.methods for group in task.groups) else ""
     return Table(tuple(column for column, _ in columns), rows, source)

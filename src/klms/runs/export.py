@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from klms.compression import MAX_PARAMETERS
 from klms.compressors.mask import Mask
 from klms.engine.federation import OWN, ClientData, Federation, Parts
 from klms.errors import CorruptMessage, InvalidArgument, RunFolderError
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 MAGIC = b"KLMSMODEL1\n"
-LARGEST = 4 * MAX_PARAMETERS + (1 << 20)
+LARGEST = (1 << 30) + (1 << 20)
 """Bytes of the largest exported model: float32 weights of as many parameters as a message may have, and a description.
 
 ResNet-18, the largest built-in model, has a twentieth of that."""

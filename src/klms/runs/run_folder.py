@@ -57,6 +57,8 @@ class RunDescription(NamedTuple):
     layers: tuple[Layer, ...] = ()
     split: tuple[tuple[int, ...], ...] = ()
     """Examples per class, for each client."""
+    tested: int = 0
+    """Number of test examples."""
 
 
 class RunFolder:
@@ -158,6 +160,7 @@ class RunFolder:
             found = json.loads(self._object(DESCRIPTION))
             layers = tuple(Layer(str(layer["name"]), int(layer["size"])) for layer in found.get("layers", []))
             split = tuple(tuple(int(examples) for examples in client) for client in found.get("split", []))
+            tested = max(0, int(found.get("tested", 0)))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return RunDescription()
         if any(layer.size < 0 for layer in layers):
@@ -165,7 +168,7 @@ class RunFolder:
         widths = {len(client) for client in split}
         if len(widths) > 1 or 0 in widths or any(examples < 0 for client in split for examples in client):
             split = ()
-        return RunDescription(layers, split)
+        return RunDescription(layers, split, tested)
 
     def read_ledger(self) -> tuple[list[LedgerRecord], str]:
         """Return the records of rounds 1, 2, ... up to the first damaged line, and a note on that line.

@@ -20,7 +20,7 @@ function shownRows(task, view) {
   const texts = task.texts || (task.texts = task.table.rows.map((row, index) => {
     const runs = task.runs.filter((run) => run.row === index);
     return {
-      names: [row.name, row.settings, ...runs.map((run) => run.name)].map((text) => text.toLowerCase()),
+      names: [row.name, row.method, row.settings, ...runs.map((run) => run.name)].map((text) => text.toLowerCase()),
       settings: runs.flatMap((run) => Object.entries(run.settings).map((pair) => pair.join('=').toLowerCase())),
     };
   }));

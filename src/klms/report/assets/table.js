@@ -9,8 +9,8 @@ function drawTable(task, view) {
   const { columns, rows } = task.table;
   const { sorted } = view;
   const spreads = columns.map((_, index) => rows.some((row) => row.cells[index].spread));
-  const names = ['method', ...columns.map((column) => column.name)];
-  const hints = ['name of the method, as in klms methods', ...columns.map((column) => column.hint)];
+  const names = ['row', ...columns.map((column) => column.name)];
+  const hints = ['name of the row in its experiment, or of the method', ...columns.map((column) => column.hint)];
   const heads = names.map((name, index) => h('th', { scope: 'col' }, h('button', {
     type: 'button',
     title: hints[index],
@@ -24,9 +24,9 @@ function drawTable(task, view) {
     },
   }, breakable(name))));
   const table = h('table', null, h('thead'));
-  const value = (row, index) => (index ? row.cells[index - 1].value : `${row.method} ${row.settings}`);
+  const value = (row, index) => (index ? row.cells[index - 1].value : `${row.title} ${row.settings}`);
   const nameCell = (row, more) => h('th', more, swatch(row, false),
-    h('span', { class: 'method', title: row.method }, row.method), row.settings ? h('small', null, row.settings) : null);
+    h('span', { class: 'method', title: row.method }, row.title), row.settings ? h('small', null, row.settings) : null);
   const cells = (row) => row.cells.map((cell, index) => h('td', {
     class: columns[index].name.startsWith('paper') ? 'paper' : null,
     title: cell.deviation === null ? null : `± ${shown(cell.deviation, 2)}`,
@@ -65,7 +65,7 @@ function drawTable(task, view) {
 
 // One row per run, with links to its files.
 function drawRuns(task, view, open) {
-  const names = ['run', 'method and settings', 'seed', 'rounds', 'accuracy', 'bits/parameter up', 'MB up', 'MB down', 'MB total', 'files'];
+  const names = ['run', 'row', 'seed', 'rounds', 'accuracy', 'bits/parameter up', 'MB up', 'MB down', 'MB total', 'files'];
   const size = (value) => shown(value) || '-';
   const links = (files) => Object.entries(files).flatMap(([name, address]) => [h('a', { href: address, target: '_blank', rel: 'noopener' }, name), ' ']);
   const row = (run) => h('tr', null,

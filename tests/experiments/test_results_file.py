@@ -1,0 +1,117 @@
+"""Results files: what is merged into them, over several sessions and machines."""
+
+import json
+
+import pytest
+
+from klms.errors import InvalidArgument
+from klms.experiments import grid, results_file
+from klms.experiments.results_file import merge
+from tests.experiments.tiny import experiment
+
+HERE, THERE = {"torch": "2.13", "numpy": "2.4"}, {"torch": "2.12", "numpy": "2.4"}
+
+
+def results(rows, versions=HERE):
+    """Results on MNIST: settings and accuracies by seed, for every row."""
+    made = {
+        row: {
+            "config": {"method": "fedavg", "lr": lr},
+            "examples": {"train": 60, "test": 10},
+            "seeds": {seed: {"accuracy": accuracy} for seed, accuracy in seeds.items()},
+        }
+        for row, (lr, seeds) in rows.items()
+    }
+    return {"experiment": "tiny", "versions": versions, "data": {"mnist": made}}
+
+
+def accuracies(found):
+    return {
+        row: {seed: run["accuracy"] for seed, run in entry["seeds"].items()}
+        for row, entry in found["data"]["mnist"].items()
+    }
+
+
+def test_rows_and_seeds_of_both_are_in_the_file():
+    old = results({"a": (0.1, {"0": 0.5}), "b": (0.1, {"0": 0.6})})
+    merged, changes = merge(old, results({"a": (0.1, {"1": 0.7}), "c": (0.1, {"0": 0.8})}))
+    assert accuracies(merged) == {"a": {"0": 0.5, "1": 0.7}, "b": {"0": 0.6}, "c": {"0": 0.8}}
+    assert (changes.added, changes.kept, changes.replaced) == (["a, mnist, seed 1", "c, mnist, seed 0"], [], [])
+
+
+@pytest.mark.parametrize(("replace", "left"), [(False, 0.5), (True, 0.7)])
+def test_a_run_of_equal_settings_is_kept_unless_it_is_to_be_replaced(replace, left):
+    old = results({"a": (0.1, {"0": 0.5})})
+    merged, changes = merge(old, results({"a": (0.1, {"0": 0.7})}), replace=replace)
+    assert accuracies(merged) == {"a": {"0": left}}
+    assert (changes.kept, changes.replaced) == (([], ["a, mnist, seed 0"]) if replace else (["a, mnist, seed 0"], []))
+    assert merge(old, old, replace=True)[1].kept == ["a, mnist, seed 0"]  # there is nothing to replace
+
+
+def test_a_row_of_other_settings_is_replaced_with_all_its_seeds():
+    old = results({"a": (0.1, {"0": 0.5, "1": 0.6}), "b": (0.1, {"0": 0.6})})
+    merged, changes = merge(old, results({"a": (0.2, {"0": 0.7})}))
+    assert accuracies(merged) == {"a": {"0": 0.7}, "b": {"0": 0.6}}
+    assert changes.replaced == ["a, mnist, seed 0 (a row with other lr)"]
+    assert str(changes) == "replaced a, mnist, seed 0 (a row with other lr)"
+
+
+def test_a_part_of_the_data_is_another_setting():
+    old, new = results({"a": (0.1, {"0": 0.5})}), results({"a": (0.1, {"0": 0.7})})
+    new["data"]["mnist"]["a"]["examples"]["train"] = 34
+    merged, changes = merge(old, new)
+    assert changes.replaced == ["a, mnist, seed 0 (a row with other number of train examples)"]
+    assert merged["data"]["mnist"]["a"]["examples"] == {"train": 34, "test": 10}
+    del old["data"]["mnist"]["a"]["examples"]  # results of older releases do not have the numbers
+    assert merge(old, new)[1].kept == ["a, mnist, seed 0"]
+
+
+def test_a_setting_that_is_younger_than_the_file_had_its_default():
+    old, new = results({"a": (0.1, {"0": 0.5})}), results({"a": (0.1, {"0": 0.7})})
+    new["data"]["mnist"]["a"]["config"]["memory"] = 0
+    assert merge(old, new)[1].kept
+    new["data"]["mnist"]["a"]["config"]["memory"] = 4
+    assert merge(old, new)[1].replaced
+
+
+def test_runs_of_other_versions_say_so():
+    old = results({"a": (0.1, {"0": 0.5}), "b": (0.1, {"0": 0.6})})
+    merged, _ = merge(old, results({"a": (0.1, {"1": 0.7})}, THERE))
+    assert merged["versions"] == HERE
+    assert merged["data"]["mnist"]["a"]["seeds"] == {
+        "0": {"accuracy": 0.5},
+        "1": {"accuracy": 0.7, "versions": THERE},
+    }
+    most, _ = merge(merged, results({"b": (0.1, {"1": 0.7, "2": 0.7})}, THERE))
+    assert most["versions"] == THERE
+    assert most["data"]["mnist"]["a"]["seeds"]["0"]["versions"] == HERE
+
+
+def test_a_file_is_as_in_the_experiment_whenever_its_runs_came_in(mnist, tmp_path):
+    tiny, file = experiment(mnist), tmp_path / "results" / "tiny-small.json"
+    cells = tiny.cells("small", only=["fedavg", "one"], seeds=2)
+    first, rest = cells[-1:], cells[:-1]  # a second seed comes in first
+    for some in (first, rest):
+        place = tmp_path / some[0].row
+        grid.run_cells(some, place, workers=1, report=lambda cell: None)
+        changes = results_file.commit(file, tiny, "small", cells, place)
+        assert len(changes.added) == len(some)
+    found = json.loads(file.read_text())
+    rows = found["data"]["mnist"]
+    assert {row: list(entry["seeds"]) for row, entry in rows.items()} == {"fedavg": ["0", "1"], "one": ["0"]}
+    assert list(rows) == ["fedavg", "one"]
+    assert rows["fedavg"]["examples"] == {"train": 300, "test": 100}
+    assert rows["fedavg"]["config"]["rounds"] == 3
+    assert len(rows["fedavg"]["series"]["bits_per_parameter"]) == 3
+    before = file.stat().st_mtime_ns
+    assert len(results_file.commit(file, tiny, "small", cells, tmp_path / "fedavg").kept) == 3
+    assert file.stat().st_mtime_ns == before  # nothing has changed
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"data": {'])
+def test_what_is_no_results_file_is_not_overwritten(tmp_path, content):
+    file = tmp_path / "tiny-small.json"
+    file.write_text(content)
+    with pytest.raises(InvalidArgument, match="not a results file"):
+        results_file.commit(file, experiment(tmp_path), "small", [], tmp_path)
+    assert file.read_text() == content
