@@ -162,21 +162,30 @@ def test_a_damaged_matlab_file_is_named(tmp_path: Path) -> None:
             mnist.emnist_from_folder(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("labels", "writers"), [([0, 46.5, 5], [1, 2, 3]), ([0, 46, 5], [1.5, 2, 3]), ([0, 46, 5], ["a", "b", "c"])]
-)
-def test_no_value_of_a_matlab_file_is_rounded(tmp_path: Path, labels: list[float], writers: list[object]) -> None:
+def write_floating_point(path: Path, **test: np.ndarray) -> None:
+    """Write a file whose numbers are in floating point, with another `test` half where it is given."""
     half = {"images": files.grey(3).reshape(-1, 784).astype(float), "labels": np.array([[0.0, 46.0, 5.0]]).T}
     half["writers"] = np.array([[1.0, 2.0, 3.0]]).T
-    path = tmp_path / "emnist-balanced.mat"
-    scipy.io.savemat(path, {"dataset": {"train": half, "test": half}})
-    assert mnist.emnist_from_folder(tmp_path).train_y.tolist() == [0, 46, 5], "whole numbers in floating point are read"
-    bad = half | {"labels": np.array([labels]).T, "writers": np.array([writers]).T}
-    scipy.io.savemat(path, {"dataset": {"train": half, "test": bad}})
-    with pytest.raises(DataError, match=r"emnist-balanced\.mat"):
-        mnist.emnist_from_folder(tmp_path)
-    scipy.io.savemat(path, {"dataset": {"train": half, "test": half | {"images": half["images"] + 0.5}}})
-    with pytest.raises(DataError, match="values are not uint8"):
+    scipy.io.savemat(path, {"dataset": {"train": half, "test": half | test}})
+
+
+def test_whole_numbers_of_a_matlab_file_may_be_in_floating_point(tmp_path: Path) -> None:
+    write_floating_point(tmp_path / "emnist-balanced.mat")
+    assert mnist.emnist_from_folder(tmp_path).train_y.tolist() == [0, 46, 5]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"labels": np.array([[0, 46.5, 5]]).T}, r"emnist-balanced\.mat"),
+        ({"writers": np.array([[1.5, 2, 3]]).T}, r"emnist-balanced\.mat"),
+        ({"writers": np.array([["a", "b", "c"]]).T}, r"emnist-balanced\.mat"),
+        ({"images": files.grey(3).reshape(-1, 784) + 0.5}, "values are not uint8"),
+    ],
+)
+def test_no_value_of_a_matlab_file_is_rounded(tmp_path: Path, bad: dict[str, np.ndarray], message: str) -> None:
+    write_floating_point(tmp_path / "emnist-balanced.mat", **bad)
+    with pytest.raises(DataError, match=message):
         mnist.emnist_from_folder(tmp_path)
 
 

@@ -112,7 +112,7 @@ def test_every_averaging_strategy_of_flower_trains(name):
     def run(wrap, *client_mods):
         strategy = wrap(getattr(strategies, name)(**STRATEGIES[name]))
         grid = InProcessGrid(app_of(target, *client_mods), 8)
-        return strategy.start(grid, record(start), num_rounds=6, timeout=5)
+        return strategy.start(grid, record(start), num_rounds=3, timeout=5)
 
     stock = run(lambda strategy: strategy)
     both = run(lambda strategy: Compressed(strategy, bits_per_parameter=4, seed=1), compress(seed=1))

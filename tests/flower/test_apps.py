@@ -36,6 +36,7 @@ def mnist(tmp_path_factory):
 
 def config_of(method, mnist, **given):
     common = {"clients": 3, "rounds": 3, "evaluate_every": 1, "data_dir": mnist, "images": 0, "batch": 16}
+    common |= {"width": 0.25, "epochs": 1}
     seeded = {"private_randomness": "seeded"}  # to compare with the local engine
     return resolve(method, profile="small", given=common | seeded | given)
 
