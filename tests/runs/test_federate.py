@@ -337,15 +337,3 @@ def test_a_device_that_is_not_there_is_told_before_data_is_read(tmp_path):
         klms.federate(seeded(models.WithDropout), [Unread()], device="cuda")
     with pytest.raises(InvalidArgument, match=message):  # before it is noticed that the folder holds no data
         Federation.create(resolve("fedavg", given={"device": "cuda", "data_dir": tmp_path}))
-
-
-@pytest.mark.parametrize("method", ["fedavg", "marina", "sgld"])
-def test_the_ledger_has_the_loss_of_local_training(method):
-    """With one batch per client it is the loss of the model that the round starts from."""
-    clients = three_clients()
-    given = {"epochs": 1} if method != "sgld" else {}
-    run = klms.federate(seeded(models.Plane), clients, method=method, rounds=2, batch=60, **given)
-    module = seeded(models.Plane)
-    losses = [functional.cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(y)).item() for x, y in clients]
-    assert run.ledger[0].train_loss == pytest.approx(np.mean(losses), rel=1e-5)
-    assert run.ledger[1].train_loss < run.ledger[0].train_loss

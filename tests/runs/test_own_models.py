@@ -14,7 +14,7 @@ from klms.errors import DataError, InvalidArgument
 from klms.learning.examples import Examples, examples_from, mixed_batches
 from klms.runs import export
 from tests.support import outputs
-from tests.support.models import Line, WithBatchNorm, WithDropout, three_classes
+from tests.support.models import Line, Plane, WithBatchNorm, WithDropout, three_classes
 
 TEXTS = [outputs.texts(40, seed=client) for client in range(3)]
 SHORT = {"method": "fedavg", "rounds": 1, "epochs": 1, "batch": 16}
@@ -265,3 +265,15 @@ def test_a_regression_is_exported_without_its_loss(tmp_path):
     run = klms.federate(Line(), [(x, x[:, 0])], **SHORT, loss=functional.mse_loss, folder=tmp_path / "run")
     found = export.own_model(tmp_path / "run", Line())
     assert torch.equal(found.layer.weight, run.model().layer.weight)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "marina", "sgld"])
+def test_the_ledger_has_the_loss_of_local_training(method):
+    """With one batch per client it is the loss of the model that the round starts from."""
+    clients = [three_classes(60, seed) for seed in range(3)]
+    given = {"epochs": 1} if method != "sgld" else {}
+    run = klms.federate(seeded(Plane), clients, method=method, rounds=2, batch=60, **given)
+    module = seeded(Plane)
+    losses = [functional.cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(y)).item() for x, y in clients]
+    assert run.ledger[0].train_loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert run.ledger[1].train_loss < run.ledger[0].train_loss

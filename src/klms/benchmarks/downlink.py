@@ -32,7 +32,9 @@ def run(*, d: int = 1_000_000, clients: int = 10, rate: float = 1.0) -> Iterator
     """Yield one row per way and round; the first of a way also compiles."""
     for scheme, kind in WAYS:
         method, rng = method_for(scheme, d), np.random.default_rng(0)
-        settings = RunSettings(method=scheme, clients=clients, downlink=kind, down_rate=rate)
+        settings = RunSettings(method=scheme, clients=clients, downlink=kind)
+        if kind == "coded":
+            settings = settings.model_copy(update={"down_rate": rate})
         downlink, state = Downlink(method, settings), method.init()
         held = state
         for number in range(1, _ROUNDS + 1):

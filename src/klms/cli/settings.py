@@ -48,7 +48,8 @@ class TakesSettings(TyperCommand):
         before = ctx.args[-1] if ctx.args else ""
         entry = METHODS.get(ctx.meta["method"])
         if incomplete.startswith("-"):
-            names = [name for name in RunConfig.model_fields if entry is None or entry.uses(name)]
+            entries = METHODS.values() if entry is None else [entry]
+            names = [name for name in RunConfig.model_fields if any(one.uses(name) for one in entries)]
             options = (f"--{name.replace('_', '-')}" for name in names)
             return found + [CompletionItem(option) for option in completion.starting(options, incomplete)]
         return found + [CompletionItem(value) for value in _values(before, incomplete)]

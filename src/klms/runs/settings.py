@@ -70,7 +70,7 @@ def check_effects(config: RunConfig, given: Iterable[str]) -> None:
     for name in given:
         if not entry.uses(name):
             users = ", ".join(other.name for other in METHODS.values() if other.uses(name))
-            raise InvalidArgument(f"{entry.name} has no setting {name}, which is one of {users}")
+            raise InvalidArgument(f"{entry.name} has no setting {name}, which is one of {users or 'no method'}")
         if why := without_effect(entry.needs, name, config):
             raise InvalidArgument(why)
 
