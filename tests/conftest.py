@@ -44,7 +44,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def fixed_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take what the operating system would draw from a fixed seed, so that no result of a test is a matter of chance."""
+    """Take what the operating system would draw from a fixed seed, so that no test is a matter of chance."""
     source, seeded = np.random.default_rng(0), np.random.default_rng
 
     def default_rng(seed: object = None) -> np.random.Generator:

@@ -9,7 +9,7 @@ import pytest
 
 import klms
 import klms.data
-from klms.experiments import catalogue, demo, grid, results
+from klms.experiments import catalogue, demo, grid, results, results_file
 from klms.report import page
 from klms.report.collect import collect
 from klms.report.document import make
@@ -78,8 +78,8 @@ def test_experiments(tmp_path):
     assert cell.folder(runs).is_relative_to(tmp_path)
     assert cell.with_data_from(runs).config.data_dir == tmp_path
     assert [found.rounds for found in grid.status(cells, runs)] == [0] * len(cells)
-    assert grid.collect(catalogue.load("kl-by-layer"), cells, runs)["data"] == {}
-    assert results.write_json(str(tmp_path / "deep" / "x.json"), {}) == tmp_path / "deep" / "x.json"
+    assert results_file.collect(catalogue.load("kl-by-layer"), cells, runs)["data"] == {}
+    assert results_file.write_json(str(tmp_path / "deep" / "x.json"), {}) == tmp_path / "deep" / "x.json"
     committed = str(Path(__file__).parents[1] / "results")
     assert "| fedpm-klms |" in results.document(committed)
     assert "| fedpm-klms |" in results.readme(committed, "<!-- results -->\n<!-- /results -->")

@@ -223,6 +223,7 @@ def append_and_wait(self, record, state):
     time.sleep(3600)
 
 RunFolder.append = append_and_wait  # workers import this file, too
+grid.INSTRUCTIONS = {}  # as in the tests, see conftest.py
 
 if __name__ == "__main__":
     cells = experiment(Path(sys.argv[1])).cells("small", seeds=2)
@@ -259,7 +260,8 @@ def test_an_experiment_that_is_stopped_and_killed_yields_the_same_results(mnist,
         process.wait()
         wait_until(lambda children=children: not any(alive(child) for child in children))
     cells = experiment(mnist).cells("small", seeds=2)
-    assert 2 <= sum(found.rounds for found in grid.status(cells, tmp_path / "killed")) <= 4
+    # A round whose checkpoint was not written yet is repeated.
+    assert 1 <= sum(found.rounds for found in grid.status(cells, tmp_path / "killed")) <= 4
     for name in ("killed", "whole"):
         grid.run_cells(cells, tmp_path / name, workers=1, report=lambda cell: None)
     for cell in cells:

@@ -422,5 +422,5 @@ def test_snapshots_of_shapes_that_numpy_cannot_make_are_refused(shape):
     grid = InProcessGrid(client(compress()), 1)
     run(Compressed(FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1), seed=1), grid, rounds=1)
     broadcast = Broadcast(1, bytes(8), 1, snapshot=snapshot).to_bytes()
-    with pytest.raises(CorruptMessage, match="a shape is"):
+    with pytest.raises(CorruptMessage, match="a shape"):
         Client().receive(forged(requests(grid)[0], broadcast))

@@ -34,11 +34,6 @@ def test_the_defaults_of_the_method_come_first():
     assert resolve("klms", profile="small").rate == 0.1
 
 
-def test_a_name_that_changed_is_told():
-    with pytest.raises(InvalidArgument, match="'klms-rotated' is now 'klms'"):
-        resolve("klms-rotated")
-
-
 def test_a_configuration_survives_toml(tmp_path):
     config = resolve("qsgd-klms", profile="small", given={"bits": 5, "split": "noniid", "data_dir": 'ä/"b"'})
     file = tmp_path / "config.toml"

@@ -41,9 +41,11 @@ def run(*, d: int = 1_000_000, clients: int = 10, rate: float = 1.0) -> Iterator
             opened, relay = downlink.open(state), Relay(state)
             received = method.receive(opened.state)
             for client in range(clients):
-                drawn = rng.beta(60, 60, d) if isinstance(method, FedPM) else rng.normal(0, 0.01, d)
+                drawn = rng.normal(0, 0.01, d).astype(np.float32)
+                if isinstance(method, FedPM):
+                    drawn = method.feasible(opened.state.vector("theta") + 5 * drawn)
                 key, side = method.key(number, client), opened.state.shared
-                message = method.compressor.encode(drawn.astype(np.float32), side, key=key, rng=rng)
+                message = method.compressor.encode(drawn, side, key=key, rng=rng)
                 relay.add(client, message)
                 received.add(method.decode(opened.state, client, message), len(message))
             after = method.conclude(opened.state, received)

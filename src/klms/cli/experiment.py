@@ -158,7 +158,7 @@ def compare(
 ) -> None:
     """Compare finished runs with the committed results, digit by digit. The exit code is 1 if any number differs.
 
-    Example: `klms experiment run table1 --only fedpm-klms`, then `klms experiment compare table1`
+    Example: `klms experiment compare table1`, after `klms experiment run table1 --only fedpm-klms`
     """
     from klms.experiments import catalogue, results_file
     from klms.experiments import results as committed

@@ -123,7 +123,7 @@ def duration(seconds: float) -> str:
     """Return a time in words.
 
     >>> [duration(seconds) for seconds in (41.2, 130, 7300)]
-    ['41 s', '2 min', '2 h 1 min']
+    ['41 s', '2 min', '2 h 2 min']
     """
     if seconds < 100:
         return f"{seconds:.0f} s"

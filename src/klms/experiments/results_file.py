@@ -44,7 +44,7 @@ class Changes:
         return "; ".join([*named, *([f"kept {count}, of equal settings"] if count else [])])
 
 
-def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path) -> Results:
+def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path | str) -> Results:
     """Return the complete runs among `cells`, which are below `runs`."""
     grid.check_settings(cells, runs)
     rows: dict[str, dict[str, Entry]] = {}
@@ -87,8 +87,9 @@ def read(path: Path) -> Results:
     return dict(found)
 
 
-def write_json(path: Path, results: object) -> Path:
+def write_json(path: Path | str, results: object) -> Path:
     """Write a results file, completely or not at all."""
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.replace(path, (json.dumps(results, indent=1) + "\n").encode())
     return path
