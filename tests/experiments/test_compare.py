@@ -34,7 +34,7 @@ def test_a_repeated_run_is_equal_to_every_digit(tiny, runs, committed):
     found = compare(tiny, "small", runs, committed)
     assert [(row.row, row.data, row.seeds, row.equal) for row in found.rows] == [("fedavg", "mnist", 2, True)]
     assert found.remarks == []
-    assert found.verdict() == "equal to every digit: 1 rows, 2 runs; the versions of torch and numpy are the same"
+    assert found.verdict() == "equal to every digit: 1 row, 2 runs; the versions of torch and numpy are the same"
 
 
 def test_a_number_that_differs_makes_its_row_differ(tiny, runs, committed, monkeypatch, instructions):
@@ -43,12 +43,12 @@ def test_a_number_that_differs_makes_its_row_differ(tiny, runs, committed, monke
     found = compare(tiny, "small", runs, committed)
     assert not found.equal
     assert found.verdict() == (
-        "1 of 1 rows differ: fedavg (mnist); the versions of torch and numpy are the same, but processors may differ, "
-        "or the values of ATEN_CPU_CAPABILITY and ONEDNN_MAX_CPU_ISA"
+        "rows that differ (1 of 1): fedavg (mnist); the versions of torch and numpy are the same, but processors may "
+        "differ, or the values of ATEN_CPU_CAPABILITY and ONEDNN_MAX_CPU_ISA"
     )
     committed["versions"] = {**committed["versions"], "torch": "2.0"}
     verdict = compare(tiny, "small", runs, committed).verdict()
-    assert verdict.startswith("1 of 1 rows differ: fedavg (mnist); versions differ: torch ")
+    assert verdict.startswith("rows that differ (1 of 1): fedavg (mnist); versions differ: torch ")
     assert verdict.endswith(" instead of 2.0")
 
 
@@ -113,7 +113,7 @@ def test_the_commands(tiny, runs, tmp_path, monkeypatch):
     code, output = klms("compare")
     assert code == 1
     assert "-0.250000" in output
-    assert "1 of 1 rows differ: fedavg (mnist)" in output
+    assert "rows that differ (1 of 1): fedavg (mnist)" in output
     assert "replaced fedavg, mnist, seed 0" in klms("run", "--only", "fedavg", "--seeds", "1", "--replace")[1]
     assert klms("compare")[0] == 0
 

@@ -1,6 +1,7 @@
 """Progress of runs, read from their ledgers."""
 
 import json
+import re
 
 import pytest
 
@@ -81,10 +82,14 @@ def test_what_is_shown_of_a_round(tmp_path, cells, monkeypatch, capsys, terminal
         grow(cells[0], tmp_path, 3)
         watch.look()
         live.end(cells[0])
-    shown = capsys.readouterr().err
+        live.say("complete: it")
+    out, shown = capsys.readouterr()
     round_2 = "fedpm-klms, mnist, seed 0: round 2/3, accuracy 0.9000, MB: 0.002 up, 0.008 down, 0.010 total"
     assert round_2 in shown
-    assert ("tiny: 1 of 3 runs complete" in shown) == terminal
+    if terminal:
+        assert "tiny: 1 of 3 runs complete" in shown
+        assert re.search(r"(\n|\x1b\[2K)complete: it\n", shown)  # on a line of its own, not behind a bar
+        return
+    assert out == "complete: it\n"
     lines = [text for text in shown.splitlines() if text.endswith("left")]
-    if not terminal:
-        assert [text.rpartition("; ")[2] for text in lines] == ["about 70 s left", "about 60 s left"]
+    assert [text.rpartition("; ")[2] for text in lines] == ["about 70 s left", "about 60 s left"]

@@ -78,6 +78,9 @@ def run(
     compare` compares yours with them; a row of other settings is replaced. If runs end early (`--rounds`), or if the
     profile has no such runs, the file is results.json beside them.
 
+    So that results are equal to every digit on other x86-64 processors, torch is limited to AVX2. With
+    `ONEDNN_MAX_CPU_ISA=ALL` in the environment it is not, and a processor with AVX-512 trains about a third faster.
+
     Examples: `klms experiment run table1`, `klms experiment run table1 --only fedpm-klms --only "fedpm-klms, literal"`,
     `klms experiment run table2 --method fedpm-klms --seeds 1`
     """
@@ -103,18 +106,18 @@ def run(
 
     def merge(some: Sequence[catalogue.Cell]) -> None:
         if changes := results_file.commit(file, experiment, profile, some, folder, replace=replace):
-            say(f"{file}: {changes}")
+            live.say(f"{file}: {changes}")
             kept.extend(changes.kept)
 
     def report(cell: catalogue.Cell) -> None:
         live.end(cell)
-        say(f"complete: {cell}")
+        live.say(f"complete: {cell}")
         merge([cell])
 
     found = grid.status(cells, folder)
     say(f"{len(cells)} runs in {folder}, {sum(one.complete for one in found)} of them complete")
-    merge(cells)
     with stoppable("the same command resumes from here"), LiveGrid(name, found) as live:
+        merge(cells)
         grid.run_cells(cells, folder, workers=workers, report=report, progress=live.round)
     if kept and file.parent == results:
         say(f"klms experiment compare {name} --profile {profile} compares these runs with the results in {results}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import TaskID
 
-from klms.cli.show import progress, show_table
+from klms.cli.show import console, progress, say, show_table
 from klms.printable import printable
 
 if TYPE_CHECKING:
@@ -95,6 +95,13 @@ class LiveGrid:
         if str(cell) in self._tasks:
             self._bars.remove_task(self._tasks.pop(str(cell)))
         self._bars.update(self._all, description=self._title())
+
+    def say(self, text: str) -> None:
+        """Print a line; above the bars, where they are on the same terminal."""
+        if console().is_terminal and not self._bars.disable:
+            _print(self._bars.console, text)
+        else:
+            say(text)
 
     def _title(self) -> str:
         return f"{self._name}: {self._complete} of {self._runs} runs complete"

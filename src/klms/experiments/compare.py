@@ -1,4 +1,4 @@
-"""Compare the finished runs of an experiment with the committed results, which they repeat to every digit."""
+"""Compare the finished runs of an experiment with the committed results, digit by digit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,11 +52,14 @@ class Comparison:
         changed = [f"{name} {own} instead of {committed}" for name, (committed, own) in self.versions.items()]
         versions = f"versions differ: {', '.join(changed)}" if changed else same
         if self.equal:
-            return (
-                f"equal to every digit: {len(self.rows)} rows, {sum(row.seeds for row in self.rows)} runs; {versions}"
-            )
+            runs = sum(row.seeds for row in self.rows)
+            return f"equal to every digit: {_count(len(self.rows), 'row')}, {_count(runs, 'run')}; {versions}"
         odd = [f"{row.row} ({row.data})" for row in self.rows if not row.equal]
-        return f"{len(odd)} of {len(self.rows)} rows differ: {'; '.join(odd)}; {versions}"
+        return f"rows that differ ({len(odd)} of {len(self.rows)}): {'; '.join(odd)}; {versions}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def compare(experiment: Experiment, profile: str, runs: Path, committed: Results) -> Comparison:

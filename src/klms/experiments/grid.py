@@ -93,15 +93,17 @@ def run_cells(
 def _same_digits_everywhere() -> Iterator[None]:
     """Let torch compute with no more than AVX2, which nearly all x86-64 processors have.
 
-    With other instructions the last digits of a gradient differ, and all digits after some rounds. Variables that the
-    user has set are left alone.
+    With other instructions the last digits of a gradient differ, and all digits after some rounds. On processors with
+    AVX-512, training takes a third longer for that. Whoever has set one of the variables has chosen.
     """
-    added = {name: value for name, value in INSTRUCTIONS.items() if _has_avx2() and name not in os.environ}
-    os.environ.update(added)
+    if not _has_avx2() or os.environ.keys() & INSTRUCTIONS.keys():
+        yield
+        return
+    os.environ.update(INSTRUCTIONS)
     try:
         yield
     finally:
-        for name in added:
+        for name in INSTRUCTIONS:
             del os.environ[name]
 
 
