@@ -20,7 +20,10 @@ from tests.support.messages import GOLDEN_WITH_EVERYTHING
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(("file", "shown"), [("README.md", "klms.Codec"), ("docs/tutorial.md", "klms.federate")])
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [("README.md", "klms.Codec"), ("docs/tutorial.md", "klms.federate"), ("docs/exchange.md", "klms.Server")],
+)
 def test_the_examples_run(file, shown, capsys):
     """Where the last line of an example is a comment, it shows what the example prints."""
     examples = re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(), re.DOTALL)

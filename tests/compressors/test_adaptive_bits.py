@@ -10,9 +10,13 @@ from klms.compressors.adaptive_bits import CLASSES, Coder, finish, new_reader, n
 NUMBERS = st.integers(0, (1 << (CLASSES - 1)) - 2)
 
 
+def contexts(numbers: np.ndarray) -> np.ndarray:
+    return np.zeros(len(numbers), dtype=np.uint8)
+
+
 def written(numbers: np.ndarray, minus: np.ndarray, *, signed_zeros: bool) -> np.ndarray:
     writer = new_writer(16 + 16 * numbers.size, 2)
-    write_records(writer, 0, signed_zeros, numbers, minus)
+    write_records(writer, contexts(numbers), signed_zeros, numbers, minus)
     return writer.data[: finish(writer)].copy()
 
 
@@ -22,10 +26,10 @@ def test_records_are_read_as_they_were_written(records, signed_zeros):
     numbers = np.array([record[:2] for record in records], dtype=np.int64).reshape(-1, 2)
     minus = np.array([sign for _, _, sign in records], dtype=np.uint8)
     reader = new_reader(written(numbers, minus, signed_zeros=signed_zeros), 2)
-    found, signs = np.empty_like(numbers), np.zeros_like(minus)
+    found, signs = np.empty_like(numbers), np.empty_like(minus)
     half = len(records) // 2
-    assert read_records(reader, 0, signed_zeros, found[:half], signs[:half])
-    assert read_records(reader, 0, signed_zeros, found[half:], signs[half:])
+    assert read_records(reader, contexts(found[:half]), signed_zeros, found[:half], signs[:half])
+    assert read_records(reader, contexts(found[half:]), signed_zeros, found[half:], signs[half:])
     np.testing.assert_array_equal(found, numbers)
     np.testing.assert_array_equal(signs, minus if signed_zeros else np.where(numbers[:, 0] > 0, minus, 0))
 
@@ -54,7 +58,7 @@ def steps(data: np.ndarray, numbers: np.ndarray) -> tuple[bool, int]:
     counting = Coder(coder.data, coder.interval, coder.chances, coder.seen.view(Counting), coder.before)
     Counting.changes = 0
     numbers[:] = 0
-    good = getattr(read_records, "py_func", read_records)(counting, 0, True, numbers, minus)
+    good = getattr(read_records, "py_func", read_records)(counting, contexts(numbers), True, numbers, minus)
     classes = np.log2(numbers + 1).astype(int)
     done = int(np.count_nonzero(numbers[:, -1])) or len(numbers)
     return good, Counting.changes + int(np.maximum(classes - 1, 0).sum()) + done

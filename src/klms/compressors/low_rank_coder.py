@@ -64,9 +64,10 @@ def write(chosen: list[Products], room: int = 2) -> bytes:
     head = b"".join(bytes([p.rows.shape[0]]) + (_STEP.pack(p.step) if p.step else b"") for p in chosen)
     coder = new_writer(16 + room * sum(p.rows.size + p.columns.size for p in chosen), 2)
     for products in chosen:
+        contexts = _contexts(products.columns.shape[1], products.rows.shape[1])
         for pair in zip(products.columns, products.rows, strict=True):
-            for context, factor in enumerate(pair):
-                write_records(coder, context, False, np.abs(factor)[:, None], (factor < 0).astype(np.uint8))
+            factors = np.concatenate(pair)
+            write_records(coder, contexts, False, np.abs(factors)[:, None], (factors < 0).astype(np.uint8))
     length = finish(coder)
     if length > coder.data.size:
         return write(chosen, 4 * room)
@@ -100,32 +101,30 @@ def _add_all(coder: Coder, heads: Int64, scales: Float64, vector: Float32) -> bo
     """
     longest = 0
     for m in range(scales.size):
-        longest = max(longest, heads[m, 1], heads[m, 2])
+        longest = max(longest, heads[m, 1] + heads[m, 2])
     numbers, minus = np.empty((longest, 1), dtype=np.int64), np.empty(longest, dtype=np.uint8)
-    column, row = np.empty(longest, dtype=np.float32), np.empty(longest, dtype=np.float32)
+    factors = np.empty(longest, dtype=np.float32)
     for m in range(scales.size):
         start, rows, columns, count = heads[m, 0], heads[m, 1], heads[m, 2], heads[m, 3]
         matrix = vector[start : start + rows * columns].reshape((rows, columns))
+        contexts = _contexts(rows, columns)
         for _ in range(count):
-            if not _read(coder, 0, numbers[:rows], minus, column):
+            if not read_records(coder, contexts, False, numbers[: rows + columns], minus):
                 return False
-            if not _read(coder, 1, numbers[:columns], minus, row):
-                return False
-            _add_scaled(column[:rows], row[:columns], scales[m], matrix)
+            for i in range(rows + columns):
+                if numbers[i, 0] > _LARGEST:
+                    return False
+                factors[i] = -numbers[i, 0] if minus[i] else numbers[i, 0]
+            _add_scaled(factors[:rows], factors[rows : rows + columns], scales[m], matrix)
     return True
 
 
 @kernel
-def _read(coder: Coder, context: int, numbers: Int64, minus: UInt8, factor: Float32) -> bool:
-    """Read a column or a row; return False if it makes no sense."""
-    minus[:] = 0
-    if not read_records(coder, context, False, numbers, minus):
-        return False
-    for i in range(numbers.size):
-        if numbers[i, 0] > _LARGEST:
-            return False
-        factor[i] = -numbers[i, 0] if minus[i] else numbers[i, 0]
-    return True
+def _contexts(rows: int, columns: int) -> UInt8:
+    """Return the contexts of a column and of a row."""
+    contexts = np.zeros(rows + columns, dtype=np.uint8)
+    contexts[rows:] = 1
+    return contexts
 
 
 @kernel

@@ -77,7 +77,8 @@ def write(groups: list[Found], step: float, dither: Float32, room: int = 8) -> t
             numbers[0, 0] = group.places[0]
             numbers[1:, 0] = np.diff(group.places) - 1
             numbers[:, 1] = np.floor(excess + dither[done : done + count])
-            write_records(coder, 0, True, numbers, (group.values < 0).astype(np.uint8))
+            minus = (group.values < 0).astype(np.uint8)
+            write_records(coder, np.zeros(count, dtype=np.uint8), True, numbers, minus)
             done += count
         used.append(8.0 * (int(coder.interval[2]) - before) + 48 * (count > 0))
     length = finish(coder)
@@ -115,7 +116,8 @@ def add(content: bytes, ranges: Ranges, key: SharedKey, gathered: Float32) -> No
 @kernel
 def _add(coder: Coder, groups: Groups, key: UInt64, x: Float32) -> bool:
     """Read all outliers and add them to the vector; return False if they make no sense."""
-    numbers, minus = np.empty((_AT_ONCE, 2), dtype=np.int64), np.empty(_AT_ONCE, dtype=np.uint8)
+    contexts, minus = np.zeros(_AT_ONCE, dtype=np.uint8), np.empty(_AT_ONCE, dtype=np.uint8)
+    numbers = np.empty((_AT_ONCE, 2), dtype=np.int64)
     buffer = np.empty(buffer_size(_AT_ONCE), dtype=np.uint64)
     unit, half = np.float32(1 / 65536), np.float32(0.5)
     done = 0
@@ -124,7 +126,7 @@ def _add(coder: Coder, groups: Groups, key: UInt64, x: Float32) -> bool:
         place, end = start - 1, start + groups.ranges.sizes[group]
         for first in range(0, groups.counts[group], _AT_ONCE):
             count = min(_AT_ONCE, groups.counts[group] - first)
-            if not read_records(coder, 0, True, numbers[:count], minus[:count]):
+            if not read_records(coder, contexts, True, numbers[:count], minus):
                 return False
             dither = words(buffer, done, count, DITHER_STREAM, key)
             for i in range(count):
