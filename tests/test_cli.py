@@ -74,10 +74,12 @@ def test_methods_are_listed_with_their_papers():
     assert all(entry.name in shown and entry.reference in shown for entry in METHODS.values())
 
 
-@pytest.mark.parametrize("command", [["methods", "klms"], ["run", "klms", "--help"], ["run", "--help", "klms"]])
+@pytest.mark.parametrize(
+    "command", [["methods", "trellis"], ["run", "trellis", "--help"], ["run", "--help", "trellis"]]
+)
 def test_the_settings_of_a_method_are_listed_with_default_range_and_meaning(command):
     shown = runner.invoke(app, command).output
-    assert re.search(r"--rate\W+1\.0\W+0\.0001 to 8\W+klms: bits per parameter", shown)
+    assert re.search(r"--rate\W+1\.0\W+0\.0001 to 8\W+trellis: bits per parameter", shown)
     assert re.search(r"--optimizer\W+adam\W+sgd, momentum, adam\W", shown)
     assert re.search(r"--rounds\W+20\W+from 1\W", shown)
     assert "--gamma" not in shown  # a setting of other methods
@@ -105,8 +107,8 @@ def test_the_help_of_run_lists_the_settings_of_every_run():
         (["run", "fedpm-klms", "--profle", "small"], "did you mean --profile?"),
         (["run", "nope"], f"choose one of {', '.join(METHODS)}"),
         (["run"], "name a method"),
-        (["run", "klms", "--down-rate", "0.3"], "down_rate needs downlink coded, not auto"),
-        (["run", "klms", "--down-rate", "1.0"], "down_rate needs downlink coded, not auto"),
+        (["run", "trellis", "--down-rate", "0.3"], "down_rate needs downlink coded, not auto"),
+        (["run", "trellis", "--down-rate", "1.0"], "down_rate needs downlink coded, not auto"),
         (["run", "fedavg", "--learning-rate", "1.0"], "did you mean --lr?"),
         (["run", "fedavg", "--device", "gpu"], "device must be auto, cpu, cuda or mps, got gpu"),
         (["run", "fedpm-klms", "--levels", "4"], "fedpm-klms has no setting levels, which is one of qsgd"),
@@ -197,14 +199,14 @@ def completed(*words: str) -> list[str]:
 def test_commands_complete_their_arguments_and_the_settings_of_a_method():
     assert completed("run", "sgld-") == ["sgld-klms"]
     assert completed("methods", "sgld-") == ["sgld-klms"]
-    assert completed("run", "klms", "--profile", "s") == ["small"]
+    assert completed("run", "trellis", "--profile", "s") == ["small"]
     assert completed("experiment", "run", "table") == ["table1", "table2"]
     assert completed("experiment", "status", "table1", "--data", "mn") == ["mnist"]
     assert completed("data", "get", "mn") == ["mnist"]
     assert completed("bench", "mean", "--scheme", "ed") == ["eden"]
-    assert completed("run", "klms", "--down") == ["--downlink", "--down-rate", "--down-rate-schedule"]
-    assert completed("run", "klms", "--rounds", "3", "--downlink", "c") == ["coded"]
-    assert completed("run", "klms", "--data", "mn") == ["mnist"]
+    assert completed("run", "trellis", "--down") == ["--downlink", "--down-rate", "--down-rate-schedule"]
+    assert completed("run", "trellis", "--rounds", "3", "--downlink", "c") == ["coded"]
+    assert completed("run", "trellis", "--data", "mn") == ["mnist"]
     assert completed("run", "sgld", "--optim") == []
     assert completed("run", "qsgd", "--optim") == ["--optimizer"]
 

@@ -16,8 +16,8 @@ import numpy as np
 from klms import SharedKey
 from klms.compressors.base import Compressor
 from klms.compressors.eden import Eden
-from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
+from klms.compressors.trellis import Trellis
 
 SIDE, RANK = 1 << 10, 12
 SIZE = SIDE * SIDE
@@ -55,7 +55,7 @@ def main() -> None:
         eden = measure(Eden(SIZE, rate, 1), update, 7)
         cells = [f"{rate:g}", f"{eden[0]:.1f}", f"{eden[1]:.1f}"]
         for effort in ("fast", "balanced", "best"):
-            ours = measure(KLMS(layout, rate, effort, 1), update, 3 if effort == "best" else 7)
+            ours = measure(Trellis(layout, rate, effort, 1), update, 3 if effort == "best" else 7)
             cells.append(f"{ours[0]:.1f} ({ours[0] / eden[0]:.1f})")
         cells.append(f"{ours[1]:.1f} ({ours[1] / eden[1]:.2f})")
         print(f"| {' | '.join(cells)} |", flush=True)

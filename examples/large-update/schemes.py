@@ -20,7 +20,7 @@ from klms import SharedKey
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import UPDATE_SCHEMES
 
-SETTINGS = {"eden": {"rate": 1.0}, "klms": {"rate": 1.0}, "topk": {"keep": 0.01}}
+SETTINGS = {"eden": {"rate": 1.0}, "trellis": {"rate": 1.0}, "topk": {"keep": 0.01}}
 """Where the default is not what one would take for so many parameters."""
 ARRAYS = 10
 

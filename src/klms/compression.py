@@ -2,7 +2,7 @@
 
 The message describes itself. After the magic bytes `KU` come a version (u8), a tag of the key (4 bytes), the length of
 the description (u32) and the description: names, shapes and types of all arrays as JSON, deflated. Then follow, as they
-are, arrays of other than floating-point numbers, and, at last, a message of the scheme `klms` for all others.
+are, arrays of other than floating-point numbers, and, at last, a message of the scheme `trellis` for all others.
 """
 
 import struct
@@ -15,9 +15,9 @@ from klms.codec import SharedKey
 from klms.compressors.arrays import Array, arrays_of
 from klms.compressors.base import check_update
 from klms.compressors.description import TYPES, Described, Description, read_description, write_description
-from klms.compressors.klms import KLMS, Effort
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
+from klms.compressors.trellis import Effort, Trellis
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
 from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress
@@ -77,7 +77,7 @@ def compress(
         vector = np.concatenate([array.astype(np.float32, copy=False).ravel() for array in dense])
     check_update(vector, layout.d, bits_per_parameter)
     with reporting(progress, "compressing") as report:
-        scheme = KLMS(layout, rate, effort, threads, progress=report)
+        scheme = Trellis(layout, rate, effort, threads, progress=report)
         return head + scheme.encode(vector, {}, key=key, rng=rng or np.random.default_rng())
 
 
@@ -119,7 +119,9 @@ def decompress(
     vector = np.zeros(0, dtype=np.float32)
     if layout.d:
         with reporting(progress, "decompressing") as report:
-            decoded = KLMS(layout, threads=threads, agreed=False, progress=report).decode(message[place:], {}, key=key)
+            decoded = Trellis(layout, threads=threads, agreed=False, progress=report).decode(
+                message[place:], {}, key=key
+            )
         vector = np.asarray(decoded.vector, dtype=np.float32)
     elif place != len(message):
         raise CorruptMessage("there is more in the message than its arrays")

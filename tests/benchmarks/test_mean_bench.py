@@ -24,10 +24,10 @@ def test_errors_are_those_of_averages():
 
 
 def test_the_best_scheme_is_ours_at_every_rate():
-    rows = list(mean.run(vectors=["lognormal"], schemes=["eden", "klms", "qsgd"], clients=3, d=1 << 14))
+    rows = list(mean.run(vectors=["lognormal"], schemes=["eden", "trellis", "qsgd"], clients=3, d=1 << 14))
     for rate in (0.1, 0.25, 0.5, 1.0, 2.0, 4.0):
-        assert mean.best(rows, "lognormal", rate).scheme == "klms"
-    ours = [row.over_eden for row in rows if row.scheme == "klms" and row.over_eden is not None]
+        assert mean.best(rows, "lognormal", rate).scheme == "trellis"
+    ours = [row.over_eden for row in rows if row.scheme == "trellis" and row.over_eden is not None]
     assert len(ours) >= 25
     assert max(ours) < 0.85
     assert all(abs(row.over_eden - 1) < 0.1 for row in rows if row.scheme == "eden" and row.bits_per_parameter > 0.1)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from klms import CorruptMessage, SharedKey, SideInformationMismatch
 from klms.compressors.drive import Drive
 from klms.compressors.eden import Eden, normal_levels
-from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 from klms.compressors.qsgd import QSGD
 from klms.compressors.quic_fl import Codebooks, QuicFL
@@ -19,6 +18,7 @@ from klms.compressors.quic_fl import _round as round_
 from klms.compressors.rotation import Rotation
 from klms.compressors.terngrad import TernGrad
 from klms.compressors.topk import TopK
+from klms.compressors.trellis import Trellis
 from klms.errors import InvalidArgument, TrainingDiverged
 from klms.numerics.walsh_hadamard import walsh_hadamard
 from tests.support.messages import resealed, sealed
@@ -152,9 +152,9 @@ def test_one_bit_schemes_cost_one_bit_whatever_the_length(kind, d):
         Eden(D, 2.5),
         QuicFL(D, 1),
         QuicFL(D, 3),
-        KLMS(LAYOUT, 0.4),
-        KLMS(LAYOUT, 1.5),
-        KLMS(LAYOUT, 4.0),
+        Trellis(LAYOUT, 0.4),
+        Trellis(LAYOUT, 1.5),
+        Trellis(LAYOUT, 4.0),
     ],
     ids=str,
 )
@@ -182,7 +182,7 @@ def test_unbiased_schemes_are_unbiased(scheme, least):
 
 @pytest.mark.parametrize("draws", [600, pytest.param(2000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("d", [1, 2, 3, 16, 1030, 1040])
-@pytest.mark.parametrize("kind", [Drive, Eden, QuicFL, lambda d: Eden(d, 0.4), lambda d: KLMS(flat(d), 0.8)])
+@pytest.mark.parametrize("kind", [Drive, Eden, QuicFL, lambda d: Eden(d, 0.4), lambda d: Trellis(flat(d), 0.8)])
 def test_short_vectors_and_tails_are_unbiased_too(kind, d, draws):
     """The last entries of a model are often few, and share their piece with padding.
 
@@ -198,7 +198,7 @@ def test_short_vectors_and_tails_are_unbiased_too(kind, d, draws):
         assert np.abs(bias / (deviation + 1e-6)).max() < 5.5
 
 
-@pytest.mark.parametrize(("scheme", "usual"), [(Eden(1040, 0.05), 31), (KLMS(flat(1040), 0.3), 10)], ids=str)
+@pytest.mark.parametrize(("scheme", "usual"), [(Eden(1040, 0.05), 31), (Trellis(flat(1040), 0.3), 10)], ids=str)
 def test_the_error_of_a_tail_is_that_of_the_rest(scheme, usual):
     """A scale that rests on too little may be anything: the tail's error was thousands of times the vector's."""
     x = normal(1040)
@@ -232,7 +232,9 @@ def test_terngrad_sends_layers_of_one_entry_and_constant_ones():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e20])
-@pytest.mark.parametrize("scheme", [Drive(D), Eden(D, 2), QuicFL(D), KLMS(LAYOUT), TernGrad(LAYOUT), TopK(LAYOUT, 0.1)])
+@pytest.mark.parametrize(
+    "scheme", [Drive(D), Eden(D, 2), QuicFL(D), Trellis(LAYOUT), TernGrad(LAYOUT), TopK(LAYOUT, 0.1)]
+)
 def test_updates_that_cannot_be_sent_are_refused(scheme, bad):
     x = normal(D)
     x[7] = bad

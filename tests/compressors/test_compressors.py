@@ -13,7 +13,6 @@ from klms.compressors.block_coder import BlockCoder, BlockSettings
 from klms.compressors.drive import Drive
 from klms.compressors.eden import Eden
 from klms.compressors.float32 import Float32
-from klms.compressors.klms import KLMS
 from klms.compressors.klms_gaussian import DPREC, KLMSGaussian
 from klms.compressors.layout import Layout
 from klms.compressors.mask import KLMSMask, Mask
@@ -22,6 +21,7 @@ from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.compressors.sign import KLMSSign, Sign, plus_probability
 from klms.compressors.terngrad import TernGrad
 from klms.compressors.topk import TopK
+from klms.compressors.trellis import Trellis
 from klms.errors import InvalidArgument
 from tests.support.mutation import mutate
 
@@ -51,8 +51,8 @@ def all_schemes():
         "klms qsgd": KLMSQSGD(LAYOUT, 256, 10.0, coder()),
         "klms gaussian": KLMSGaussian(1.0, coder()),
         "klms gaussian, fixed": KLMSGaussian(1.0, coder(fixed=100)),
-        "klms 0.1": KLMS(LAYOUT, 0.1),
-        "klms 2": KLMS(LAYOUT, 2.0),
+        "klms 0.1": Trellis(LAYOUT, 0.1),
+        "klms 2": Trellis(LAYOUT, 2.0),
         "dp-rec": DPREC(5.0, 0.3, coder(fixed=10)),
     }
 

@@ -13,21 +13,21 @@ import klms
 from klms import CorruptMessage
 from klms.compressors import outlier_coder
 from klms.compressors.envelope import read_section
-from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 from klms.compressors.outlier_coder import Found
 from klms.compressors.pieces import Pieces, Ranges
+from klms.compressors.trellis import Trellis
 from klms.errors import InvalidArgument
 from tests.support import forgery
 from tests.support.forgery import KEY, many
 
 
 def decode(layout: Layout, message: bytes) -> np.ndarray:
-    return KLMS(layout, threads=1, agreed=False).decode(message, {}, key=KEY).vector
+    return Trellis(layout, threads=1, agreed=False).decode(message, {}, key=KEY).vector
 
 
 def honest(layout: Layout, update: np.ndarray, rate: float) -> bytes:
-    scheme = KLMS(layout, rate, threads=1)
+    scheme = Trellis(layout, rate, threads=1)
     return scheme.encode(update.astype(np.float32), {}, key=KEY, rng=np.random.default_rng(0))
 
 
@@ -138,9 +138,9 @@ def test_pieces_are_not_smaller_than_at_the_agreed_rate():
     """Each takes some microseconds."""
     layout = many(100, (16, 16))
     forged = forgery.message(layout)
-    assert KLMS(layout, 1.0).decode(forged, {}, key=KEY).vector.size == layout.d
+    assert Trellis(layout, 1.0).decode(forged, {}, key=KEY).vector.size == layout.d
     with pytest.raises(CorruptMessage, match=r"pieces of 2\^8 entries are too small for a message at 0\.1 bits"):
-        KLMS(layout, 0.1).decode(forged, {}, key=KEY)
+        Trellis(layout, 0.1).decode(forged, {}, key=KEY)
 
 
 # --- memory
@@ -230,7 +230,7 @@ def forgeries(layout: Layout, rate: float) -> dict[str, bytes]:
 def test_forged_messages_take_at_most_three_times_as_long_as_honest_ones(count, shape, rate):
     """As honest ones with as many parameters at the same rate, of which some take several times as long as others."""
     layout = many(count, shape)
-    scheme = KLMS(layout, rate, threads=1)
+    scheme = Trellis(layout, rate, threads=1)
 
     def time_of(message: bytes) -> float:
         return seconds(lambda: scheme.decode(message, {}, key=KEY)) / layout.d * 1e9

@@ -7,9 +7,9 @@ import pytest
 
 from klms import KLMSError, SharedKey, SideInformationMismatch
 from klms.compressors.history import HISTORY, history
-from klms.compressors.klms import KLMS, SCHEME
 from klms.compressors.layout import Layout
 from klms.compressors.pieces import Pieces
+from klms.compressors.trellis import SCHEME, Trellis
 from tests.support.messages import sealed
 from tests.support.mutation import mutate
 
@@ -43,7 +43,7 @@ def relative_error(x, y):
 @pytest.mark.parametrize(("rate", "most"), [(0.1, 0.75), (0.5, 0.4), (1.0, 0.35), (2.0, 0.3)])
 def test_history_takes_a_share_off_the_error_at_equal_bits(rate, most):
     x, side = update_and_history()
-    scheme = KLMS(LAYOUT, rate)
+    scheme = Trellis(LAYOUT, rate)
     (plain, without), (ordered, better) = through(scheme, x, {}), through(scheme, x, side)
     assert is_ordered(ordered)
     assert not is_ordered(plain)
@@ -55,9 +55,9 @@ def test_history_takes_a_share_off_the_error_at_equal_bits(rate, most):
 def test_a_history_that_says_nothing_is_not_used(rate):
     x, side = update_and_history()
     useless = {HISTORY: np.random.default_rng(1).permutation(side[HISTORY])}
-    message, _ = through(KLMS(LAYOUT, rate), x, useless)
+    message, _ = through(Trellis(LAYOUT, rate), x, useless)
     assert not is_ordered(message)
-    np.testing.assert_array_equal(*(KLMS(LAYOUT, rate).decode(message, s, key=FIRST).vector for s in ({}, useless)))
+    np.testing.assert_array_equal(*(Trellis(LAYOUT, rate).decode(message, s, key=FIRST).vector for s in ({}, useless)))
 
 
 @pytest.mark.parametrize(("rate", "draws"), [(0.4, 600), (2.0, 400)])
@@ -66,7 +66,7 @@ def test_ordered_messages_are_unbiased(rate, draws):
     layout = Layout(("a", "b"), ((30, 40), (30,)))
     x, side = update_and_history(layout)
     total, square = np.zeros(layout.d), np.zeros(layout.d)
-    scheme = KLMS(layout, rate, "fast")
+    scheme = Trellis(layout, rate, "fast")
     for n in range(draws):
         message, y = through(scheme, x, side, n)
         assert is_ordered(message)
@@ -79,7 +79,7 @@ def test_ordered_messages_are_unbiased(rate, draws):
 @pytest.mark.parametrize("held", ["nothing", "another", "of another model", "of another type"])
 def test_a_decoder_without_the_same_history_refuses(held):
     x, side = update_and_history()
-    message, _ = through(KLMS(LAYOUT), x, side)
+    message, _ = through(Trellis(LAYOUT), x, side)
     wrong = side[HISTORY].copy()
     wrong[7] ^= 1
     sides = {
@@ -89,13 +89,13 @@ def test_a_decoder_without_the_same_history_refuses(held):
         "of another type": {HISTORY: side[HISTORY].astype(np.float32)},
     }
     with pytest.raises(SideInformationMismatch, match="global update"):
-        KLMS(LAYOUT).decode(message, sides[held], key=FIRST)
+        Trellis(LAYOUT).decode(message, sides[held], key=FIRST)
 
 
 def test_threads_change_no_byte_of_an_ordered_message():
     layout = Layout(("a", "b"), ((600, 1000), (300, 100)))
     x, side = update_and_history(layout)
-    trips = [through(KLMS(layout, 0.5, "fast", threads), x, side) for threads in (1, 2, None)]
+    trips = [through(Trellis(layout, 0.5, "fast", threads), x, side) for threads in (1, 2, None)]
     assert is_ordered(trips[0][0])
     assert len({message for message, _ in trips}) == 1
     np.testing.assert_array_equal(trips[0][1], trips[1][1])
@@ -103,7 +103,7 @@ def test_threads_change_no_byte_of_an_ordered_message():
 
 def test_the_bytes_of_an_ordered_message_are_pinned():
     x, side = update_and_history()
-    message, _ = through(KLMS(LAYOUT, 1.0), x.round(1), side)
+    message, _ = through(Trellis(LAYOUT, 1.0), x.round(1), side)
     assert message[:20] == bytes.fromhex("4b42020c6ec30000080c45a72f6ac563a2fd8b93")
     assert hashlib.sha256(message).hexdigest()[:16] == "afa0b79bb9be1507"
 
@@ -111,7 +111,7 @@ def test_the_bytes_of_an_ordered_message_are_pinned():
 @pytest.mark.parametrize("rate", [0.2, 2.0])
 def test_damaged_ordered_messages_raise_typed_errors(rate):
     x, side = update_and_history()
-    scheme = KLMS(LAYOUT, rate, "fast")
+    scheme = Trellis(LAYOUT, rate, "fast")
     (message, _), (other, _) = through(scheme, x, side), through(scheme, x, side, 1)
     rng = np.random.default_rng(1)
     for _ in range(200):

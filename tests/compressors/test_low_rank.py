@@ -6,9 +6,9 @@ import pytest
 from klms import CorruptMessage, KLMSError, SharedKey
 from klms.compressors import low_rank
 from klms.compressors.envelope import read_section
-from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 from klms.compressors.low_rank_coder import add, matrices
+from klms.compressors.trellis import Trellis
 from tests.support.messages import resealed
 from tests.support.mutation import mutate
 
@@ -26,7 +26,7 @@ def update(rank: int = 3, noise: float = 0.5, seed: int = 0) -> np.ndarray:
     return np.concatenate([*map(np.ravel, parts), rng.standard_normal(120)]).astype(np.float32)
 
 
-def through(scheme: KLMS, x: np.ndarray, number: int = 0) -> tuple[bytes, np.ndarray]:
+def through(scheme: Trellis, x: np.ndarray, number: int = 0) -> tuple[bytes, np.ndarray]:
     key = SharedKey(5, 1, number)
     message = scheme.encode(x, {}, key=key, rng=np.random.default_rng([9, number]))
     return message, scheme.decode(message, {}, key=key).vector
@@ -43,8 +43,8 @@ def without_matrices(layout: Layout) -> Layout:
 @pytest.mark.parametrize(("rate", "contracting", "bound"), [(0.3, False, 0.8), (1, False, 0.5), (0.1, True, 0.85)])
 def test_matrices_of_low_rank_cost_less(rate, contracting, bound):
     x = update()
-    message, y = through(KLMS(LAYOUT, rate, echo=float(contracting)), x)
-    plain, z = through(KLMS(without_matrices(LAYOUT), rate, echo=float(contracting)), x)
+    message, y = through(Trellis(LAYOUT, rate, echo=float(contracting)), x)
+    plain, z = through(Trellis(without_matrices(LAYOUT), rate, echo=float(contracting)), x)
     assert relative_error(x, y) < bound * relative_error(x, z)
     assert len(message) < 1.03 * rate * x.size / 8
     assert len(plain) < 1.03 * rate * x.size / 8
@@ -57,18 +57,18 @@ def test_what_is_almost_of_low_rank_is_sent_almost_exactly(rate, bound):
     rng = np.random.default_rng(0)
     product = rng.standard_normal((256, 1)) @ rng.standard_normal((1, 512))
     x = (product + 1e-3 * rng.standard_normal(product.shape)).astype(np.float32).ravel()
-    assert relative_error(x, through(KLMS(layout, rate), x)[1]) < bound
+    assert relative_error(x, through(Trellis(layout, rate), x)[1]) < bound
 
 
 @pytest.mark.parametrize("rate", [0.1, 1])
 def test_noise_has_no_low_rank_part(rate):
     x = update(rank=0, noise=1.0)
-    assert through(KLMS(LAYOUT, rate), x)[0] == through(KLMS(without_matrices(LAYOUT), rate), x)[0]
+    assert through(Trellis(LAYOUT, rate), x)[0] == through(Trellis(without_matrices(LAYOUT), rate), x)[0]
 
 
 def test_the_estimate_is_unbiased():
     """The mean of 400 decoded updates has the error that 400 independent ones should have, within six deviations."""
-    x, scheme, draws = update(), KLMS(LAYOUT, 0.5), 400
+    x, scheme, draws = update(), Trellis(LAYOUT, 0.5), 400
     decoded = [through(scheme, x, n)[1].astype(float) for n in range(draws)]
     single = np.mean([np.sum((y - x) ** 2) for y in decoded])
     ratio = np.sum((np.mean(decoded, axis=0) - x) ** 2) / (single / draws)
@@ -77,7 +77,7 @@ def test_the_estimate_is_unbiased():
 
 def test_any_number_of_threads_gives_the_same_bytes():
     x = update()
-    assert through(KLMS(LAYOUT, 1.0, threads=1), x)[0] == through(KLMS(LAYOUT, 1.0, threads=3), x)[0]
+    assert through(Trellis(LAYOUT, 1.0, threads=1), x)[0] == through(Trellis(LAYOUT, 1.0, threads=3), x)[0]
 
 
 def test_few_products_are_allowed_of_narrow_matrices():
@@ -89,7 +89,7 @@ def test_few_products_are_allowed_of_narrow_matrices():
 
 def test_damaged_sections_raise_typed_errors():
     x = update()
-    section, rest = low_rank.take(x, LAYOUT, 1.0 * x.size, KLMS(LAYOUT, 1.0)._price, 1)
+    section, rest = low_rank.take(x, LAYOUT, 1.0 * x.size, Trellis(LAYOUT, 1.0)._price, 1)
     content, back = read_section(section, "products")[0], rest.copy()
     add(content, LAYOUT, back)
     np.testing.assert_allclose(back, x, atol=1e-5)
@@ -104,7 +104,7 @@ def test_damaged_sections_raise_typed_errors():
 
 
 def test_damaged_messages_raise_typed_errors():
-    x, scheme, rng = update(), KLMS(LAYOUT, 0.5), np.random.default_rng(1)
+    x, scheme, rng = update(), Trellis(LAYOUT, 0.5), np.random.default_rng(1)
     (message, _), (other, _) = through(scheme, x), through(scheme, update(seed=1))
     for _ in range(300):
         damaged = resealed(mutate(message, other, rng), KEY)  # past the checksum

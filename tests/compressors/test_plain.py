@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from klms.codec import SharedKey
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.grouped import Grouped
-from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 from klms.compressors.plain import CHUNK, Float16, Int8
+from klms.compressors.trellis import Trellis
 from klms.errors import CorruptMessage, KLMSError
 
 LAYOUT = Layout(("a", "none", "b"), ((50, 40), (0, 3), (500,)))
@@ -74,7 +74,7 @@ def test_messages_that_are_not_sound_are_refused(kind):
 
 
 GROUPS = Grouped(
-    LAYOUT, ((("b",), Float16(LAYOUT.only(["b"]))), (("a", "none"), KLMS(LAYOUT.only(["a", "none"]), 2.0)))
+    LAYOUT, ((("b",), Float16(LAYOUT.only(["b"]))), (("a", "none"), Trellis(LAYOUT.only(["a", "none"]), 2.0)))
 )
 
 
@@ -89,7 +89,7 @@ def test_groups_are_coded_each_in_its_way():
 def test_groups_share_no_randomness():
     twice = Layout(("a", "b"), ((40, 50), (40, 50)))
     one = twice.only(["a"])
-    both = Grouped(twice, ((("a",), KLMS(one, 1.0)), (("b",), KLMS(twice.only(["b"]), 1.0))))
+    both = Grouped(twice, ((("a",), Trellis(one, 1.0)), (("b",), Trellis(twice.only(["b"]), 1.0))))
     update = np.tile(vector()[:2000], 2)
     _, decoded = sent(both, update)
     assert not np.array_equal(decoded[:2000], decoded[2000:])

@@ -18,7 +18,7 @@ from klms.methods.state import State
 from tests.support.downlink_runs import config_of, federation_of, figures, run_of, states_before, trained
 
 
-@pytest.mark.parametrize("run", ["klms", "qsgd-klms", "fedpm-klms", "sgld-klms"])
+@pytest.mark.parametrize("run", ["trellis", "qsgd-klms", "fedpm-klms", "sgld-klms"])
 def test_a_coded_run_learns_on_few_bits_and_is_evaluated_at_the_server_s_own_weights(run):
     config, federation, coded = run_of(run, rounds=13, downlink="coded")
     name = federation.method.vector_name
@@ -33,7 +33,7 @@ def test_a_coded_run_learns_on_few_bits_and_is_evaluated_at_the_server_s_own_wei
             assert margin <= theta.min() <= theta.max() <= np.float32(1 - config.margin)
     assert np.isfinite(own).all()
     assert 0 < np.linalg.norm(seen - own) < 0.5 * np.linalg.norm(own)
-    if run == "klms":  # at one bit for each parameter, beside heads
+    if run == "trellis":  # at one bit for each parameter, beside heads
         plain = run_of(run, rounds=13)[2]
         assert coded[-1].record.accuracy > plain[-1].record.accuracy - 0.15
         _, _, everybody = run_of(run, rounds=13, per_round=0, downlink="coded")
@@ -44,7 +44,7 @@ def test_a_coded_run_learns_on_few_bits_and_is_evaluated_at_the_server_s_own_wei
 
 @pytest.mark.parametrize("rate", [0.25, 1.0])
 def test_with_a_target_that_stays_clients_come_to_hold_it(rate):
-    config = config_of("klms", downlink="coded", down_rate=rate)
+    config = config_of("trellis", downlink="coded", down_rate=rate)
     federation = federation_of(config)
     downlink = Downlink(federation.method, config)
     first = federation.method.init()
@@ -68,7 +68,7 @@ def test_with_a_target_that_stays_clients_come_to_hold_it(rate):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_after_a_return_to_the_last_sound_model_errors_do_not_grow(rate):
-    config = config_of("klms", downlink="coded", down_rate=rate)
+    config = config_of("trellis", downlink="coded", down_rate=rate)
     federation = federation_of(config)
     downlink, state, rng = Downlink(federation.method, config), federation.method.init(), np.random.default_rng(0)
 
@@ -94,7 +94,7 @@ def test_after_a_return_to_the_last_sound_model_errors_do_not_grow(rate):
 
 @pytest.mark.parametrize("mode", ["coded", "auto"])
 def test_after_a_return_clients_are_led_on_from_what_they_hold(mode):
-    config, federation, results = run_of("klms", rounds=13, downlink=mode)
+    config, federation, results = run_of("trellis", rounds=13, downlink=mode)
     downlink = Downlink(federation.method, config)
     sound = undo.marked_sound(results[0].state, 1.0).sound
     jumps = 0
@@ -150,8 +150,8 @@ def jumps_of(run, **given):
 
 
 def test_where_clients_come_rarely_jumps_take_fewer_bytes_and_clients_stay_close(monkeypatch):
-    config, federation, results = run_of("klms", **SPARSE)
-    _, opened = jumps_of("klms")
+    config, federation, results = run_of("trellis", **SPARSE)
+    _, opened = jumps_of("trellis")
     assert sum(broadcast.trail.anchored for broadcast in opened) > 3
 
     def distance(results):
@@ -167,7 +167,7 @@ def test_where_clients_come_rarely_jumps_take_fewer_bytes_and_clients_stay_close
 
 
 def test_whatever_a_client_holds_a_jump_leads_it_to_the_state_of_the_server():
-    downlink, opened = jumps_of("klms")
+    downlink, opened = jumps_of("trellis")
     last = opened[-1]
     assert last.trail.anchored
     for held in [None, *(broadcast.state for broadcast in opened)]:
@@ -181,7 +181,7 @@ def test_whatever_a_client_holds_a_jump_leads_it_to_the_state_of_the_server():
 
 
 def test_a_jump_mends_what_a_client_held():
-    downlink, opened = jumps_of("klms")
+    downlink, opened = jumps_of("trellis")
     last = opened[-1]
     old = opened[2].state
     damaged = replace(old, shared={"weights": old.vector("weights") * np.nan})
@@ -189,20 +189,20 @@ def test_a_jump_mends_what_a_client_held():
 
 
 def test_a_late_joiner_gets_a_jump_instead_of_every_step():
-    downlink, opened = jumps_of("klms")
+    downlink, opened = jumps_of("trellis")
     message = opened[-1].sender.message(0)
     assert Broadcast.from_bytes(message).jumps
     assert 8 * len(message) / downlink.method.layout.d < 12  # after 16 steps of one bit
 
 
 def test_clients_that_all_come_in_every_round_are_never_sent_a_jump():
-    config, federation, results = run_of("klms", rounds=13, per_round=0, downlink="coded")
+    config, federation, results = run_of("trellis", rounds=13, per_round=0, downlink="coded")
     downlink = Downlink(federation.method, config)
     assert not any(downlink.open(result.state).trail.anchored for result in results)
 
 
 def test_a_run_with_jumps_that_was_stopped_anywhere_goes_on_as_if_it_was_not():
-    config, federation, whole = run_of("klms", **SPARSE)
+    config, federation, whole = run_of("trellis", **SPARSE)
     for stop in (5, 15):
         stored = State.from_bytes(whole[stop - 1].state.to_bytes(private=True))
         rest = trained(config, federation, stored)

@@ -20,17 +20,17 @@ FEW = {"rate": 0.1, "clients": 2}
     ("method", "given", "round_", "message"),
     [
         (
-            "klms",
+            "trellis",
             FEW | {"downlink": "coded", "down_rate": 0.1},
             2,
             BOTH + "0.1 up and 0.1 down with 2 clients, .* 33 times",
         ),
-        ("klms", FEW, 2, BOTH + "0.1 up with 2 clients, .* 3.4 times"),
+        ("trellis", FEW, 2, BOTH + "0.1 up with 2 clients, .* 3.4 times"),
         ("eden", {"rate_schedule": "1:1,0.2", "clients": 2}, 2, BOTH + "0.2 up with 2 clients"),
         ("fedavg", {"downlink": "coded", "down_rate": 0.3}, 2, BOTH + "0.3 down with 10 clients"),
-        ("klms", FEW, 1, "rate$"),  # which starts without noise
-        ("klms", {"rate": 0.1, "clients": 20}, 2, "rate$"),
-        ("klms", {"rate": 1.0, "clients": 2}, 2, "rate$"),
+        ("trellis", FEW, 1, "rate$"),  # which starts without noise
+        ("trellis", {"rate": 0.1, "clients": 20}, 2, "rate$"),
+        ("trellis", {"rate": 1.0, "clients": 2}, 2, "rate$"),
         ("fedavg", {}, 2, "rate$"),
     ],
 )
@@ -51,4 +51,4 @@ def test_a_run_that_diverges_says_so():
     clients = [three_classes(30, seed) for seed in range(2)]
     settings = {"rate": 0.1, "downlink": "coded", "down_rate": 0.1, "batch": 30, "epochs": 1}
     with pytest.raises(TrainingDiverged, match=r"at 0.1 up and 0.1 down with 2 clients"):
-        klms.federate(WithDropout(), clients, method="klms", rounds=2, loss=loss, **settings)
+        klms.federate(WithDropout(), clients, method="trellis", rounds=2, loss=loss, **settings)

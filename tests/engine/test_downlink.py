@@ -30,7 +30,7 @@ def test_relayed_messages_and_snapshots_lead_to_the_same_run(run):
 
 
 @pytest.mark.parametrize("mode", ["auto", "coded"])
-@pytest.mark.parametrize("run", ["fedpm-klms", "fedpm-klms reset", "qsgd-klms", "klms"])
+@pytest.mark.parametrize("run", ["fedpm-klms", "fedpm-klms reset", "qsgd-klms", "trellis"])
 def test_a_client_that_comes_every_few_rounds_or_late_reaches_the_state_of_the_server(run, mode):
     config, federation, _ = run_of(run, rounds=13, downlink=mode)
     downlink = Downlink(federation.method, config)
@@ -93,7 +93,7 @@ def test_a_client_that_holds_another_state_is_told_so():
 
 
 def test_what_the_server_keeps_for_those_who_were_away_is_never_larger_than_the_state():
-    for run, mode in [("fedpm-klms", "auto"), ("klms", "auto"), ("klms", "coded"), ("sgld-klms", "auto")]:
+    for run, mode in [("fedpm-klms", "auto"), ("trellis", "auto"), ("trellis", "coded"), ("sgld-klms", "auto")]:
         for state in states_before(run, **({"rounds": 13, "downlink": mode} if mode == "coded" else {})):
             steps = state.downlink.get("steps", np.zeros(0, dtype=np.uint8))
             assert steps.nbytes <= sum(array.nbytes for array in state.shared.values())
@@ -133,7 +133,7 @@ def test_a_run_that_was_stopped_anywhere_goes_on_as_if_it_was_not(run, mode):
 
 
 def test_two_workers_go_on_with_a_coded_run_as_one_does(workers):
-    config, federation, whole = run_of("klms", rounds=13, downlink="coded")
+    config, federation, whole = run_of("trellis", rounds=13, downlink="coded")
     stored = State.from_bytes(whole[10].state.to_bytes(private=True))
     rest = trained(config, federation, stored, workers=workers)
     assert figures(rest) == figures(whole[11:])

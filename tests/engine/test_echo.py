@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from klms import SharedKey
-from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
+from klms.compressors.trellis import Trellis
 from klms.exchange.echo import LAGS, SIZE, Echo, sketch
 
 D = 1 << 13
@@ -25,7 +25,7 @@ class Server:
     def lead(self, wanted: np.ndarray) -> None:
         difference = (wanted - self.held).astype(np.float32)
         self.echoes.append(self.echo.of(difference))
-        coder = KLMS(LAYOUT, self.rate, echo=self.echoes[-1], threads=1)
+        coder = Trellis(LAYOUT, self.rate, echo=self.echoes[-1], threads=1)
         key, rng = SharedKey(1, len(self.echoes), 0), np.random.default_rng(len(self.echoes))
         step = coder.decode(coder.encode(difference, {}, key=key, rng=rng), {}, key=key).vector
         self.echo = self.echo.then(difference, step)

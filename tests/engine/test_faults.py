@@ -10,7 +10,7 @@ from tests.support.models import WithDropout, three_classes
 
 SETTINGS = {
     "fedavg": {"lr": 0.1},
-    "klms": {"lr": 0.1, "rate": 1.0},
+    "trellis": {"lr": 0.1, "rate": 1.0},
     "fedpm-klms": {"lr": 0.1, "bits": 6, "target": 6.0},
 }
 

@@ -16,7 +16,7 @@ def rates_up(run, **given):
     return [result.record.bits_per_parameter for result in run_of(run, **given)[2]]
 
 
-@pytest.mark.parametrize("method", ["klms", "eden"])
+@pytest.mark.parametrize("method", ["trellis", "eden"])
 def test_the_rate_of_a_round_is_the_one_in_the_schedule(method):
     found = rates_up(method, rate_schedule="2:2,1:3,0.5")
     heads = 0.35  # a small model, whose heads count
@@ -24,12 +24,12 @@ def test_the_rate_of_a_round_is_the_one_in_the_schedule(method):
 
 
 def test_a_schedule_of_one_rate_is_that_rate():
-    assert figures(run_of("klms", rate_schedule="1")[2]) == figures(run_of("klms")[2])
+    assert figures(run_of("trellis", rate_schedule="1")[2]) == figures(run_of("trellis")[2])
 
 
 def test_the_downlink_has_a_schedule_of_its_own():
     given = {**EVERYBODY, "downlink": "coded"}
-    config, federation, results = run_of("klms", **given, down_rate_schedule="1:1,2:3,1")
+    config, federation, results = run_of("trellis", **given, down_rate_schedule="1:1,2:3,1")
     d = federation.method.layout.d
     bits = [8 * result.record.downlink_bytes / d / config.clients for result in results]
     assert bits[0] < 0.1  # the first state follows from the seed
@@ -38,7 +38,7 @@ def test_the_downlink_has_a_schedule_of_its_own():
 
 @pytest.mark.parametrize("given", [{}, {"downlink": "coded", "down_rate_schedule": "2:3,1"}])
 def test_a_scheduled_run_that_was_stopped_goes_on_as_if_it_was_not(given):
-    config, federation, whole = run_of("klms", rate_schedule="2:3,1", **given)
+    config, federation, whole = run_of("trellis", rate_schedule="2:3,1", **given)
     stored = State.from_bytes(whole[1].state.to_bytes(private=True))
     assert figures(trained(config, federation, stored)) == figures(whole[2:])
 
@@ -46,14 +46,14 @@ def test_a_scheduled_run_that_was_stopped_goes_on_as_if_it_was_not(given):
 @pytest.mark.parametrize("downlink", ["auto", "coded"])
 @pytest.mark.parametrize("budget", [12_000, 60_000])
 def test_rounds_keep_to_their_budget_and_use_it(downlink, budget):
-    config = config_of("klms", **EVERYBODY, downlink=downlink, round_budget=budget, rounds=4)
+    config = config_of("trellis", **EVERYBODY, downlink=downlink, round_budget=budget, rounds=4)
     for result in trained(config, federation_of(config, hidden=1000))[1:]:
         sent = result.record.uplink_bytes + result.record.downlink_bytes
         assert 0.8 * budget < sent < 1.05 * budget
 
 
 def test_a_budget_that_no_rate_keeps_to_is_refused_before_training():
-    config = config_of("klms", **EVERYBODY, round_budget=1)
+    config = config_of("trellis", **EVERYBODY, round_budget=1)
     with pytest.raises(InvalidArgument, match=r"round_budget 1 leaves .* at least 0\.0001"):
         federation_of(config).method.compressor_in(1)
 
@@ -79,9 +79,9 @@ def test_a_schedule_that_cannot_be_read_is_refused_with_its_reason(text, reason)
     for name, more in [("rate_schedule", {}), ("down_rate_schedule", {"downlink": "coded"})]:
         if reason:
             with pytest.raises(InvalidArgument, match=reason):
-                resolve("klms", given={name: text, **more})
+                resolve("trellis", given={name: text, **more})
         else:
-            assert resolve("klms", given={name: text, **more}).rate_schedule == ""
+            assert resolve("trellis", given={name: text, **more}).rate_schedule == ""
     if reason:
         with pytest.raises(ValueError, match=reason):
             RateSchedule.parse(text)
@@ -92,9 +92,9 @@ def test_a_schedule_that_cannot_be_read_is_refused_with_its_reason(text, reason)
     [
         ("fedpm-klms", {"rate_schedule": "1"}, "fedpm-klms has no rate that rate_schedule could set"),
         ("qsgd", {"round_budget": 10_000}, "qsgd has no rate that round_budget could set"),
-        ("klms", {"down_rate_schedule": "1"}, "down_rate_schedule needs downlink coded, not auto"),
-        ("klms", {"round_budget": 9, "rate_schedule": "1"}, "omit one of them"),
-        ("klms", {"round_budget": 9, "downlink": "snapshot"}, "needs downlink coded or auto"),
+        ("trellis", {"down_rate_schedule": "1"}, "down_rate_schedule needs downlink coded, not auto"),
+        ("trellis", {"round_budget": 9, "rate_schedule": "1"}, "omit one of them"),
+        ("trellis", {"round_budget": 9, "downlink": "snapshot"}, "needs downlink coded or auto"),
     ],
 )
 def test_what_a_schedule_or_a_budget_cannot_set_is_refused(method, given, reason):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from klms import SharedKey
-from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
+from klms.compressors.trellis import Trellis
 from klms.engine.downlink import Downlink
 from klms.exchange.step_length import noise_of_steps, step_length
 from tests.support.downlink_runs import config_of, federation_of, trained
@@ -20,14 +20,14 @@ def normal(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(D, dtype=np.float32)
 
 
-def through(scheme: KLMS, vector: np.ndarray, number: int) -> np.ndarray:
+def through(scheme: Trellis, vector: np.ndarray, number: int) -> np.ndarray:
     key, rng = SharedKey(2, number, 0), np.random.default_rng(number)
     return scheme.decode(scheme.encode(vector, {}, key=key, rng=rng), {}, key=key).vector
 
 
 def test_the_noise_is_that_of_what_clients_average_and_the_server_codes():
     """Against the codec, whose error is somewhat above the limit for so few entries."""
-    clients, x, coder, errors = 4, normal(1), KLMS(LAYOUT, 1.0, threads=1), []
+    clients, x, coder, errors = 4, normal(1), Trellis(LAYOUT, 1.0, threads=1), []
     for number in range(20):
         average = np.mean([through(coder, x, 100 * number + client) for client in range(clients)], axis=0)
         step = through(coder, average.astype(np.float32), 100 * number + 99)
@@ -53,7 +53,7 @@ class AnxiousClients:
 
     def mean_update(self, held: np.ndarray) -> np.ndarray:
         self.rounds += 1
-        gap, coder = self.target - held, KLMS(LAYOUT, 0.1, threads=1)
+        gap, coder = self.target - held, Trellis(LAYOUT, 0.1, threads=1)
         away = normal(self.rounds + 500) * np.float32(np.linalg.norm(gap) / np.linalg.norm(self.target))
         update = np.float32(0.05) * gap + np.float32(0.05) * away
         sent = [through(coder, update, 1000 * self.rounds + client) for client in range(self.clients)]
@@ -64,7 +64,7 @@ def test_shorter_steps_keep_a_model_from_running_away():
     """The energy of the gap grows by `s^2 (1 + noise) 2 0.05^2` per round, and shrinks by `2 s 0.05`."""
     ends = {}
     for length in (1.0, step_length([0.1] * 3, 0.1)):
-        clients, held, coder = AnxiousClients(3), np.zeros(D, dtype=np.float32), KLMS(LAYOUT, 0.1, threads=1)
+        clients, held, coder = AnxiousClients(3), np.zeros(D, dtype=np.float32), Trellis(LAYOUT, 0.1, threads=1)
         for number in range(25):
             held = held + through(coder, np.float32(length) * clients.mean_update(held), 77 + number)
         ends[length] = float(np.linalg.norm(held - clients.target) / np.linalg.norm(clients.target))
@@ -73,7 +73,7 @@ def test_shorter_steps_keep_a_model_from_running_away():
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.1, step_length([0.1] * 2, 0.1)), (1.0, 1.0)])
 def test_the_local_engine_takes_steps_of_that_length(rate, expected):
-    config = config_of("klms", rounds=3, downlink="coded", rate=rate, down_rate=rate, clients=2)
+    config = config_of("trellis", rounds=3, downlink="coded", rate=rate, down_rate=rate, clients=2)
     federation = federation_of(config)
     name, shares = str(federation.method.vector_name), []
     for result in trained(config, federation):

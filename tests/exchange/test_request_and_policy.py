@@ -134,12 +134,12 @@ def fitted(scheme, bits, values, to):
 
 def test_the_default_is_the_scheme_of_least_error():
     for bits, d in ((None, 100_000), (None, 1_000_000), (4.0, 100_000), (0.1, 100_000)):
-        assert fitted("auto", bits, {}, model(d))[0] == "klms"
+        assert fitted("auto", bits, {}, model(d))[0] == "trellis"
 
 
 @pytest.mark.parametrize("d", [2_049, 10_007, 70_000])
 @pytest.mark.parametrize("bits", [1.0, 2.0, 3.9])
-@pytest.mark.parametrize(("scheme", "values"), [("auto", {}), ("eden", {}), ("klms", {"effort": "fast"})])
+@pytest.mark.parametrize(("scheme", "values"), [("auto", {}), ("eden", {}), ("trellis", {"effort": "fast"})])
 def test_a_payload_keeps_to_the_bits_whatever_the_padding(scheme, values, d, bits):
     made = model(d, bias=10)
     name, settings = fitted(scheme, bits, values, made)
@@ -153,7 +153,7 @@ def test_a_payload_keeps_to_the_bits_whatever_the_padding(scheme, values, d, bit
 def test_settings_are_converted_and_keep_the_defaults_of_their_scheme():
     _, settings = fitted("topk", None, {"keep": 1}, model(5000))
     assert (settings.keep, type(settings.keep)) == (1.0, float)
-    assert fitted("klms", None, {}, model(5000))[1].effort == "balanced"
+    assert fitted("trellis", None, {}, model(5000))[1].effort == "balanced"
     assert fitted("qsgd-klms", None, {}, model(5000))[1].bits == 8
 
 
@@ -163,7 +163,7 @@ def test_tiny_models_are_sent_unchanged():
 
 def test_the_bits_count_the_whole_payload():
     name, settings = fitted("auto", 1.0, {}, model(44_190, bias=236))
-    assert name == "klms"
+    assert name == "trellis"
     assert 0.8 < settings.rate <= (44_426 - 8 * (OVERHEAD + 2 + 4 * 236)) / 44_190
     with pytest.raises(InvalidArgument, match=r"use at least 0\.1"):
         fitted("auto", 0.1, {}, model(44_190, bias=236))
@@ -174,14 +174,14 @@ def test_the_bits_count_the_whole_payload():
     [
         ("edan", None, {}, "did you mean 'eden'"),
         ("fedpm", None, {}, "there is no scheme 'fedpm'"),
-        ("qsgd", 1.0, {}, "rate of qsgd cannot be set: omit bits_per_parameter, or use eden or klms"),
+        ("qsgd", 1.0, {}, "rate of qsgd cannot be set: omit bits_per_parameter, or use eden or trellis"),
         ("qsgd", None, {"level": 4}, "did you mean 'levels'"),
         ("qsgd", None, {"keep": 0.1}, "no setting of qsgd 'keep'"),
         ("auto", None, {"bits": 6}, "name one with scheme="),
         ("eden", None, {"rate": 1.0}, "use bits_per_parameter"),
         ("eden", 0.0, {}, "above 0"),
         ("auto", 33.0, {}, "at most 32"),
-        ("klms", 9.0, {}, "at most 8"),
+        ("trellis", 9.0, {}, "at most 8"),
         ("qsgd", None, {"levels": 0}, "levels must be at least 1, got 0"),
         ("topk", None, {"keep": -1.0}, "keep must be above 0"),
         ("qsgd-klms", None, {"selection": "best"}, "selection"),
@@ -193,14 +193,14 @@ def test_a_wrong_policy_is_explained(scheme, bits, settings, words):
 
 
 @pytest.mark.parametrize(
-    ("bits", "name"), [(8, "klms"), (12, "klms"), (16, "float16"), (24, "float16"), (32, "float32")]
+    ("bits", "name"), [(8, "trellis"), (12, "trellis"), (16, "float16"), (24, "float16"), (32, "float32")]
 )
 def test_auto_takes_the_scheme_of_least_error_at_high_rates_too(bits, name):
     made = model(20_000)
     update = np.random.default_rng(0).standard_normal(20_000).astype(np.float32)
     errors = {}
-    for scheme in {"klms", "float16", "float32", "int8", name}:
-        settings = UPDATE_SCHEMES[scheme].settings.checked({"rate": 7.9} if scheme == "klms" else {})
+    for scheme in {"trellis", "float16", "float32", "int8", name}:
+        settings = UPDATE_SCHEMES[scheme].settings.checked({"rate": 7.9} if scheme == "trellis" else {})
         compressor = UPDATE_SCHEMES[scheme].make(made.layout, settings, 1)
         message = compressor.encode(update, {}, key=SharedKey(1, 2, 3), rng=np.random.default_rng(0))
         if 8 * len(message) <= 1.01 * bits * update.size:
@@ -257,7 +257,7 @@ def test_rates_of_arrays_that_leave_nothing_for_the_others_are_explained():
         ("{}", "for groups"),
         ("[[1]]", "cannot be read"),
         ('[["eden", {"rate": 99}, ["w"]]]', "rate"),
-        ('[["eden", {}, ["w"]], ["klms", {}, ["w"]]]', "an array in two of them"),
+        ('[["eden", {}, ["w"]], ["trellis", {}, ["w"]]]', "an array in two of them"),
         ('[["zip", {}, ["w"]]]', "'zip'"),
         ("[" + ",".join(['["eden", {}, []]'] * 300) + "]", "more than 256 groups"),
     ],
@@ -270,5 +270,5 @@ def test_groups_of_a_request_are_checked(groups, words):
 def test_large_models_are_fitted_on_a_part_of_them():
     big = Model({f"w{n}": np.zeros((1, 3_000_000), dtype=np.float16) for n in range(3)})
     name, settings = fitted("auto", 1.0, {}, big)
-    assert name == "klms"
+    assert name == "trellis"
     assert 0.98 < settings.rate <= 1

@@ -320,13 +320,13 @@ def test_the_picture_of_the_demo_shows_bytes_both_ways(tmp_path, monkeypatch):
     figure = pytest.importorskip("matplotlib.figure").Figure
     drawn = []
     monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    for method, down in (("fedavg", None), ("klms", 9_000_000), ("fedpm-klms", 1_000_000)):
+    for method, down in (("fedavg", None), ("trellis", 9_000_000), ("fedpm-klms", 1_000_000)):
         lines = [line(n, n / 10, bytes_up=1_000_000, bytes_down=down) for n in (1, 2)]
         write_run(tmp_path / f"{method}-2", method, rounds=2, lines=lines)
     demo.draw(tmp_path, 2)
     (axes,) = drawn[0].axes
     assert {one.get_label(): list(one.get_xdata()) for one in axes.lines} == {
-        "klms": [10.0, 20.0],
+        "trellis": [10.0, 20.0],
         "fedpm-klms": [2.0, 4.0],
     }  # what FedAvg's run sent down is not known
     assert "up and down" in axes.get_xlabel()

@@ -63,7 +63,7 @@ RATES = [
 
 
 @pytest.mark.parametrize(
-    ("method", "given"), [*((method, {}) for method in METHODS), *(("klms", own) for own in RATES)]
+    ("method", "given"), [*((method, {}) for method in METHODS), *(("trellis", own) for own in RATES)]
 )
 def test_flower_and_the_local_engine_give_the_same_bytes(method, given, mnist, tmp_path):
     config = config_of(method, mnist, per_round=2, **given)

@@ -124,7 +124,7 @@ EVERYBODY = tuple(range(CLIENTS))
 
 
 @pytest.mark.parametrize("mode", ["auto", "snapshot", "coded"])
-@pytest.mark.parametrize("method", ["fedpm-klms", "klms"])
+@pytest.mark.parametrize("method", ["fedpm-klms", "trellis"])
 def test_both_engines_send_the_same_bytes_where_nothing_goes_wrong(method, mode, tmp_path):
     config = config_of(method, downlink=mode, per_round=2)
     records, state = run(config, Nodes(config), tmp_path / "run")
@@ -134,7 +134,7 @@ def test_both_engines_send_the_same_bytes_where_nothing_goes_wrong(method, mode,
     assert all(record.replies["ok"] == 2 for record in records)
 
 
-@pytest.mark.parametrize(("method", "given"), [("fedpm-klms", {"reset": 3}), ("klms", {"downlink": "coded"})])
+@pytest.mark.parametrize(("method", "given"), [("fedpm-klms", {"reset": 3}), ("trellis", {"downlink": "coded"})])
 def test_clients_that_were_away_or_come_late_train_when_they_are_there(method, given, tmp_path):
     config = config_of(method, **given)
 
@@ -191,7 +191,7 @@ def wiped(grid, node):
 HARMS = [tampered, without_numbers, of_another_model, of_a_later_round, damaged, unreadable, wiped]
 
 
-@pytest.mark.parametrize("method", ["fedpm-klms", "klms", "klms coded"])
+@pytest.mark.parametrize("method", ["fedpm-klms", "trellis", "trellis coded"])
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_client_whose_state_was_changed_gets_a_snapshot_and_trains_in_the_same_round(harm, method, tmp_path):
     config = config_of(method.split()[0], rounds=5, downlink="coded" if "coded" in method else "auto")

@@ -128,7 +128,7 @@ def held_out():
 
 
 @pytest.mark.parametrize(("clients", "rounds"), SIZES)
-@pytest.mark.parametrize("method", ["klms", "fedpm-klms"])
+@pytest.mark.parametrize("method", ["trellis", "fedpm-klms"])
 def test_bad_clients_of_our_own_methods_cost_less_than_a_point(method, clients, rounds, tmp_path, capsys):
     given = {"clients": clients, "rounds": rounds, "epochs": 2, "batch": 10, "evaluate_every": 1, "lr": 0.1, "bits": 6}
     own_seed = {"target": 6.0, "private_randomness": "seeded"}  # so that messages can be forged with its keys

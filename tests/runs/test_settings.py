@@ -28,10 +28,10 @@ def test_the_last_source_wins(tmp_path):
 
 
 def test_the_defaults_of_the_method_come_first():
-    own = METHODS["klms"].defaults()
+    own = METHODS["trellis"].defaults()
     assert own["rate"] == 1.0
-    assert resolve("klms").rate == 1.0
-    assert resolve("klms", profile="small").rate == 0.1
+    assert resolve("trellis").rate == 1.0
+    assert resolve("trellis", profile="small").rate == 0.1
 
 
 def test_a_configuration_survives_toml(tmp_path):
@@ -48,7 +48,7 @@ def test_a_configuration_survives_toml(tmp_path):
         (lambda: resolve("fedpm", profile="smal"), "small"),
         (lambda: resolve("fedpm", given={"round": 3}), "did you mean 'rounds'"),
         (lambda: resolve("fedpm", given={"learning_rate": 3}), "did you mean 'lr'"),
-        (lambda: resolve("klms", given={"bits_per_parameter": 1}), "did you mean 'rate'"),
+        (lambda: resolve("trellis", given={"bits_per_parameter": 1}), "did you mean 'rate'"),
         (
             lambda: SCHEMES["qsgd"].create(Layout(("x",), ((3,),)), {"levls": 3}),
             "no setting 'levls'; did you mean 'levels'",
@@ -89,20 +89,28 @@ def test_the_paper_s_own_rule_is_a_preset():
 
 
 WITHOUT_EFFECT = [
-    ("klms", {"down_rate": 0.3}, "down_rate needs downlink coded, not auto"),
-    ("klms", {"down_rate": 1.0, "downlink": "snapshot"}, "down_rate needs downlink coded, not snapshot"),
-    ("klms", {"downlink": "coded", "down_rate": 1.0, "round_budget": 9000}, "because round_budget is 9000: omit one"),
-    ("klms", {"downlink": "coded", "down_rate": 0.3, "down_rate_schedule": "1"}, "because down_rate_schedule is 1"),
-    ("klms", {"rate": 0.3, "rate_schedule": "1:5,0.1"}, "rate would have no effect, because rate_schedule is 1:5,0.1"),
+    ("trellis", {"down_rate": 0.3}, "down_rate needs downlink coded, not auto"),
+    ("trellis", {"down_rate": 1.0, "downlink": "snapshot"}, "down_rate needs downlink coded, not snapshot"),
+    (
+        "trellis",
+        {"downlink": "coded", "down_rate": 1.0, "round_budget": 9000},
+        "because round_budget is 9000: omit one",
+    ),
+    ("trellis", {"downlink": "coded", "down_rate": 0.3, "down_rate_schedule": "1"}, "because down_rate_schedule is 1"),
+    (
+        "trellis",
+        {"rate": 0.3, "rate_schedule": "1:5,0.1"},
+        "rate would have no effect, because rate_schedule is 1:5,0.1",
+    ),
     ("eden", {"rate": 0.3, "round_budget": 9000}, "rate would have no effect, because round_budget is 9000"),
-    ("klms", {"c_max": 4}, "c_max needs split noniid, not iid"),
-    ("klms", {"alpha": 0.2, "split": "noniid"}, "alpha needs split dirichlet, not noniid"),
+    ("trellis", {"c_max": 4}, "c_max needs split noniid, not iid"),
+    ("trellis", {"alpha": 0.2, "split": "noniid"}, "alpha needs split dirichlet, not noniid"),
     ("fedpm-klms", {"fixed": 256, "target": 4.0}, "target would have no effect, because fixed is 256"),
     ("dp-rec", {"delta": 1e-6}, "delta needs private_randomness system, not auto"),
     ("dp-rec", {"selection": "greedy"}, "dp-rec has no setting selection, which is one of fedpm-klms"),
     ("sgld", {"lr": 0.1}, "sgld has no setting lr, which is one of fedpm"),
     ("fedpm", {"levels": 1}, "fedpm has no setting levels, which is one of qsgd"),
-    ("klms", {"vocabulary": 500}, "mnist is not text: vocabulary would have no effect"),
+    ("trellis", {"vocabulary": 500}, "mnist is not text: vocabulary would have no effect"),
 ]
 
 
@@ -121,12 +129,12 @@ def taken(method, given):
 
 def test_settings_that_have_an_effect_are_taken():
     for method, given in [
-        ("klms", {"downlink": "coded", "down_rate": 0.3}),
-        ("klms", {"downlink": "coded", "round_budget": 9000}),
-        ("klms", {"split": "noniid", "c_max": 2}),
+        ("trellis", {"downlink": "coded", "down_rate": 0.3}),
+        ("trellis", {"downlink": "coded", "round_budget": 9000}),
+        ("trellis", {"split": "noniid", "c_max": 2}),
         ("dp-rec", {"delta": 1e-6, "private_randomness": "system", "target": 4.0}),
         ("sgld", {"batch": 7}),
-        ("klms", {"data": "shakespeare", "vocabulary": 500}),
+        ("trellis", {"data": "shakespeare", "vocabulary": 500}),
     ]:
         taken(method, given)
 
@@ -136,7 +144,7 @@ def test_a_rate_of_the_downlink_without_effect_is_refused_in_a_file(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text("down_rate = 0.3\n")
     with pytest.raises(InvalidArgument, match=r"^down_rate needs downlink coded, not auto"):
-        resolve("klms", file=file)
+        resolve("trellis", file=file)
     for method in METHODS:
         file.write_text(to_toml(resolve(method, profile="small")))
         assert resolve(method, file=file) == resolve(method, profile="small")

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 RUNS = {
     "fedpm-klms": {},
     "qsgd-klms": {},
-    "klms": {"rate": 1.0},
+    "trellis": {"rate": 1.0},
     "fedpm-klms reset": {"reset": 3},
     "marina": {"full": 0.05},
     "sgld-klms": {},

@@ -6,8 +6,8 @@ import zlib
 import numpy as np
 
 from klms import SharedKey, compression
-from klms.compressors import klms as scheme
 from klms.compressors import low_rank_coder, outlier_coder
+from klms.compressors import trellis as scheme
 from klms.compressors.envelope import wrap
 from klms.compressors.layout import Layout
 from klms.compressors.low_rank_coder import Products, matrices

@@ -9,8 +9,8 @@ import numpy as np
 from klms import SharedKey
 from klms.benchmarks.codec import peak_extra_bytes
 from klms.compressors.history import history
-from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
+from klms.compressors.trellis import Trellis
 
 KEY = SharedKey(5, 1, 0)
 D = 1 << 21
@@ -36,7 +36,7 @@ def material(kind: str) -> tuple[Layout, np.ndarray, dict[str, np.ndarray]]:
 def extra_per_update(kind: str, rate: float) -> dict[str, float | None]:
     """Return how much memory encoding and decoding take, in sizes of the update; None where Linux does not tell."""
     layout, x, side = material(kind)
-    scheme = KLMS(layout, rate, threads=1)
+    scheme = Trellis(layout, rate, threads=1)
     encode = partial(scheme.encode, x, side, key=KEY, rng=np.random.default_rng(0))
     message = encode()  # and compile the kernels
     extra = {"encode": peak_extra_bytes(encode)}

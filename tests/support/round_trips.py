@@ -12,10 +12,10 @@ from klms import Categorical, Codec, SharedKey, fixed_blocks
 from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.block_coder import BlockSettings
 from klms.compressors.history import history
-from klms.compressors.klms import KLMS
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import SCHEMES
+from klms.compressors.trellis import Trellis
 from klms.methods.limits import TrimmedSum
 
 LAYOUT = Layout(("weight", "bias"), ((20, 15), (50,)))
@@ -31,7 +31,7 @@ FURTHER: dict[str, list[dict[str, object]]] = {
     ],
     "signsgd-klms": [{"bits": 4, "target": 3.0, "selection": "matched"}],
     "eden": [{"rate": 0.3}, {"rate": 2.5}],
-    "klms": [{"rate": 0.1}, {"rate": 3.0, "effort": "best"}],
+    "trellis": [{"rate": 0.1}, {"rate": 3.0, "effort": "best"}],
 }
 """Settings at which a scheme takes other ways through its code."""
 UPDATES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
@@ -88,7 +88,7 @@ def all_round_trips() -> Iterator[tuple[str, tuple[bytes, np.ndarray]]]:
             f"gaussian {selection} {bits} {memory}",
             sent(gaussian, update, gaussian.start()),
         )
-    ordered = KLMS(Layout(("weight",), ((3000,),)), 1.0, threads=1)
+    ordered = Trellis(Layout(("weight",), ((3000,),)), 1.0, threads=1)
     sizes = np.repeat(np.float32([1.0, 0.01]), 1500)
     update = sizes * np.random.default_rng(3).standard_normal(3000).astype(np.float32)
     mixed = np.random.default_rng(4).permutation(3000)

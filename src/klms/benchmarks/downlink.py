@@ -11,7 +11,7 @@ from klms.engine.downlink import Downlink, Relay
 from klms.methods.entry import RunSettings
 from klms.methods.fedpm import FedPM
 
-WAYS = (("mask-klms", "auto"), ("klms", "auto"), ("klms", "coded"), ("klms", "snapshot"))
+WAYS = (("mask-klms", "auto"), ("trellis", "auto"), ("trellis", "coded"), ("trellis", "snapshot"))
 """Schemes of the uplink, and downlinks."""
 _ROUNDS = 3
 

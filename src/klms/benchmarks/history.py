@@ -37,7 +37,7 @@ class Row:
 def run(*, kind: str = "lenet", rates: Sequence[float] = RATES, rounds: int = 6) -> Iterator[Row]:
     """Yield a row for every rate and every round after the first, which has no history."""
     for rate in rates:
-        federation, method = federation_of(kind, method="klms", rate=rate, downlink="coded")
+        federation, method = federation_of(kind, method="trellis", rate=rate, downlink="coded")
         state = method.init()
         for number in range(1, rounds + 1):
             received, measured = method.receive(state), []

@@ -13,8 +13,8 @@ from klms.codec.blocks import MAX_BLOCK_SIZE, Blocks
 from klms.codec.candidates import MAX_BITS, shared_words
 from klms.codec.distributions import Discrete, Distribution, Gaussian, Values
 from klms.codec.message import Chosen
+from klms.codec.paths import SEGMENT, addresses, new_paths, select_paths
 from klms.codec.selection import SELECTIONS, Batch, Selection, select
-from klms.codec.trellis import SEGMENT, addresses, new_paths, select_paths
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
 from klms.numerics.checks import integer
 from klms.numerics.elementary import LN_2
@@ -55,7 +55,7 @@ class Codec:
     bits: int = 8  # bits per block, for `K = 2^bits` candidates; encoding time is proportional to `K`
     selection: Selection = "sample"  # rule by which the encoder selects a candidate; see `selection.py`
     threads: int | None = None  # maximum number of threads, by default one per core; the bytes do not depend on it
-    memory: int = 0  # bits of earlier indices that candidates depend on (`trellis.py`), at most `16 - bits`; paper: 0
+    memory: int = 0  # bits of earlier indices that candidates depend on (`paths.py`), at most `16 - bits`; paper: 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", integer("bits", self.bits, 1, MAX_BITS))

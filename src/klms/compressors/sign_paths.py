@@ -1,7 +1,7 @@
 """Normal coordinates below about 0.7 bits: blocks of signs, addressed by a path through a trellis.
 
 A block of coordinates is coded by `BITS` bits, and its candidate is addressed by the last `BITS + memory` bits `c` of
-the index stream, as in `codec/trellis.py`. Candidate `c` gives coordinate `i` the sign `(-1)^<g_i, c>`, where `g_i` is
+the index stream, as in `codec/paths.py`. Candidate `c` gives coordinate `i` the sign `(-1)^<g_i, c>`, where `g_i` is
 a fixed random generator and `<., .>` the inner product modulo 2. The scores of all candidates, their inner products
 with the block, are therefore one Walsh-Hadamard transform of the block, gathered by generators; the encoder takes the
 path of the largest sum of scores (Viterbi). The randomness that makes the estimate unbiased is the rotation's.

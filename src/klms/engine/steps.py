@@ -17,7 +17,7 @@ import numpy as np
 
 from klms.codec import SharedKey
 from klms.compressors.base import check_decoded
-from klms.compressors.klms import KLMS
+from klms.compressors.trellis import Trellis
 from klms.engine.snapshot import most_bytes, read_snapshot, write_snapshot
 from klms.errors import CorruptMessage
 from klms.exchange.arrays import read_arrays, write_arrays
@@ -84,7 +84,7 @@ class CodedSteps(Steps):
         self, base: State, wanted: State, number: int, rate: float, echo: float = 1.0, length: float = 1.0
     ) -> bytes:
         """Return a step of this share of the way from the base to the wanted state."""
-        coder = KLMS(self.method.layout, rate, echo=echo)
+        coder = Trellis(self.method.layout, rate, echo=echo)
         rng = np.random.default_rng([self.settings.seed, 0xD011, number])
         side = {name: array for name, array in wanted.shared.items() if name != self.name}
         packed = _pack({name: array for name, array in side.items() if not np.array_equal(array, base.shared[name])})
@@ -96,7 +96,7 @@ class CodedSteps(Steps):
         if len(step) < _SIDE.size:
             raise CorruptMessage("the step is cut off")
         end = _SIDE.size + _SIDE.unpack_from(step)[0]
-        decoded = KLMS(self.method.layout, agreed=False).decode(step[end:], {}, key=self._key(number))
+        decoded = Trellis(self.method.layout, agreed=False).decode(step[end:], {}, key=self._key(number))
         vector = self.method.feasible(state.vector(self.name) + decoded.vector.astype(np.float32, copy=False))
         side = _unpack(step[_SIDE.size : end], most_bytes([vector]))
         if not side.keys() <= state.shared.keys():

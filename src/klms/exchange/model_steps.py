@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.klms import KLMS
+from klms.compressors.trellis import Trellis
 from klms.errors import CorruptMessage
 from klms.exchange.arrays import Array, Arrays, describe, read_arrays, read_description, write_arrays
 from klms.exchange.broadcast import SERVER
@@ -74,7 +74,7 @@ class ModelSteps:
         head, message = model.write_head(wanted, rng), b""
         if model.layout.d:
             difference = np.float32(length) * model.difference(wanted)
-            coder = KLMS(model.layout, rate, echo=echo, threads=self.threads)
+            coder = Trellis(model.layout, rate, echo=echo, threads=self.threads)
             message = coder.encode(difference, {}, key=self.key(number), rng=rng)
         return b"".join([_LENGTH.pack(len(described)), described, _LENGTH.pack(len(head)), head, message])
 
@@ -89,7 +89,7 @@ class ModelSteps:
             raise CorruptMessage("a step of the model leaves arrays out")
         change = np.zeros(0, dtype=np.float32)
         if model.layout.d:
-            coder = KLMS(model.layout, threads=self.threads, agreed=False)
+            coder = Trellis(model.layout, threads=self.threads, agreed=False)
             decoded = coder.decode(message, {}, key=self.key(number))
             change = decoded.vector.astype(np.float32, copy=False)
         return model.apply(change, dtypes, exact)

@@ -19,11 +19,11 @@ from klms.exchange.reply import OVERHEAD
 from klms.exchange.request import Group
 from klms.numerics.checks import check_name
 
-log = logging.getLogger("klms")
+log = logging.getLogger("trellis")
 
 AUTO = "auto"
 DEFAULT_BITS = 1.0
-BEST = "klms"  # what `auto` means: the least error of all unbiased schemes at every rate in `klms bench mean`
+BEST = "trellis"  # what `auto` means: the least error of all unbiased schemes at every rate in `klms bench mean`
 UNCOMPRESSED = 32.0
 """Bits per parameter of the arrays themselves."""
 _PRECISE = {UNCOMPRESSED: "float32", 16.0: "float16"}  # what has less error than `BEST`, from so many bits on

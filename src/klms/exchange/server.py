@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klms.compressors.klms import KLMSSettings
 from klms.compressors.piece_rates import MAX_RATE
 from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.compressors.trellis import TrellisSettings
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, SideInformationMismatch
 from klms.exchange import reply as replies_module
 from klms.exchange.arrays import Array, Arrays, describe, read_arrays, write_arrays
@@ -383,7 +383,7 @@ class Server:
         except InvalidArgument as error:
             log.warning("klms: the model goes out uncompressed: %s", error)
             return None
-        return settings.rate if isinstance(settings, KLMSSettings) else None
+        return settings.rate if isinstance(settings, TrellisSettings) else None
 
     def _ask(self, base: Base, policy: CompressionPolicy) -> Ask:
         which = (base.digests, policy.bits)

@@ -55,7 +55,9 @@ def draw(results: dict[str, Any], path: Path | str) -> None:
     totals = [up + down for _, up, down in shown.values()]
     figure = Figure(figsize=(8, 2.8), layout="constrained")
     axes = figure.add_subplot()
-    bars = axes.barh(list(shown), totals, color=["C0" if "klms" in name else "0.6" for name in shown])
+    bars = axes.barh(
+        list(shown), totals, color=["C0" if "klms" in name or "trellis" in name else "0.6" for name in shown]
+    )
     texts = [f"{total:,.1f} MB, accuracy {one[0]:.3f}" for total, one in zip(totals, shown.values(), strict=True)]
     axes.bar_label(bars, texts, padding=4)
     axes.set(xscale="log", xlabel="megabytes up and down together, all clients and rounds")

@@ -14,7 +14,7 @@ from klms.runs.settings import resolve
 
 METHODS: dict[str, dict[str, object]] = {
     "fedavg": {},
-    "klms": {"rate": 0.1, "downlink": "coded", "down_rate": 0.1},
+    "trellis": {"rate": 0.1, "downlink": "coded", "down_rate": 0.1},
     "fedpm-klms": {},
 }
 """The methods with their settings beyond those of the profile `small`."""

@@ -131,17 +131,17 @@ def _hues(methods: set[str]) -> dict[str, int]:
 def _style(method: str, index: int, hue: int) -> Style:
     """The style of row `index` of a method."""
     again = index // SHADES  # shades tell the rows of a method apart; when they are used up, dashes do
-    if _is_klms(method):
+    if _is_ours(method):
         return Style(hue, index % SHADES, hue + index, again % 4, hollow=False)
     position = 2
     if method in METHODS:
         family = METHODS[method].family
-        position = [m.name for m in METHODS.values() if m.family == family and not _is_klms(m.name)].index(method)
+        position = [m.name for m in METHODS.values() if m.family == family and not _is_ours(m.name)].index(method)
     return Style(hue, index % SHADES, hue + index, 1 + (position + again) % 3, hollow=True)
 
 
-def _is_klms(method: str) -> bool:
-    return "klms" in method.split("-")
+def _is_ours(method: str) -> bool:
+    return method == "trellis" or "klms" in method.split("-")
 
 
 def _differing(runs: list[Run]) -> list[str]:

@@ -65,12 +65,14 @@ _SPARE_RATE = 1.25  # longest message over its rate: 0.99 in 1,800 honest ones, 
 _CHEAP_SIGNS = 0.03  # bits per parameter up to which signs have one more bit of memory
 
 
-class KLMSSettings(Settings):
-    """Settings of `klms`."""
+class TrellisSettings(Settings):
+    """Settings of `trellis`."""
 
-    rate: float = Field(1.0, ge=MIN_RATE, le=MAX_RATE, description="klms: bits per parameter; may be a fraction.")
-    effort: Effort = Field("balanced", description="klms: time against error, with the same decoder.")
-    order: Order = Field("auto", description="klms: order entries by the last global update, where both sides hold it.")
+    rate: float = Field(1.0, ge=MIN_RATE, le=MAX_RATE, description="trellis: bits per parameter; may be a fraction.")
+    effort: Effort = Field("balanced", description="trellis: time against error, with the same decoder.")
+    order: Order = Field(
+        "auto", description="trellis: order entries by the last global update, where both sides hold it."
+    )
 
 
 class Draft(NamedTuple):
@@ -84,10 +86,10 @@ class Draft(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KLMS(Compressor):
+class Trellis(Compressor):
     """`rate` bits per parameter of a model with this layout.
 
-    >>> scheme = KLMS(Layout(("weight", "bias"), ((100, 30), (30,))), rate=2.0)
+    >>> scheme = Trellis(Layout(("weight", "bias"), ((100, 30), (30,))), rate=2.0)
     >>> update = np.random.default_rng(0).standard_normal(3030, dtype=np.float32)
     >>> message = scheme.encode(update, {}, key=SharedKey(1, 2, 3), rng=np.random.default_rng(1))
     >>> decoded = scheme.decode(message, {}, key=SharedKey(1, 2, 3)).vector
@@ -306,11 +308,11 @@ def _scales(numbers: npt.NDArray[Any]) -> Float64:
 
 
 SCHEME = Scheme(
-    name="klms",
+    name="trellis",
     title="Paths through a trellis after a random rotation, rates by layer, outliers apart",
     reference="klms; compare `klms bench mean`",
-    settings=KLMSSettings,
-    make=lambda layout, settings, threads: KLMS(layout, settings.rate, settings.effort, threads),
+    settings=TrellisSettings,
+    make=lambda layout, settings, threads: Trellis(layout, settings.rate, settings.effort, threads),
     uses_history=lambda settings: settings.order == "auto",
     operating_points=tuple(
         {"rate": rate, "effort": effort}

@@ -12,10 +12,10 @@ from klms import CorruptMessage, KLMSError, SharedKey
 from klms.compressors import level_paths, outlier_coder, outliers, sign_paths
 from klms.compressors.eden import Eden
 from klms.compressors.envelope import read_section
-from klms.compressors.klms import KLMS
 from klms.compressors.layout import Layout
 from klms.compressors.piece_rates import FINE, LEVELS, allocate, sign_rates
 from klms.compressors.pieces import Pieces, Ranges
+from klms.compressors.trellis import Trellis
 from klms.errors import InvalidArgument
 from klms.numerics.quantiles import normal_quantiles
 from tests.support.messages import resealed, sealed
@@ -57,7 +57,7 @@ def test_errors_are_below_edens_at_every_rate(effort, bounds):
     """On normal vectors, where EDEN is at its best. The bounds allow for the noise of a vector of 2^17 entries."""
     x = normal(1 << 17)
     for rate, bound in bounds.items():
-        message, y = through(KLMS(flat(x.size), rate, effort), x)
+        message, y = through(Trellis(flat(x.size), rate, effort), x)
         bits = 8 * len(message) / x.size
         assert 0.97 * rate < bits < 1.015 * rate
         error = relative_error(x, y)
@@ -67,7 +67,9 @@ def test_errors_are_below_edens_at_every_rate(effort, bounds):
 def test_more_effort_means_less_error():
     x = normal(1 << 16)
     for rate in (0.1, 0.5, 1.5):
-        errors = [relative_error(x, through(KLMS(flat(x.size), rate, e), x)[1]) for e in ("fast", "balanced", "best")]
+        errors = [
+            relative_error(x, through(Trellis(flat(x.size), rate, e), x)[1]) for e in ("fast", "balanced", "best")
+        ]
         assert errors == sorted(errors, reverse=True)
 
 
@@ -75,7 +77,7 @@ def test_rates_follow_the_norms_of_the_arrays():
     """One array has a thousand times the power of the other: a flat rotation would spread its error over both."""
     layout = Layout(("small", "large"), ((1 << 15,), (1 << 15,)))
     x = np.concatenate([normal(1 << 15), 32 * normal(1 << 15, 1)])
-    ours, together = through(KLMS(layout, 0.5), x)[1], through(KLMS(flat(x.size), 0.5), x)[1]
+    ours, together = through(Trellis(layout, 0.5), x)[1], through(Trellis(flat(x.size), 0.5), x)[1]
     assert relative_error(x, ours) < 0.7 * relative_error(x, together)
 
 
@@ -84,7 +86,7 @@ def test_sparse_and_heavy_tailed_updates_cost_a_fraction():
     rng = np.random.default_rng(0)
     x = (rng.standard_t(2, 1 << 16) * (rng.random(1 << 16) < 0.1)).astype(np.float32)
     for rate, bound in ((0.5, 0.3), (1.0, 0.03), (2.0, 0.001)):
-        message, y = through(KLMS(flat(x.size), rate), x)
+        message, y = through(Trellis(flat(x.size), rate), x)
         assert 8 * len(message) / x.size < 1.02 * rate
         assert relative_error(x, y) < bound * relative_error(x, through(Eden(x.size, rate), x)[1])
 
@@ -96,7 +98,7 @@ def test_few_entries_that_changed_arrive_almost_exactly(rate, effort):
     layout = Layout(("body", "head", "bias"), ((300, 1000), (10, 256), (10,)))
     x = np.zeros(layout.d, dtype=np.float32)
     x[layout.parts[1]].reshape(10, 256)[:, :5] = np.random.default_rng(0).standard_normal((10, 5))
-    scheme = KLMS(layout, rate, effort)
+    scheme = Trellis(layout, rate, effort)
     message = scheme.encode(x, {}, key=SharedKey(1, 2, 3), rng=np.random.default_rng(1))
     decoded = scheme.decode(message, {}, key=SharedKey(1, 2, 3)).vector
     assert np.sum((decoded - x) ** 2) < 1e-9 * np.sum(x**2)
@@ -108,14 +110,14 @@ def test_clusters_of_entries_cost_less_than_scattered_ones():
     rows = np.random.default_rng(0).random((512, 1)) < 0.1
     clustered = (normal(512 * 128).reshape(512, 128) * rows).ravel()
     scattered = np.random.default_rng(1).permutation(clustered)
-    errors = [relative_error(x, through(KLMS(flat(x.size), 0.5), x)[1]) for x in (clustered, scattered)]
+    errors = [relative_error(x, through(Trellis(flat(x.size), 0.5), x)[1]) for x in (clustered, scattered)]
     assert errors[0] < 0.5 * errors[1]
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.3, 0.64, 0.66, 0.8, 1.3, 5.5, 7.9])
 @pytest.mark.parametrize("d", [3000, 70_001, 1 << 18])
 def test_messages_keep_to_the_rate(rate, d):
-    bits = 8 * len(through(KLMS(flat(d), rate), normal(d))[0]) / d
+    bits = 8 * len(through(Trellis(flat(d), rate), normal(d))[0]) / d
     assert bits < 1.03 * rate + 8 * 100 / d
     assert bits > 0.95 * rate - 8 * 40 / d
 
@@ -123,7 +125,7 @@ def test_messages_keep_to_the_rate(rate, d):
 def test_heads_are_small():
     """Beside indices and outliers, a message costs under 100 bytes plus 2 to 4 per piece."""
     layout = Layout(tuple("abcdef"), ((300, 300), (300,), (200, 300), (200,), (50, 100), (10,)))
-    scheme = KLMS(layout, 0.02)
+    scheme = Trellis(layout, 0.02)
     message, _ = through(scheme, normal(layout.d))
     pieces = scheme.pieces.bounds.size - 1
     assert len(message) - 0.02 * layout.d / 8 < 100 + 4 * pieces
@@ -133,19 +135,19 @@ def test_heads_are_small():
 def test_trivial_updates_arrive(x):
     x = x.astype(np.float32)
     for rate in (0.1, 1.0, 4.0):
-        mean = np.mean([through(KLMS(flat(x.size), rate), x, n)[1] for n in range(5)], axis=0)
+        mean = np.mean([through(Trellis(flat(x.size), rate), x, n)[1] for n in range(5)], axis=0)
         assert relative_error(x, mean) < 20 if x.any() else not mean.any()
 
 
 def test_an_empty_model_has_a_message():
-    assert through(KLMS(Layout((), ())), np.zeros(0, np.float32))[1].size == 0
+    assert through(Trellis(Layout((), ())), np.zeros(0, np.float32))[1].size == 0
 
 
 def test_any_number_of_threads_gives_the_same_bytes():
     x = np.concatenate([normal(1 << 19), 0.01 * normal(1 << 19, 1)])
     layout = Layout(("a", "b"), ((1 << 19,), (1 << 19,)))
     for rate in (0.1, 1.0):
-        messages = [through(KLMS(layout, rate, "fast", threads), x) for threads in (1, 2, 3)]
+        messages = [through(Trellis(layout, rate, "fast", threads), x) for threads in (1, 2, 3)]
         assert len({message for message, _ in messages}) == 1
         for _, decoded in messages[1:]:
             np.testing.assert_array_equal(decoded, messages[0][1])
@@ -154,9 +156,9 @@ def test_any_number_of_threads_gives_the_same_bytes():
 def test_wrong_settings_are_explained():
     for rate in (0, 1e-6, 8.1, float("nan")):
         with pytest.raises(InvalidArgument, match=r"rate must be from 0\.0001 to 8"):
-            KLMS(flat(10), rate)
+            Trellis(flat(10), rate)
     with pytest.raises(InvalidArgument, match="fast, balanced, best"):
-        KLMS(flat(10), 1.0, "most")
+        Trellis(flat(10), 1.0, "most")
 
 
 # --- strangers
@@ -165,7 +167,7 @@ def test_wrong_settings_are_explained():
 @pytest.mark.parametrize("rate", [0.05, 1.0, 3.0])
 def test_damaged_messages_raise_typed_errors(rate):
     x = (np.random.default_rng(0).standard_t(2, 6000)).astype(np.float32)
-    scheme = KLMS(flat(x.size), rate)
+    scheme = Trellis(flat(x.size), rate)
     (message, _), (other, _) = through(scheme, x), through(scheme, x, 1)
     rng = np.random.default_rng(1)
     for _ in range(400):
@@ -181,8 +183,8 @@ def test_damaged_messages_raise_typed_errors(rate):
 @pytest.mark.parametrize("rate", [0.01, 0.1, 1.0])
 def test_a_message_at_several_times_the_rate_is_refused(rate):
     """So that it cannot hold many outliers, each of which takes time."""
-    scheme = KLMS(flat(400_000), rate)
-    message, _ = through(KLMS(flat(400_000), 6 * rate), normal(400_000))
+    scheme = Trellis(flat(400_000), rate)
+    message, _ = through(Trellis(flat(400_000), 6 * rate), normal(400_000))
     with pytest.raises(CorruptMessage, match="too many"):
         scheme.decode(message, {}, key=KEY)
     assert replace(scheme, agreed=False).decode(message, {}, key=KEY).vector.size == 400_000
@@ -190,7 +192,7 @@ def test_a_message_at_several_times_the_rate_is_refused(rate):
 
 @pytest.mark.parametrize("cut", [0, 3, 4, 10, 40, 200, -5])
 def test_cut_messages_are_refused(cut):
-    scheme = KLMS(flat(6000), 2.0)
+    scheme = Trellis(flat(6000), 2.0)
     message, _ = through(scheme, normal(6000) ** 3)
     body = message[:8] + message[8:-4][:cut]
     with pytest.raises(CorruptMessage):
@@ -198,7 +200,7 @@ def test_cut_messages_are_refused(cut):
 
 
 def test_surplus_words_are_refused():
-    scheme = KLMS(flat(6000), 2.0)
+    scheme = Trellis(flat(6000), 2.0)
     body = through(scheme, normal(6000))[0][:-4] + bytes(2)
     with pytest.raises(CorruptMessage, match="more in the message"):
         scheme.decode(sealed(body, KEY), {}, key=KEY)
@@ -380,7 +382,7 @@ def test_with_the_least_error_every_message_contracts(rate, kind):
     layout = Layout(("a", "b", "c"), ((10_000,),) * 3)
     errors = []
     for contracting in (False, True):
-        scheme = KLMS(layout, rate, echo=float(contracting))
+        scheme = Trellis(layout, rate, echo=float(contracting))
         message = scheme.encode(update, {}, key=KEY, rng=np.random.default_rng(1))
         assert 8 * len(message) <= rate * update.size * 1.1 + 8 * 64
         decoded = scheme.decode(message, {}, key=KEY).vector
@@ -394,7 +396,7 @@ def test_with_the_right_echo_a_model_that_is_off_comes_closer(echo):
 
     def end(assumed: float) -> float:
         rng, model = np.random.default_rng(0), np.random.default_rng(1).standard_normal(1 << 13, dtype=np.float32)
-        scheme, start = KLMS(Layout(("a",), ((1 << 13,),)), 0.15, echo=assumed, threads=1), float(model @ model)
+        scheme, start = Trellis(Layout(("a",), ((1 << 13,),)), 0.15, echo=assumed, threads=1), float(model @ model)
         for number in range(12):
             key = SharedKey(1, number, 0)
             message = scheme.encode(-np.float32(echo) * model, {}, key=key, rng=rng)
