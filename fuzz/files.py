@@ -49,7 +49,7 @@ def _run_folder_seeds() -> list[bytes]:
             files[0].partition(b"\n")[2],
             record.to_json().encode() + b"\n",
             b"{}",
-            small_state().to_bytes(private=True),
+            small_state().to_bytes(),
         ]
         found.extend([_BETWEEN_FILES.join(files), _BETWEEN_FILES.join(unsealed)])
 

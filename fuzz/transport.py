@@ -4,15 +4,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+from klms.engine.snapshot import read_snapshot, write_snapshot
 
 from fuzz.target import Target, sealed, small_state
 from klms.compressors.schemes import SCHEMES
-from klms.engine.snapshot import read_snapshot, write_snapshot
+from klms.container import read_arrays, write_arrays
 from klms.errors import KLMSError
-from klms.exchange.arrays import read_arrays, write_arrays
 from klms.exchange.broadcast import Broadcast
 from klms.exchange.client import Client
-from klms.exchange.frame import Frame, Kind
 from klms.exchange.held import Held, follow
 from klms.exchange.model import Model
 from klms.exchange.model_steps import ModelSteps
@@ -20,6 +19,7 @@ from klms.exchange.reply import Reply
 from klms.exchange.request import CompressionRequest, RequestBody
 from klms.exchange.sealing import ServerKey, seal
 from klms.exchange.server import Server
+from klms.frame import Frame, Kind
 from klms.methods.state import State
 
 _MODEL = {"w": np.ones((40, 30), dtype=np.float32), "b": np.ones(5, dtype=np.float32), "n": np.array(3)}
@@ -85,7 +85,7 @@ TARGETS = {
     "arrays": Target(read_arrays, lambda: [write_arrays(_MODEL, {"number": 3})]),
     "broadcast": Target(lambda data: Broadcast.from_bytes(sealed(data)), _broadcast_seeds),
     "snapshot": Target(lambda data: read_snapshot(data, _STATE), lambda: [write_snapshot(_STATE)]),
-    "state": Target(State.from_bytes, lambda: [small_state().to_bytes(private=True)]),
+    "state": Target(State.from_bytes, lambda: [small_state().to_bytes()]),
     "client": Target(lambda data: Client().receive(sealed(data)), lambda: [_asked()[1]]),
     "server-state": Target(lambda data: Server.restored(data, bits_per_parameter=2), lambda: [_asked()[0].state]),
     "reply": Target(_reply, _reply_seeds),

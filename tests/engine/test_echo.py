@@ -24,7 +24,7 @@ class Server:
 
     def lead(self, wanted: np.ndarray) -> None:
         difference = (wanted - self.held).astype(np.float32)
-        self.echoes.append(self.echo.of(difference))
+        self.echoes.append(self.echo.share_in(difference))
         coder = Trellis(LAYOUT, self.rate, echo=self.echoes[-1], threads=1)
         key, rng = SharedKey(1, len(self.echoes), 0), np.random.default_rng(len(self.echoes))
         step = coder.decode(coder.encode(difference, {}, key=key, rng=rng), {}, key=key).vector

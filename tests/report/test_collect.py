@@ -93,10 +93,10 @@ def test_folders_that_cannot_be_read_are_left_out(tmp_path):
 def test_other_files_may_be_damaged(tmp_path):
     folder = write_run(tmp_path / "run")
     (folder / "run.json").write_text('{"layers": 3}')
-    (folder / "checkpoint.npz").write_bytes(b"PK\x03\x04 half a checkpoint")
+    (folder / "checkpoint.klms").write_bytes(b"PK\x03\x04 half a checkpoint")
     found = collect([tmp_path])
     assert [(run.description, run.bounds) for run in found.runs] == [(RunDescription(), [])]
-    assert "checkpoint.npz is damaged" in found.incomplete[0].why
+    assert "checkpoint.klms is damaged" in found.incomplete[0].why
 
 
 def test_a_digest_that_does_not_match_costs_its_own_folder_only(tmp_path):

@@ -95,9 +95,9 @@ def test_the_files_of_a_run_are_served_as_text(server, tmp_path):
     assert links(server) == found
 
 
-@pytest.mark.parametrize("end", ["checkpoint.npz", "../metrics.jsonl", "metrics.jsonl/", "%6detrics.jsonl", ""])
+@pytest.mark.parametrize("end", ["checkpoint.klms", "../metrics.jsonl", "metrics.jsonl/", "%6detrics.jsonl", ""])
 def test_no_other_file_of_a_run_is_served(server, tmp_path, end):
-    (tmp_path / "runs" / "a" / "checkpoint.npz").write_bytes(b"weights")
+    (tmp_path / "runs" / "a" / "checkpoint.klms").write_bytes(b"weights")
     address = links(server)["metrics.jsonl"]
     assert ask(server, address.removesuffix("metrics.jsonl") + end)[0] == 404
 

@@ -59,7 +59,7 @@ def test_a_run_without_a_folder_does_the_same(config, tmp_path):
     state, records = execution.execute(Federation.create(config), config, execution.local_engine(1))
     folder = RunFolder(tmp_path / "run")
     assert [one.digest for one in records] == [one.digest for one in folder.records()]
-    assert state.to_bytes(private=True) == folder.state().to_bytes(private=True)
+    assert state.to_bytes() == folder.state().to_bytes()
     assert Summary.of("fedavg", records).metrics == in_folder.metrics
 
 
