@@ -1,6 +1,5 @@
 """Progress of runs, read from their ledgers."""
 
-import json
 import re
 
 import pytest
@@ -9,7 +8,7 @@ from klms.cli.live import LiveGrid
 from klms.experiments.grid import CellStatus
 from klms.experiments.watch import CompletedRound, Watch
 from tests.experiments.tiny import experiment
-from tests.report.folders import line, write_run
+from tests.report.folders import add_lines, line, write_run
 
 
 @pytest.fixture
@@ -22,8 +21,7 @@ def grow(cell, runs, *numbers, seconds=10.0):
     folder = cell.folder(runs)
     if not folder.exists():
         write_run(folder, cell.config.method, rounds=3, lines=[line(1, seconds={"total": 60.0})])
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(line(n, 0.9, seconds={"total": seconds})) + "\n" for n in numbers)
+    add_lines(folder, *(line(n, 0.9, seconds={"total": seconds}) for n in numbers))
 
 
 def test_every_round_is_reported_once_with_the_time_left(tmp_path, cells):

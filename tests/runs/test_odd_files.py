@@ -88,7 +88,7 @@ def test_it_is_not_resumed(name, kind, folder):
 def test_what_a_resumed_run_writes_anew_is_replaced(kind, folder):
     for name in (DESCRIPTION, TABLE):
         replace(folder.path / name, kind)
-    for write_again in (lambda: folder.describe({"layers": []}), folder.write_table):
+    for write_again in (lambda: folder.describe(RunDescription()), folder.write_table):
         if kind == "a folder":
             with pytest.raises(RunFolderError, match="cannot be written"):
                 write_again()

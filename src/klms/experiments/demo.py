@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from klms.engine.federation import Federation
-from klms.engine.ledger import total_bytes
 from klms.errors import MissingExtra
 from klms.methods.table import RunConfig
 from klms.runs import execution
@@ -51,10 +50,7 @@ def draw(out: Path | str, rounds: int) -> Path:
     axes = figure.add_subplot()
     for method in METHODS:
         sent, points = 0, []
-        records = list(RunFolder(out / f"{method}-{rounds}").records())
-        if total_bytes(records) is None:  # a run of a release that did not count the downlink
-            continue
-        for record in records:
+        for record in RunFolder(out / f"{method}-{rounds}").records():
             sent += record.uplink_bytes + record.downlink_bytes
             if record.accuracy is not None:
                 points.append((sent / 1e6, record.accuracy))
