@@ -16,8 +16,7 @@ from klms.compressors.arrays import Array, arrays_of
 from klms.compressors.base import check_update
 from klms.compressors.description import TYPES, Described, Description, read_description, write_description
 from klms.compressors.layout import Layout
-from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
-from klms.compressors.trellis import Effort, Trellis
+from klms.compressors.trellis import MAX_RATE, MIN_RATE, Effort, Trellis
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
 from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress

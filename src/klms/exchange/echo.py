@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from klms.compressors.base import Vector
-from klms.compressors.pieces import product
+from klms.compressors.trellis import product
 from klms.numerics.jit import Float64
 
 SIZE = 4096

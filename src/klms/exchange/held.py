@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
-from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
+from klms.compressors.trellis import MAX_RATE, MIN_RATE
 from klms.errors import OutOfSync
 from klms.exchange.broadcast import ANCHOR, Broadcast, Sender, Trail
 
