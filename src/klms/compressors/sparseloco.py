@@ -94,6 +94,7 @@ SCHEME = Scheme(
     name="sparseloco",
     title="The largest entries of every chunk at two bits, with error feedback",
     reference="Sarfi et al., 2025",
+    family="topk",
     settings=SparseLoCoSettings,
     make=lambda layout, settings, threads: SparseLoCo(layout, settings.top),
     unbiased=lambda settings: False,
