@@ -20,8 +20,10 @@ def digits(tmp_path_factory):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_learns_with_its_defaults(digits, tmp_path, method):
-    """Small, easy data, so that it takes a second. Langevin methods take one gradient per round, and schemes of top-k send a
-    hundredth or so of the entries: these need more rounds.
+    """Small, easy data, so that it takes a second.
+
+    Langevin methods take one gradient per round, and schemes of top-k send a hundredth or so of the entries: these need
+    more rounds.
     """
     size = {"data_dir": digits, "width": 0.3, "clients": 3, "epochs": 1, "batch": 32}
     rounds = 30 if method in LANGEVIN else 12 if METHODS[method].family == "topk" else 6
