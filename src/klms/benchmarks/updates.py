@@ -1,9 +1,12 @@
 """Real updates to measure schemes on: what clients of FedAvg send, of three kinds of models; made once and kept."""
 
+import io
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from klms import files
 from klms.compressors.base import Vector
 from klms.compressors.layout import Layout
 from klms.data.cache import location
@@ -42,18 +45,16 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def real_updates(kind: str, clients: int) -> tuple[Layout, list[Vector]]:
     """Return the updates of up to 10 clients; they are kept beside the data sets (see `klms data`)."""
-    path = location(f"updates-{kind}")
+    path = location(f"real-updates-{kind}")
     if not path.exists():
-        layout, updates = _train(kind)
+        trained, updates = _train(kind)
+        content = io.BytesIO()
+        np.savez(content, layout=np.array(json.dumps([trained.names, trained.shapes])), updates=updates)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".partial").open("wb") as file:
-            np.savez(
-                file, names=np.array(layout.names), shapes=np.array([str(s) for s in layout.shapes]), updates=updates
-            )
-        path.with_suffix(".partial").replace(path)
+        files.replace(path, content.getvalue())
     with np.load(path, allow_pickle=False) as stored:
-        shapes = tuple(tuple(int(n) for n in text.strip("(),").split(",") if n) for text in stored["shapes"].tolist())
-        return Layout(tuple(stored["names"].tolist()), shapes), list(stored["updates"][:clients])
+        names, shapes = json.loads(str(stored["layout"]))
+        return Layout(tuple(names), tuple(map(tuple, shapes))), list(stored["updates"][:clients])
 
 
 def federation_of(kind: str, **given: object) -> "tuple[Federation, Dense]":
