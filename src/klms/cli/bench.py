@@ -99,36 +99,6 @@ def bench_mean(
         say(f"drawn: {picture}")
 
 
-@app.command("history")
-def bench_history(
-    kind: Annotated[str, typer.Option(help="Kind of model: lenet, conv6 or lstm.")] = "lenet",
-    rate: Annotated[list[float] | None, typer.Option(help="Bits per parameter; may be repeated.")] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds of training.", min=2)] = 6,
-    as_json: AsJson = False,
-) -> None:
-    """Measure what ordering entries by the last global update gains the scheme klms, on real updates.
-
-    Example: `klms bench history --kind conv6 --rate 1 --rounds 4`
-    """
-    from klms.benchmarks import history as bench
-    from klms.benchmarks.updates import KINDS
-
-    _check_names("kind of model", [kind], KINDS)
-    need("torch", "learn")
-    rates = rate or bench.RATES
-    measured = bench.run(kind=kind, rates=rates, rounds=rounds)
-    rows = _collect(measured, lambda row: f"{row.rate:g} bits, round {row.round}", len(rates) * (rounds - 1))
-    if as_json:
-        typer.echo(json.dumps(bench.as_json(rows), indent=2))
-        return
-    cells = []
-    for row in rows:
-        errors = (f"{row.plain_bits:.3f}", f"{row.plain_error:.4g}", f"{row.bits:.3f}", f"{row.error:.4g}")
-        cells.append((f"{row.rate:g}", str(row.round), *errors, f"{row.ratio:.2f}"))
-    columns = ("rate", "round", "bits without", "error", "bits with", "error", "ratio of errors")
-    show_table(columns, cells, title=f"Updates of {kind}, ordered by the last global update or not", right=columns)
-
-
 @app.command("server")
 def bench_server(
     scheme: Schemes = None,

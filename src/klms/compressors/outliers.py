@@ -120,27 +120,6 @@ def take(gathered: Float32, ranges: Ranges, plan: Plan, key: SharedKey, rng: np.
     return write(found, plan.step, shared_dither(sum(group.places.size for group in found), key))[0]
 
 
-@kernel
-def foresee(gathered: Float32, ranges: Ranges, plan: Plan, pieces: Int64) -> tuple[Float64, float]:
-    """Return which squared norms the pieces will have once all is taken, and the expected error of what is taken."""
-    squares, error = np.zeros(pieces.size - 1), 0.0
-    group, price = 0, plan.step * plan.step / 12
-    for n in range(pieces.size - 1):
-        while ranges.bounds[group + 1] <= pieces[n]:
-            group += 1
-        threshold, rounded = plan.thresholds[group], plan.rounded[group]
-        edge = 2.0 ** (threshold // 4 - 127) * (1 + threshold % 4 / 4)
-        for i in range(pieces[n], pieces[n + 1]):
-            magnitude = np.float64(abs(gathered[i]))
-            if _bin(abs(gathered[i])) >= threshold:
-                error += price
-            elif rounded:
-                error += magnitude * (edge - magnitude) + price * magnitude / edge
-            else:
-                squares[n] += magnitude * magnitude
-    return squares, error
-
-
 def _find(gathered: Float32, bounds: Int64, plan: Plan, rng: np.random.Generator) -> list[Found]:
     """Return what is sent apart of each group; entries are rounded anew in each call."""
     seed = int(rng.integers(1, 1 << 31))

@@ -61,13 +61,6 @@ def allocate(squares: Float64, sizes: Int64, bits: float, memory: int, contracti
     return np.where(some, coarse[fine], 0).astype(np.int64), fine
 
 
-def expected_error(squares: Float64, coarse: Int64, fine: int, memory: int, contracting: bool = False) -> float:
-    """Return about which error pieces with these squared norms have at these rates."""
-    some = squares > 0
-    powers = 4 ** _bits((FINE * coarse[some] + fine).astype(np.float64), memory)
-    return LOSS * float(np.sum(squares[some] / (powers if contracting else powers - 1)))
-
-
 def _best_rates(ratios: Float64, contracting: bool) -> Float64:
     """Return the rates at which `(u - 1)^2 = ratio u` for `u = 4^rate`, or `u = ratio`."""
     excess = np.maximum(ratios - 1, 0) if contracting else (ratios + np.sqrt(ratios * (ratios + 4))) / 2

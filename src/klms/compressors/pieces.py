@@ -2,33 +2,25 @@
 
 Arrays that are too small for a piece of their own are put together, at the end. A group (an array, or all the small
 ones) is cut into pieces whose sizes are powers of two; what is left at its end becomes one padded piece.
-
-With classes of the last global update (`history.py`), the entries of a group are ordered by them before it is cut:
-pieces are smaller then, since entries of about the same size stand together.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.history import move
 from klms.compressors.layout import Layout
 from klms.compressors.rotation import SMALLEST, piece_holding, powers_of_two, rotate
-from klms.numerics.jit import Float32, Float64, Int64, UInt8, kernel
+from klms.numerics.jit import Float32, Float64, Int64, kernel
 from klms.numerics.parallel import over
 
 _BITS_OF_A_PIECE = 256  # at least, on average: a scale that rests on few is unreliable, and it costs 24 bits itself
 _BITS_OF_A_LARGE_PIECE = 4096
-_BITS_OF_AN_ORDERED_PIECE = 1024
-_RANGE, _RANGES = 1 << 13, 32  # entries of a range, at least, and ranges of a vector, about
 LEAST_LARGEST = 1 << 16
 """The largest pieces have at least this size, which still fits a cache; smaller ones would only take time."""
-LEAST_ORDERED = 1 << 12
-"""The same for pieces of ordered entries."""
 
 
 class Ranges(NamedTuple):
@@ -53,17 +45,11 @@ class Pieces:
     smallest: int
     largest: int
     threads: int | None = None
-    classes: UInt8 | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def for_rate(
-        cls, layout: Layout, rate: float, threads: int | None = None, classes: UInt8 | None = None
-    ) -> "Pieces":
-        least, bits = LEAST_LARGEST, _BITS_OF_A_LARGE_PIECE
-        if classes is not None:
-            least, bits = LEAST_ORDERED, _BITS_OF_AN_ORDERED_PIECE
-        largest = max(least, piece_holding(bits / rate))
-        return cls(layout, piece_holding(_BITS_OF_A_PIECE / rate), largest, threads, classes)
+    def for_rate(cls, layout: Layout, rate: float, threads: int | None = None) -> "Pieces":
+        largest = max(LEAST_LARGEST, piece_holding(_BITS_OF_A_LARGE_PIECE / rate))
+        return cls(layout, piece_holding(_BITS_OF_A_PIECE / rate), largest, threads)
 
     @cached_property
     def groups(self) -> list[list[slice]]:
@@ -96,22 +82,8 @@ class Pieces:
 
     @cached_property
     def ranges(self) -> Ranges:
-        """What shares a threshold for outliers: the groups, or parts of ordered ones."""
-        if self.classes is None:
-            return Ranges(self._group_bounds, np.array(self._sizes, dtype=np.int64))
-        least = max(_RANGE, self.layout.d // _RANGES)
-        bounds, sizes = [0], []
-        for size, cut in zip(self._sizes, self._cuts, strict=True):
-            start = place = bounds[-1]
-            end = start + sum(cut)
-            for piece in cut[:-1]:
-                place += piece
-                if min(place - bounds[-1], end - place) >= least:
-                    sizes.append(place - bounds[-1])
-                    bounds.append(place)
-            sizes.append(start + size - bounds[-1])
-            bounds.append(end)
-        return Ranges(np.array(bounds, dtype=np.int64), np.array(sizes, dtype=np.int64))
+        """What shares a threshold for outliers: the groups."""
+        return Ranges(self._group_bounds, np.array(self._sizes, dtype=np.int64))
 
     def moves(self) -> Iterator[tuple[slice, slice]]:
         """Yield where each array is in a vector, and where it is in a gathered one."""
@@ -123,29 +95,18 @@ class Pieces:
     def gather(self, vector: Float32) -> Float32:
         """Return a copy of `vector` in the order of the pieces, padded with zeros."""
         out = np.zeros(int(self.bounds[-1]), dtype=np.float32)
-        if self.classes is not None:
-            self._order(vector, out, self.classes, backward=False)
-            return out
         for part, place in self.moves():
             out[place] = vector[part]
         return out
 
     def scatter(self, gathered: Float32) -> Float32:
         """Invert `gather`; no copy is made if nothing was moved."""
-        out = np.empty(self.layout.d, dtype=np.float32)
-        if self.classes is not None:
-            self._order(out, gathered, self.classes, backward=True)
-            return out
         if all(part == place for part, place in self.moves()):
             return gathered[: self.layout.d]
+        out = np.empty(self.layout.d, dtype=np.float32)
         for part, place in self.moves():
             out[part] = gathered[place]
         return out
-
-    def _order(self, vector: Float32, gathered: Float32, classes: UInt8, *, backward: bool) -> None:
-        for start, group in zip(self._group_bounds.tolist(), self.groups, strict=False):
-            parts = np.array([(part.start, part.stop) for part in group], dtype=np.int64)
-            move(vector, parts, classes, gathered[start:], backward)
 
     def rotate(self, gathered: Float32, key: SharedKey, *, backward: bool = False) -> None:
         """Rotate every piece in place."""

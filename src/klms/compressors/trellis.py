@@ -13,11 +13,10 @@ an error by their next updates. Let its vector be `v = -echo x`, where `x` is ho
 the unbiased scale, where the scale of least error is `a` times that, `x` becomes `x + g v` and noise of energy
 `g^2 |v|^2 (1 / a - 1)`: together least for `g = a / echo`, as long as that is below 1.
 
-Rates follow the pieces' norms (`piece_rates.py`), and runs of pieces are coded in parallel (`piece_coder.py`). Where
-both sides hold the last global update, entries are ordered by it first, if that promises less error (`history.py`).
+Rates follow the pieces' norms (`piece_rates.py`), and runs of pieces are coded in parallel (`piece_coder.py`).
 
 The payload: log2 of the smallest and the largest size of pieces, the memories of both trellises, and flags with the
-fine part of all rates (u8 each); the tag of the history, if flagged (4 bytes); for each piece the coarse part of its
+fine part of all rates (u8 each); for each piece the coarse part of its
 rate (u8; 0 if the piece is zero) and its scale (u16); the low-rank part and the outliers, if flagged; for each run of
 pieces the number of words of its levels (u32); the indices of all signs, two to a byte; the words of all levels (u16).
 A scale is `2^((number - 2^15) / 512)`, or 0 if the number is 0.
@@ -26,7 +25,7 @@ A scale is `2^((number - 2^15) / 512)`, or 0 if the number is 0.
 import struct
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,30 +35,26 @@ from klms.codec import Decoded, SharedKey
 from klms.compressors import level_paths, low_rank, low_rank_coder, outlier_coder, outliers, sign_paths
 from klms.compressors.base import Compressor, Side, Vector, check_decoded, check_update
 from klms.compressors.envelope import OVERHEAD, read_numbers, read_section, unwrap, wrap
-from klms.compressors.history import HISTORY, tag
 from klms.compressors.layout import Layout
 from klms.compressors.piece_coder import Coded, Part, decode_run, encode_run, runs
-from klms.compressors.piece_rates import FINE, MAX_RATE, MIN_RATE, SIGNS_UP_TO, allocate, expected_error
-from klms.compressors.pieces import LEAST_LARGEST, LEAST_ORDERED, Pieces
+from klms.compressors.piece_rates import FINE, MAX_RATE, MIN_RATE, SIGNS_UP_TO, allocate
+from klms.compressors.pieces import LEAST_LARGEST, Pieces
 from klms.compressors.rotation import LARGEST, SMALLEST
 from klms.compressors.scheme import Scheme, Settings
-from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
+from klms.errors import CorruptMessage, InvalidArgument
 from klms.numerics.bit_packing import pack_bits, unpack_bits
-from klms.numerics.jit import Float32, Float64, Int64, UInt8
+from klms.numerics.jit import Float64, Int64
 from klms.numerics.parallel import Progress, each
 
 Effort = Literal["fast", "balanced", "best"]
-Order = Literal["auto", "never"]
 _MEMORIES: dict[str, tuple[int, int]] = {"fast": (2, 3), "balanced": (4, 5), "best": (6, 8)}  # signs, levels
 
 _NUMBER = 12
 _HEAD = struct.Struct("<BBBB")
 _PIECE = np.dtype([("rate", "u1"), ("scale", "<u2")])
-_HAS_OUTLIERS, _HAS_LOW_RANK, _IS_ORDERED = 1 << 7, 1 << 6, 1 << 5
-_TAG = np.dtype("V4")
+_HAS_OUTLIERS, _HAS_LOW_RANK = 1 << 7, 1 << 6
 _NEGLIGIBLE = 1e-60  # mean square of a piece below which it counts as zero: its scale would vanish, too
 _OUTLIERS_PAY = 0.2  # bits per parameter from which `fast` looks for outliers
-_ORDER_PAYS = 0.05  # bits per parameter from which history is tried: at less, it is mostly noise
 _MOSTLY = 0.5  # echo from which what is left out today is still there to be sent tomorrow
 _SPARE_RATE = 1.25  # longest message over its rate: 0.99 in 1,800 honest ones, heavy tails and constants among them
 _CHEAP_SIGNS = 0.03  # bits per parameter up to which signs have one more bit of memory
@@ -70,19 +65,6 @@ class TrellisSettings(Settings):
 
     rate: float = Field(1.0, ge=MIN_RATE, le=MAX_RATE, description="trellis: bits per parameter; may be a fraction.")
     effort: Effort = Field("balanced", description="trellis: time against error, with the same decoder.")
-    order: Order = Field(
-        "auto", description="trellis: order entries by the last global update, where both sides hold it."
-    )
-
-
-class Draft(NamedTuple):
-    """An update, or what is left of it, in the order of its pieces, and what will be sent apart."""
-
-    pieces: Pieces
-    gathered: Float32
-    budget: float
-    """Bits besides the heads and the low-rank part."""
-    apart: outliers.Plan
 
 
 @dataclass(frozen=True)
@@ -135,8 +117,11 @@ class Trellis(Compressor):
         update, memories = check_update(update, self.layout.d, self.rate), self.memories
         low = b""
         if self.effort != "fast":
-            low, update = low_rank.take(update, self.layout, self._budget(self.pieces), self._price, self.threads)
-        pieces, rest, budget, plan = self._draft(update, 8 * len(low), _classes(side, self.layout), rng)
+            low, update = low_rank.take(update, self.layout, self._budget, self._price, self.threads)
+        pieces, budget = self.pieces, self._budget - 8 * len(low)
+        rest, plan = pieces.gather(update), outliers.nothing(pieces.ranges)
+        if self.effort != "fast" or self.rate >= _OUTLIERS_PAY:
+            plan = outliers.plan(rest, pieces.ranges, budget, rng, self.contracting)
         sizes, spans = np.diff(pieces.bounds), list(runs(pieces.bounds))
         apart = outliers.take(rest, pieces.ranges, plan, key, rng)
         pieces.rotate(rest, key)
@@ -151,38 +136,13 @@ class Trellis(Compressor):
         scales = _scale_numbers(_best_scales(squares, products, energies, self.echo), rng)
         table = np.rec.fromarrays([coarse, scales], dtype=_PIECE)
         flags = fine | (_HAS_OUTLIERS if apart else 0) | (_HAS_LOW_RANK if low else 0)
-        flags |= 0 if pieces.classes is None else _IS_ORDERED
         head = _HEAD.pack(_log2(pieces.smallest), _log2(pieces.largest), memories[0] << 4 | memories[1], flags)
-        head += b"" if pieces.classes is None else tag(pieces.classes)
         lengths = np.array([run.words.size for run in coded], dtype="<u4").tobytes()
         signs = np.concatenate([np.zeros(0, dtype=np.uint8), *(run.signs for run in coded)])
         packed = pack_bits(signs.astype(np.uint16), sign_paths.BITS).tobytes()
         words = b"".join(run.words.tobytes() for run in coded)
         body = head + table.tobytes() + low + apart + lengths + packed + words
         return wrap(_NUMBER, self.layout.d, body, key)
-
-    def _draft(self, update: Vector, used: int, classes: UInt8 | None, rng: np.random.Generator) -> Draft:
-        """Return the draft that promises the least error: in the order of the arrays, or by history if there is any.
-
-        `used` is the number of bits that are gone already.
-        """
-        if classes is None or self.rate < _ORDER_PAYS:
-            return self._draft_of(update, used, self.pieces, rng)
-        both = (self.pieces, Pieces.for_rate(self.layout, self.rate, self.threads, classes))
-        return min((self._draft_of(update, used, pieces, rng) for pieces in both), key=self._expected_error)
-
-    def _draft_of(self, update: Vector, used: int, pieces: Pieces, rng: np.random.Generator) -> Draft:
-        gathered, apart, budget = pieces.gather(update), outliers.nothing(pieces.ranges), self._budget(pieces) - used
-        if self.effort != "fast" or self.rate >= _OUTLIERS_PAY:
-            apart = outliers.plan(gathered, pieces.ranges, budget, rng, self.contracting)
-        return Draft(pieces, gathered, budget, apart)
-
-    def _expected_error(self, draft: Draft) -> float:
-        bounds, memory = draft.pieces.bounds, self.memories[1]
-        squares, error = outliers.foresee(draft.gathered, draft.pieces.ranges, draft.apart, bounds)
-        bits = draft.budget - float(draft.apart.bits.sum())
-        rates = allocate(squares, np.diff(bounds), bits, memory, self.contracting)
-        return error + expected_error(squares, *rates, memory, self.contracting)
 
     def _price(self, vector: Vector, bits: float) -> low_rank.Price:
         """Return what a bit costs when the vector is coded with so many, and what a unit of squared norm does."""
@@ -191,18 +151,19 @@ class Trellis(Compressor):
         squares = [float(np.mean(np.square(matrix.of(vector)))) for matrix in low_rank_coder.matrices(self.layout)]
         return low_rank.Price(theta, error, [outliers.error_of_rest(s / theta, self.contracting) for s in squares])
 
-    def _budget(self, pieces: Pieces) -> float:
-        """Return the bits besides the heads."""
+    @property
+    def _budget(self) -> float:
+        """Bits besides the heads."""
+        pieces = self.pieces
         count = len(list(runs(pieces.bounds)))
         heads = OVERHEAD + _HEAD.size + _PIECE.itemsize * (pieces.bounds.size - 1) + 4 * count
         heads += level_paths.STATES * count if self.rate >= SIGNS_UP_TO else 0
-        heads += 0 if pieces.classes is None else _TAG.itemsize
         return self.rate * self.layout.d - 8 * heads
 
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
         most = _most_bytes(self.rate, self.pieces) if self.agreed else None
         payload = unwrap(message, _NUMBER, self.layout.d, key, most)
-        pieces, memories, flags, rest = self._read_head(payload, side)
+        pieces, memories, flags, rest = self._read_head(payload)
         if len(message) > _most_bytes(MAX_RATE, pieces):
             raise CorruptMessage(f"{len(message)} bytes are too many for a message, at any rate")
         spans = list(runs(pieces.bounds))
@@ -232,36 +193,20 @@ class Trellis(Compressor):
             low_rank_coder.add(low, self.layout, vector)
         return check_decoded(Decoded(vector))
 
-    def _read_head(self, payload: bytes, side: Side) -> tuple[Pieces, tuple[int, int], int, bytes]:
+    def _read_head(self, payload: bytes) -> tuple[Pieces, tuple[int, int], int, bytes]:
         """Return the pieces, the memories and the flags that the message was made with, and what follows."""
         if len(payload) < _HEAD.size:
             raise CorruptMessage("the header is cut off")
         smallest, largest, both, flags = _HEAD.unpack_from(payload)
-        ordered = bool(flags & _IS_ORDERED)
-        least = LEAST_ORDERED if ordered else LEAST_LARGEST
-        if not SMALLEST <= 1 << smallest <= 1 << largest <= LARGEST or 1 << largest < least:
+        if not SMALLEST <= 1 << smallest <= 1 << largest <= LARGEST or 1 << largest < LEAST_LARGEST:
             raise CorruptMessage(f"pieces cannot have 2^{smallest} to 2^{largest} entries")
         if self.agreed and 1 << smallest < self.pieces.smallest:
             raise CorruptMessage(f"pieces of 2^{smallest} entries are too small for a message at {self.rate:g} bits")
         memories = both >> 4, both & 15
-        if memories[0] > sign_paths.MAX_MEMORY or memories[1] not in level_paths.MEMORIES or flags & 0x10:
+        if memories[0] > sign_paths.MAX_MEMORY or memories[1] not in level_paths.MEMORIES or flags & 0x30:
             raise CorruptMessage("the trellis is not one of this format")
-        classes, rest = None, payload[_HEAD.size :]
-        if ordered:
-            classes = _classes(side, self.layout)
-            (held,), rest = read_numbers(rest, _TAG, 1, "tags")
-            if classes is None:
-                raise SideInformationMismatch("the message is ordered by a global update that this side does not hold")
-            if held.tobytes() != tag(classes):
-                raise SideInformationMismatch("the message is ordered by another global update than this side holds")
-        return Pieces(self.layout, 1 << smallest, 1 << largest, self.threads, classes), memories, flags, rest
-
-
-def _classes(side: Side, layout: Layout) -> UInt8 | None:
-    """Return the classes of the last global update, if there are any for this layout."""
-    classes = side.get(HISTORY)
-    fits = classes is not None and classes.shape == (layout.d,) and classes.dtype == np.uint8
-    return np.ascontiguousarray(classes, dtype=np.uint8) if fits else None
+        pieces = Pieces(self.layout, 1 << smallest, 1 << largest, self.threads)
+        return pieces, memories, flags, payload[_HEAD.size :]
 
 
 def _parts(pieces: Pieces, coarse: Int64, fine: int, factors: Float64) -> list[Part]:
@@ -313,7 +258,6 @@ SCHEME = Scheme(
     reference="klms; compare `klms bench mean`",
     settings=TrellisSettings,
     make=lambda layout, settings, threads: Trellis(layout, settings.rate, settings.effort, threads),
-    uses_history=lambda settings: settings.order == "auto",
     operating_points=tuple(
         {"rate": rate, "effort": effort}
         for effort in ("fast", "balanced", "best")
