@@ -133,13 +133,6 @@ def bench_downlink(
     _print(rows, as_json, f"Downlink: {d:,} parameters, {clients} clients")
 
 
-def _check_names(what: str, given: list[str] | None, known: Iterable[str]) -> None:
-    from klms.numerics.checks import check_name
-
-    for name in given or ():
-        check_name(what, name, known)
-
-
 def _collect(rows: Iterable[Row], describe: Callable[[Row], str], total: int | None = None) -> list[Row]:
     """Collect the rows of a benchmark, and show what was measured last; `total` is their number, if known."""
     collected = []
