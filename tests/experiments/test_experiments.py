@@ -133,7 +133,7 @@ def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path
     assert json.loads(json.dumps(whole)) == whole
 
     # A run that lost its checkpoint is not complete. Once its folder is gone, as the error says, it runs again.
-    (cells[0].folder(tmp_path) / "checkpoint.npz").unlink()
+    (cells[0].folder(tmp_path) / "checkpoint.klms").unlink()
     assert [found.rounds for found in grid.status(cells, tmp_path)] == [0, 3, 3, 3, 3]
     with pytest.raises(KLMSError, match="delete the folder and run it again"):
         grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
@@ -146,7 +146,7 @@ def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path
     metrics.write_text("\n".join(metrics.read_text().splitlines()[:2]) + "\n")
     with pytest.raises(KLMSError, match=r"fedavg, mnist, seed 0.*lost lines"):
         grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
-    (cells[2].folder(tmp_path) / "checkpoint.npz").write_bytes(b"PK")
+    (cells[2].folder(tmp_path) / "checkpoint.klms").write_bytes(b"PK")
     with pytest.raises(RunFolderError, match="damaged"):
         grid.run_cells(cells[2:], tmp_path, workers=1, report=lambda cell: None)
 
@@ -244,7 +244,7 @@ def start_and_wait_for_a_round(mnist: Path, runs: Path) -> subprocess.Popen[byte
     """Start the experiment in a process of its own; each of its workers waits for its end once it has done a round."""
 
     def rounds() -> int:
-        return sum(len(list(RunFolder(path.parent).records())) for path in runs.rglob("checkpoint.npz"))
+        return sum(len(list(RunFolder(path.parent).records())) for path in runs.rglob("checkpoint.klms"))
 
     before = rounds()
     script = runs.parent / "held.py"

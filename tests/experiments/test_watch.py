@@ -1,6 +1,5 @@
 """Progress of runs, read from their ledgers."""
 
-import json
 import re
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from klms.cli.live import LiveGrid
 from klms.experiments.watch import Watch
 from tests.experiments.tiny import experiment
-from tests.report.folders import line, write_run
+from tests.report.folders import add_lines, line, write_run
 
 
 @pytest.fixture
@@ -21,8 +20,7 @@ def grow(cell, runs, *numbers, seconds=10.0):
     folder = cell.folder(runs)
     if not folder.exists():
         write_run(folder, cell.config.method, rounds=3, lines=[line(1, seconds={"total": 60.0})])
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(line(n, 0.9, seconds={"total": seconds})) + "\n" for n in numbers)
+    add_lines(folder, *(line(n, 0.9, seconds={"total": seconds}) for n in numbers))
 
 
 def test_every_round_is_reported_once_with_the_time_left(tmp_path, cells):

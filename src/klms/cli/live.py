@@ -143,9 +143,9 @@ def show_summaries(summaries: Sequence[Summary], title: str) -> None:
     show_table(("", *methods), [(name, *values) for name, values in shown.items()], title=title, right=methods)
 
 
-def megabytes(count: int | None) -> str:
+def megabytes(count: int) -> str:
     """Return a number of bytes in megabytes."""
-    return _number(None if count is None else count / 1e6, ",.3f")
+    return f"{count / 1e6:,.3f}"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -1,7 +1,6 @@
 """Reading of NumPy archives from outside: numbers only, and never more memory than the reader agreed to."""
 
 import zipfile
-from collections.abc import Collection
 from typing import IO
 
 import numpy as np
@@ -10,16 +9,11 @@ import numpy.typing as npt
 from klms.errors import CorruptMessage
 
 
-def read_arrays(file: IO[bytes], limit: int, only: Collection[str] | None = None) -> dict[str, npt.NDArray[np.generic]]:
-    """Read a NumPy archive of numbers; raise `CorruptMessage` if it is none, or unpacks to more than `limit` bytes.
-
-    Only the arrays of the names in `only` are read, and count, if that is given; those that are missing are left out.
-    """
+def read_arrays(file: IO[bytes], limit: int) -> dict[str, npt.NDArray[np.generic]]:
+    """Read a NumPy archive of numbers; raise `CorruptMessage` if it is none, or unpacks to more than `limit` bytes."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-        if only is not None:
-            members = [member for member in members if member.filename.removesuffix(".npy") in only]
         if sum(member.file_size for member in members) > limit:
             raise CorruptMessage(f"the archive unpacks to more than {limit} bytes")
         # A name that occurs many times would be unpacked as often, and only these two kinds are unpacked in pieces.
@@ -28,7 +22,7 @@ def read_arrays(file: IO[bytes], limit: int, only: Collection[str] | None = None
             raise CorruptMessage("the archive is not one that klms writes")
         file.seek(0)
         with np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files if only is None or name in only}
+            arrays = {name: stored[name] for name in stored.files}
         if not all(isinstance(array, np.ndarray) and array.dtype.kind in "biuf" for array in arrays.values()):
             raise CorruptMessage("the archive holds something else than numbers")
         return arrays

@@ -6,8 +6,8 @@ import zipfile
 import numpy as np
 import pytest
 
+from klms.data.archive import read_arrays
 from klms.errors import CorruptMessage
-from klms.numerics.archive import read_arrays
 
 
 def archive(save=np.savez, **arrays: object) -> bytes:

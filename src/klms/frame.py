@@ -1,4 +1,4 @@
-"""The one frame of whatever travels between server and clients: what it is, whose, of which model, and a checksum.
+"""The one frame of messages and checkpoints: what it holds, what that belongs to, and a checksum.
 
 0  magic "KX"   2  version   3  kind   4  first (u32)   8  second (u32)   12  digest (8 bytes)   20  body   end-4  CRC32
 
@@ -6,17 +6,19 @@ Two numbers and a digest say what a frame belongs to. In requests and replies th
 message within the round, and a fingerprint of everything that both sides must share to understand each other. In
 broadcasts they are the state that the steps build on, the state that they lead to, and the digest of that state. So a
 reply of an earlier round, of another client or of a client with another model is recognised before it is decoded.
+docs/format.md has the other kinds.
 
-A reader for an older version belongs into `Frame.from_bytes`.
+A reader for an older version belongs into `Frame.from_file`.
 """
 
 import hashlib
+import io
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +29,10 @@ MAGIC = b"KX"
 VERSION = 1
 _HEADER = struct.Struct("<2sBBII8s")
 _CRC = struct.Struct("<I")
-OVERHEAD = _HEADER.size + _CRC.size
+_PIECE = 1 << 20  # bytes of a file at a time
+BODY = _HEADER.size
+"""Bytes before the body."""
+OVERHEAD = BODY + _CRC.size
 
 
 class Kind(IntEnum):
@@ -42,6 +47,11 @@ class Kind(IntEnum):
     JUMP = 6
     METHOD = 7
     """The message of one of our methods."""
+    UPDATE = 8
+    """A message of `klms.compress`."""
+    CHECKPOINT = 9
+    MODEL = 10
+    """An exported model."""
 
 
 class WrongRound(SideInformationMismatch):
@@ -70,17 +80,30 @@ class Frame:
     @classmethod
     def from_bytes(cls, data: bytes, *expected: Kind) -> "Frame":
         """Undo `to_bytes`; raise a `KLMSError` unless the bytes are a frame of one of the expected kinds."""
-        if len(data) < OVERHEAD or data[:2] != MAGIC:
+        return replace(cls.from_file(io.BytesIO(data), *expected), body=data[BODY : -_CRC.size])
+
+    @classmethod
+    def from_file(cls, file: IO[bytes], *expected: Kind) -> "Frame":
+        """Check the frame in a file, and return it without its body, which is never in memory as a whole."""
+        left = file.seek(0, io.SEEK_END) - _CRC.size
+        file.seek(0)
+        header = file.read(BODY)
+        if left < BODY or header[:2] != MAGIC:
             raise CorruptMessage("these bytes are not of klms: they do not begin with 'KX'")
-        _, version, kind, first, second, digest = _HEADER.unpack_from(data)
+        _, version, kind, first, second, digest = _HEADER.unpack(header)
         if version != VERSION:
             raise UnsupportedMessage(f"the frame has version {version}; this release reads version {VERSION}")
-        if zlib.crc32(memoryview(data)[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
+        checksum = zlib.crc32(header)
+        left -= BODY
+        while left and (part := file.read(min(left, _PIECE))):
+            checksum = zlib.crc32(part, checksum)
+            left -= len(part)
+        if _CRC.pack(checksum) != file.read():
             raise CorruptMessage("the checksum does not match: the bytes were changed or cut in transit")
         if kind not in expected:
             wanted = " or ".join(one.name.lower() for one in expected)
             raise CorruptMessage(f"the frame is of kind {kind}; a {wanted} was expected")
-        return cls(Kind(kind), first, second, digest, data[_HEADER.size : -_CRC.size])
+        return cls(Kind(kind), first, second, digest)
 
     def check_belongs_to(self, expected: "Frame") -> None:
         """Raise an error unless this frame is of the round, the message and the model of the expected one."""
@@ -90,6 +113,12 @@ class Frame:
             raise SideInformationMismatch(f"the reply has number {self.second}; number {expected.second} was expected")
         if self.digest != expected.digest:
             raise SideInformationMismatch("the client encoded against another model or other side information")
+
+
+def body_in(file: IO[bytes]) -> bytes:
+    """Return the body of the frame in a file, after `Frame.from_file` has checked it."""
+    file.seek(BODY)
+    return file.read()[: -_CRC.size]
 
 
 def fingerprint(parts: Iterable[bytes | memoryview]) -> bytes:
