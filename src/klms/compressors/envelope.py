@@ -20,8 +20,6 @@ from klms.numerics.jit import Float32
 MAGIC = b"KB"
 UNBOUND, BOUND = 1, 2
 """Versions: the checksum covers the message alone, or the key, too."""
-RETIRED = {6: "DRIVE", 7: "EDEN", 9: "klms-rotated"}
-"""Numbers of schemes before their rotation had a stream of shared randomness of its own. The next free number is 16."""
 LARGEST = 2.0**96  # so that what is made of scales, levels and rotations stays finite
 _BYTES_PER_PARAMETER, _SPARE_BYTES = 8, 1 << 14
 
@@ -77,11 +75,6 @@ def unwrap(message: bytes, scheme: int, d: int, key: SharedKey | None, most: int
         raise CorruptMessage(
             "the checksum does not match: the bytes were changed or cut in transit, or the message is of another "
             "round, client or seed"
-        )
-    if number in RETIRED:
-        raise UnsupportedMessage(
-            f"scheme {number} is {RETIRED[number]} of an older release, which rotated differently: "
-            "update klms on the sending side"
         )
     if number != scheme:
         raise SideInformationMismatch(f"the message is of scheme {number}; scheme {scheme} was agreed")
