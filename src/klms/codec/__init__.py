@@ -18,7 +18,9 @@ from klms.codec.blocks import (
 )
 from klms.codec.candidates import MAX_BITS
 from klms.codec.codec import Codec, Decoded, Sample
-from klms.codec.distributions import Bernoulli, Categorical, Distribution, Gaussian, next_threshold
+from klms.codec.discrete import Bernoulli, Categorical, next_threshold
+from klms.codec.distributions import Distribution
+from klms.codec.gaussian import Gaussian
 from klms.codec.message import MAX_SCALARS, Chosen, MessageInfo, carried_blocks
 from klms.codec.message import inspect as inspect  # not in __all__: `klms.inspect` reads more than the codec's messages
 from klms.codec.selection import SELECTIONS, Selection, matching_beta
