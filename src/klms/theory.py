@@ -88,8 +88,7 @@ def survived_fraction(
         if selection == "greedy":
             survived += float(top)
             continue
-        weights = np.empty_like(scores)
-        beta = matching_beta(scores - top, shift * shift - top, weights) if selection == "matched" else 1.0
+        beta = matching_beta(scores - top, shift * shift - top) if selection == "matched" else 1.0
         weights = np.exp(beta * (scores - top))
         survived += float(weights @ scores / weights.sum())
     return survived / trials / (shift * shift)
