@@ -2,8 +2,7 @@
 
 `v = w_client - w_global` is what a client sends, through any scheme; the server does `w += server_lr * mean(v_hat)`
 (the minus that the paper prints is a slip). With error feedback a client adds to `v` what the compressor lost the last
-time, and remembers what it loses this time. Where all clients hold the last step of the server without being sent it,
-schemes that use history get it.
+time, and remembers what it loses this time.
 """
 
 from collections.abc import Callable
