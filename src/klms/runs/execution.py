@@ -32,8 +32,11 @@ class Summary:
     rounds: int
     metrics: dict[str, float]
     bits_per_parameter: float
+    """Bits per parameter up, mean over rounds."""
     uplink_bytes: int
+    """Bytes that all clients sent."""
     downlink_bytes: int
+    """Bytes that were sent to all clients."""
     total_bytes: int
     times_smaller_up: float | None
     """The uplink, against 32 bits per parameter."""
