@@ -124,7 +124,7 @@ class Method(ABC):
     """Whether clients add what the compressor lost to their next update."""
 
     vector_name: ClassVar[str | None] = "weights"
-    """Name of the shared array that a coded downlink codes; None for a method that cannot do with such a one."""
+    """Name of the shared array that a coded downlink codes; None if unsupported."""
     noisy_steps: ClassVar[bool] = False
     """Whether steps of that vector are mostly the noise of sampling, to which coding should not add."""
     server_only: ClassVar[frozenset[str]] = frozenset()
