@@ -41,6 +41,7 @@ def list_() -> None:
     Example: `klms experiment list`
     """
     from klms.experiments import catalogue, toy
+    from klms.experiments.panel import panel
 
     rows = []
     for name in catalogue.names():
@@ -49,6 +50,7 @@ def list_() -> None:
         else:
             experiment = catalogue.load(name)
             rows.append((name, experiment.title, experiment.paper, str(len(experiment.cells("small")))))
+    rows.append((panel.NAME, panel.TITLE, "", str(len(panel.grid()))))
     show_table(("name", "what it shows", "in the paper", "runs, small"), rows, right=["runs, small"])
 
 
@@ -86,7 +88,11 @@ def run(
     """
     from klms.experiments import catalogue, grid, results_file, toy
     from klms.experiments import results as committed
+    from klms.experiments.panel import panel
 
+    if name == panel.NAME:
+        _run_panel(results / panel.FILE, only or [], seeds)
+        return
     if name in toy.TOYS:
         say(f"written: {results_file.write_json(results / committed.file_name(name), toy.TOYS[name].run())}")
         return
@@ -121,6 +127,17 @@ def run(
         grid.run_cells(cells, folder, workers=workers, report=report, progress=live.round)
     if kept and file.parent == results:
         say(f"klms experiment compare {name} --profile {profile} compares these runs with the results in {results}")
+
+
+def _run_panel(file: Path, only: Sequence[str], seeds: int) -> None:
+    from klms.experiments.panel import panel
+
+    need("torch", "learn")
+    wanted = panel.grid(seeds=seeds, only=only)
+    say(f"{len(wanted)} runs, results in {file}")
+    with stoppable("the same command resumes from here"):
+        panel.run_missing(wanted, file, lambda one, found: say(f"complete: {one}: {panel.summary(found)}"))
+    say(panel.markdown(panel.read(file)))
 
 
 @app.command("status")

@@ -3,9 +3,9 @@
 Coding adds noise of energy `U` to the clients' mean update `u` and of energy `D` to the model that they start from. It
 does harm in three ways, each of which the server can measure:
 
-- Clients take a share `c` of an error back in the next round (`c = -<u, e> / |e|^2`), instead of progressing. Per unit of
-  progress `<u, s>` of the server's step `s`, that is the **repair share** `c (G U + D) / <u, s>`. An optimizer at the
-  server adds the noise of an update to the model with a gain `G` (`server_gain.py`); FedAvg has `G = 1` and `s = u`.
+- Clients take a share `c` of an error back in the next round (`c = -<u, e> / |e|^2`), instead of progressing. Per unit
+  of progress `<u, s>` of the server's step `s`, that is the **repair share** `c (G U + D) / <u, s>`. An optimizer at
+  the server adds the noise of an update to the model with a gain `G` (`server_gain.py`); FedAvg has `G = 1`, `s = u`.
 - Weights that noise has enlarged learn more slowly, above all before a normalisation: the **relative error of the
   weights** `(G U + D) / |w|^2`.
 - An optimizer that divides by the size of the updates (FedAdam) takes their noise for size, and its steps become
@@ -50,6 +50,9 @@ class Gain:
     """How much the gain of a coordinate depends on the size of its updates, from 0 to 1."""
 
 
+_UNKNOWN_GAIN = Gain(total=100.0, immediate=1.0, adaptive=0.5)  # momentum of 0.9 shows in the second round only
+
+
 @dataclass(frozen=True)
 class Measured:
     """What the server has seen of a round before it codes the step to the next model. Energies are squared norms."""
@@ -80,7 +83,9 @@ class Measured:
     @property
     def noiseless_progress(self) -> float:
         by_noise = self.noise_up * math.sqrt(self.gain.immediate)
-        return max(self.progress - by_noise, 0.1 * math.sqrt(self.update * self.gain.immediate) * math.sqrt(self.update))
+        return max(
+            self.progress - by_noise, 0.1 * math.sqrt(self.update * self.gain.immediate) * math.sqrt(self.update)
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Knowledge:
     """Sum of the measured shares `c`, each divided by its variance."""
     certainty: float = 1 / _REPAIR**2
     """Sum of the inverse variances."""
-    gain: Gain = field(default_factory=Gain)
+    gain: Gain = _UNKNOWN_GAIN
     weights: float = 1.0
 
     @property
@@ -108,7 +113,7 @@ class Knowledge:
     def prices(self) -> tuple[float, float]:
         """Return the harm of a unit of noise in the mean update, and in the model.
 
-        >>> up, down = Knowledge(update=1.0, progress=1.0, weights=100.0).prices()
+        >>> up, down = Knowledge(update=1.0, progress=1.0, weights=100.0, gain=Gain()).prices()
         >>> up == down, round(down, 2)
         (True, 0.25)
         """
@@ -151,7 +156,7 @@ def learned(known: Knowledge, seen: Measured) -> Knowledge:
         uplink=_averaged(None if first else known.uplink, code),
         repaired=repaired,
         certainty=certainty,
-        gain=seen.gain,
+        gain=_averaged_gain(known.gain, seen.gain),
         weights=max(seen.weights, _TINY),
     )
 
@@ -215,6 +220,14 @@ def _averaged(before: float | None, now: float) -> float:
     if before is None:
         return now
     return math.exp(_KEPT * math.log(before) + (1 - _KEPT) * math.log(now))
+
+
+def _averaged_gain(before: Gain, now: Gain) -> Gain:
+    return Gain(
+        _averaged(before.total, now.total),
+        _averaged(before.immediate, now.immediate),
+        _KEPT * before.adaptive + (1 - _KEPT) * now.adaptive,
+    )
 
 
 def _bits(energy: float, error: float) -> float:

@@ -8,6 +8,7 @@ because they weight large updates more.
 """
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def gain_of(update: Float64, step: Float64, before: Float64 | None, bounds: list
     sizes = np.abs(update)
     ratios = np.divide(np.abs(own), sizes, out=np.zeros_like(sizes), where=sizes > 0)
     squares = weights = 0.0
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in pairwise(bounds):
         if end > start:
             # A code spends its bits so that noise has about the size of the array's entries, not of their squares.
             weight = math.sqrt((end - start) * float(np.square(update[start:end]).sum()))

@@ -1,1 +1,1 @@
-"""The models of the experiment `panel`: a dozen kinds of small networks, how a client trains each, and what is measured."""
+"""The models of the experiment `panel`: small networks of a dozen kinds, and how clients train them."""

@@ -132,7 +132,11 @@ class ResNet(nn.Module):
         self.stem = nn.Conv2d(1, width, 3, padding=1, bias=False)
         self.norm = _norm(norm, width)
         self.blocks = nn.ModuleList(
-            [Residual(norm, width, width, 1), Residual(norm, width, 2 * width, 2), Residual(norm, 2 * width, 2 * width, 1)]
+            [
+                Residual(norm, width, width, 1),
+                Residual(norm, width, 2 * width, 2),
+                Residual(norm, 2 * width, 2 * width, 1),
+            ]
         )
         self.head = nn.Linear(2 * width, 10)
 
@@ -218,7 +222,8 @@ class Factors(nn.Module):
         nn.init.normal_(self.items.weight, std=0.3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.users(x[:, 0]) * self.items(x[:, 1])).sum(1)
+        out: Tensor = (self.users(x[:, 0]) * self.items(x[:, 1])).sum(1)
+        return out
 
 
 class LeNet(nn.Module):

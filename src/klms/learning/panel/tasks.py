@@ -69,7 +69,7 @@ class Task:
             if len(chosen) < 2:
                 continue  # batch normalisation needs two
             optimizer.zero_grad()
-            self.loss(self.model(self.train[0][chosen]), self.train[1][chosen]).backward()
+            self.loss(self.model(self.train[0][chosen]), self.train[1][chosen]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         return self.initial()
 
@@ -129,7 +129,9 @@ def _characters() -> tuple[Array, Array]:
     texts = []
     for held_out in (False, True):
         documents = np.flatnonzero(corpus.held_out == held_out)[:3000]
-        words = (corpus.words[token] for n in documents for token in corpus.tokens[corpus.bounds[n] : corpus.bounds[n + 1]])
+        words = (
+            corpus.words[token] for n in documents for token in corpus.tokens[corpus.bounds[n] : corpus.bounds[n + 1]]
+        )
         text = " ".join(words).replace("\u2019", "'")
         texts.append(np.array([_LETTERS.index(letter) for letter in text if letter in _LETTERS], np.int64))
     return texts[0], texts[1]
@@ -176,7 +178,8 @@ def _frozen() -> list[tuple[Tensor, Tensor]]:
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)
     for start in range(0, 20_000, 64):
         optimizer.zero_grad()
-        functional.cross_entropy(net(train[start : start + 64]), labels[start : start + 64]).backward()
+        loss = functional.cross_entropy(net(train[start : start + 64]), labels[start : start + 64])
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return [(layer.weight.detach(), layer.bias.detach()) for layer in layers]
 
