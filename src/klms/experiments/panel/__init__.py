@@ -1,1 +1,1 @@
-"""The experiment `panel`: what a quality, or a number of bits costs models of a dozen kinds, and how many bytes it takes."""
+"""The experiment `panel`: what a quality, or a number of bits costs models of a dozen kinds."""
