@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from klms.container import Array, Arrays
 from klms.errors import KLMSError
 from klms.exchange import quality
-from klms.exchange.arrays import Array, Arrays
 from klms.exchange.client import Client
 from klms.exchange.model import statistics_of
 from klms.exchange.server import Server

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from klms.container import Array
 from klms.data import splits
 from klms.data.cache import location
 from klms.data.cache import read as read_cached
 from klms.data.load import get, load
 from klms.data.text import Corpus
-from klms.exchange.arrays import Array
 from klms.learning.panel import networks
 
 TEST = 2000
