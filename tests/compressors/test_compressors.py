@@ -36,16 +36,16 @@ def coder(bits: int = 8, fixed: int = 0) -> BlockCoder:
 
 def all_schemes():
     return {
-        "float32": Float32(D),
+        "float32": Float32(LAYOUT),
         "sign": Sign(LAYOUT),
         "stochastic sign": Sign(LAYOUT, 1.0),
         "qsgd 1": QSGD(LAYOUT, 1, 256),
         "qsgd 7": QSGD(LAYOUT, 7, 0),
         "terngrad": TernGrad(LAYOUT),
-        "drive": Drive(D),
-        "eden 0.3": Eden(D, 0.3),
-        "eden 1": Eden(D, 1),
-        "eden 2.5": Eden(D, 2.5),
+        "drive": Drive(LAYOUT),
+        "eden 0.3": Eden(LAYOUT, 0.3),
+        "eden 1": Eden(LAYOUT, 1),
+        "eden 2.5": Eden(LAYOUT, 2.5),
         "top-k": TopK(LAYOUT, 0.05),
         "klms sign": KLMSSign(LAYOUT, 1.0, coder()),
         "klms qsgd": KLMSQSGD(LAYOUT, 256, 10.0, coder()),

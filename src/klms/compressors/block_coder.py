@@ -7,6 +7,7 @@ UPDATE round: that suits clients that differ, and costs few bytes when blocks ar
 """
 
 import statistics
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, Self, TypeVar
@@ -34,12 +35,14 @@ from klms.codec import (
     fixed_blocks,
     most_blocks,
 )
-from klms.compressors.base import Compressor, Side, SideLearner
+from klms.compressors.base import Compressor, Side, SideLearner, Vector
 from klms.compressors.scheme import Needs, Settings
 from klms.errors import CorruptMessage, OutsizedMessage, SideInformationMismatch
 
 T = TypeVar("T")
 Source = npt.NDArray[np.generic]
+Scalars = Sequence[float] | Callable[[Sample], Sequence[float]]
+"""Numbers that a message carries beside its sample; they may be a function of the sample."""
 _ROUNDING = 1.01  # what float32 and another order of summation may add to a reported KL, generously
 
 
@@ -109,9 +112,9 @@ class BlockCoder:
         side: Side,
         key: SharedKey,
         rng: Generator,
-        scalars: Sequence[float] | Callable[[Sample], Sequence[float]] = (),
+        scalars: Scalars = (),
     ) -> bytes:
-        """Return a client's message; its scalars may be a function of the sample that it conveys."""
+        """Return a client's message."""
         update, own = bool(side["block_update"]), self.settings
         blocks = (
             adaptive_blocks_of_parts(
@@ -167,9 +170,28 @@ class BlockCoder:
 
 
 class BlockCompressor(Compressor):
-    """A scheme whose messages are the codec's, with the blocks that `coder` keeps."""
+    """A scheme whose messages are the codec's, with the blocks that `coder` keeps: it says what `q` and `p` are."""
 
     coder: BlockCoder
+
+    @abstractmethod
+    def q(self, update: Vector) -> tuple[Distribution, Scalars]:
+        """Return the client's distribution, of which its message is a sample, and the scalars to send beside it."""
+
+    @abstractmethod
+    def p(self, side: Side) -> Distribution:
+        """Return the distribution that server and clients share."""
+
+    @property
+    def d(self) -> int:
+        return self.coder.d
+
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: Generator) -> bytes:
+        q, scalars = self.q(update)
+        return self.coder.encode(q, self.p(side), side, key, rng, scalars)
+
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        return self.coder.decode(message, self.p(side), side, key)
 
     @property
     def message_factor(self) -> float:

@@ -1,9 +1,10 @@
-"""Messages that are not the codec's: their envelope (a header of 8 bytes and a checksum) and their common sections.
+"""Messages that are not the codec's: their envelope (a header of 8 bytes and a checksum) and what several contain.
 
 0  magic "KB"   2  version   3  scheme   4  d (u32)   8  payload   end-4  CRC32 (u32)
 
 The checksum covers the key and then the message, so that a message of another round, client or seed is refused as a
-damaged one is, at no byte. That is version 2; in version 1, which files use, the checksum covers the message alone.
+damaged one is, at no cost in bytes. That is version 2; in version 1, which files use, the checksum covers the message
+alone.
 """
 
 import struct
@@ -20,8 +21,6 @@ from klms.numerics.jit import Float32
 MAGIC = b"KB"
 UNBOUND, BOUND = 1, 2
 """Versions: the checksum covers the message alone, or the key, too."""
-RETIRED = {6: "DRIVE", 7: "EDEN", 9: "klms-rotated"}
-"""Numbers of schemes before their rotation had a stream of shared randomness of its own. The next free number is 16."""
 LARGEST = 2.0**96  # so that what is made of scales, levels and rotations stays finite
 _BYTES_PER_PARAMETER, _SPARE_BYTES = 8, 1 << 14
 
@@ -61,33 +60,24 @@ def unwrap(message: bytes, scheme: int, d: int, key: SharedKey | None, most: int
 
     A message of more than `most` bytes, by default more than any scheme needs, is refused before it is read.
     """
-    if len(message) < OVERHEAD:
-        raise CorruptMessage(f"{len(message)} bytes are too few for a message")
     most = _BYTES_PER_PARAMETER * d + _SPARE_BYTES if most is None else most
     if len(message) > most:
         raise CorruptMessage(f"{len(message)} bytes are too many for a message; there can be {most}")
-    magic, version, number, claimed = _HEADER.unpack_from(message)
-    if magic != MAGIC:
-        raise CorruptMessage("this is not a message of a baseline scheme: it does not begin with 'KB'")
-    if version != (UNBOUND if key is None else BOUND):
+    header = read_header(message)
+    if header.version != (UNBOUND if key is None else BOUND):
         known = "messages have version 2, files version 1"
-        raise UnsupportedMessage(f"envelope version {version}; {known}: update klms on the sending side")
+        raise UnsupportedMessage(f"envelope version {header.version}; {known}: update klms on the sending side")
     body = memoryview(message)[: -_CRC.size]
     if zlib.crc32(body, _start(key)) != _CRC.unpack_from(message, len(message) - _CRC.size)[0]:
         raise CorruptMessage(
             "the checksum does not match: the bytes were changed or cut in transit, or the message is of another "
             "round, client or seed"
         )
-    if number in RETIRED:
-        raise UnsupportedMessage(
-            f"scheme {number} is {RETIRED[number]} of an older release, which rotated differently: "
-            "update klms on the sending side"
-        )
-    if number != scheme:
-        raise SideInformationMismatch(f"the message is of scheme {number}; scheme {scheme} was agreed")
-    if claimed != d:
-        raise SideInformationMismatch(f"the message is for {claimed} parameters, but the model has {d}")
-    return bytes(message[_HEADER.size : -_CRC.size])
+    if header.scheme != scheme:
+        raise SideInformationMismatch(f"the message is of scheme {header.scheme}; scheme {scheme} was agreed")
+    if header.d != d:
+        raise SideInformationMismatch(f"the message is for {header.d} parameters, but the model has {d}")
+    return bytes(body[_HEADER.size :])
 
 
 def _start(key: SharedKey | None) -> int:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_decoded, check_update, largest_entry
+from klms.compressors.base import Compressor, Side, Vector, largest_entry
 from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -34,8 +34,7 @@ class Float16(Compressor):
 
     layout: Layout
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         scales = np.zeros(len(self.layout.parts), dtype=np.float32)
         halves = np.zeros(update.size, dtype="<f2")
         for n, part in enumerate(self.layout.parts):
@@ -45,7 +44,7 @@ class Float16(Compressor):
                 halves[part] = _rounded_to_half(update[part] / scales[n], rng)
         return wrap(_FLOAT16, update.size, write_scales(scales) + halves.tobytes(), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         scales, rest = read_scales(unwrap(message, _FLOAT16, self.layout.d, key), len(self.layout.parts))
         if len(rest) != 2 * self.layout.d:
             raise CorruptMessage(f"{len(rest)} bytes cannot hold {self.layout.d} float16 numbers")
@@ -53,7 +52,7 @@ class Float16(Compressor):
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
             for scale, part in zip(scales, self.layout.parts, strict=True):
                 vector[part] *= scale
-        return check_decoded(Decoded(vector))
+        return Decoded(vector)
 
 
 def _rounded_to_half(values: Float32, rng: np.random.Generator) -> Float32:
@@ -74,8 +73,7 @@ class Int8(Compressor):
     def bounds(self) -> Int64:
         return np.unique(self.layout.buckets(CHUNK))  # empty arrays have no chunk
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         largest = np.maximum.reduceat(np.abs(update), self.bounds[:-1]) if update.size else np.zeros(0, np.float32)
         scales = np.where(largest >= _NEGLIGIBLE, largest / np.float32(_MOST_STEPS), 0).astype(np.float32)
         widths = np.repeat(scales, np.diff(self.bounds))
@@ -84,14 +82,14 @@ class Int8(Compressor):
         steps = np.clip(steps, -_MOST_STEPS, _MOST_STEPS, out=steps).astype(np.int8)
         return wrap(_INT8, update.size, write_scales(scales) + steps.tobytes(), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         scales, rest = read_scales(unwrap(message, _INT8, self.layout.d, key), self.bounds.size - 1)
         steps = np.frombuffer(rest, dtype=np.int8)
         if steps.size != self.layout.d or steps.min(initial=0) < -_MOST_STEPS:
             raise CorruptMessage(f"{steps.size} bytes are not {self.layout.d} numbers from -127 to 127")
         with np.errstate(over="ignore"):  # what is not finite is refused
             vector = steps.astype(np.float32) * np.repeat(scales, np.diff(self.bounds))
-        return check_decoded(Decoded(vector))
+        return Decoded(vector)
 
 
 FLOAT16 = Scheme(

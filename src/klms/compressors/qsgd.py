@@ -18,8 +18,8 @@ from pydantic import Field
 
 from klms.codec import MAX_SCALARS, Categorical, Decoded, Sample, SharedKey, next_threshold
 from klms.compressors import elias
-from klms.compressors.base import Compressor, Side, SideLearner, Vector, check_update
-from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockLearner, BlockSettings, Once
+from klms.compressors.base import Compressor, Side, SideLearner, Vector
+from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockLearner, BlockSettings, Once, Scalars
 from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -83,8 +83,7 @@ class QSGD(Compressor):
         mean = float(np.minimum(sizes, self.levels * np.sqrt(sizes)).sum())
         return min(self.layout.d, int(mean + 8 * math.sqrt(mean) + 40))
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         norms = bucket_norms(update, self.bounds)
         ratio = normalised(update, norms, self.bounds)
         levels = np.floor(np.abs(ratio) * self.levels + rng.random(ratio.size)).astype(np.int64)
@@ -94,7 +93,7 @@ class QSGD(Compressor):
         payload = np.uint32(places.size).tobytes() + write_scales(norms) + codes.tobytes()
         return wrap(_NUMBER, self.layout.d, payload, key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         payload = unwrap(message, _NUMBER, self.layout.d, key)
         norms, codes = read_scales(payload[4:], self.bounds.size - 1)
         count = int.from_bytes(payload[:4], "little")
@@ -173,16 +172,12 @@ class KLMSQSGD(BlockCompressor):
         counts = np.zeros((2, self.layout.d), dtype=np.uint16)
         return {**self.coder.start(), "counts": counts, "count_of": np.array(0)}
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def q(self, update: Vector) -> tuple[Categorical, Scalars]:
         norms = round_up(bucket_norms(update, self.bounds))
-        scalars = (lambda symbols: self._rescaled(norms, update, symbols)) if self.rescale else norms.tolist()
-        return self.coder.encode(self._law(update, norms), self._frequencies(side), side, key, rng, scalars)
-
-    def _law(self, update: Vector, norms: Float32) -> Categorical:
         rows = np.empty((len(VALUES), update.size), dtype=np.float32)
         over(self.bounds, self.coder.codec.threads, _ternary, update, norms, rows)
-        return Categorical.of_rows(rows, VALUES)
+        scalars = (lambda symbols: self._rescaled(norms, update, symbols)) if self.rescale else norms.tolist()
+        return Categorical.of_rows(rows, VALUES), scalars
 
     def _rescaled(self, norms: Float32, update: Vector, symbols: Sample) -> list[float]:
         """Scale the norms such that the decoded update, which blocks shrink, has the length of the update along it."""
@@ -192,8 +187,8 @@ class KLMSQSGD(BlockCompressor):
             scaled = (norms * np.float32(factor)).astype(np.float16)
         return [float(norm) for norm in (scaled if np.isfinite(scaled).all() else norms)]
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        decoded = self.coder.decode(message, self._frequencies(side), side, key, scalars=self.bounds.size - 1)
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        decoded = self.coder.decode(message, self.p(side), side, key, scalars=self.bounds.size - 1)
         assert decoded.header is not None
         norms = np.array(decoded.header.scalars, dtype=np.float32)
         if (norms < 0).any():
@@ -204,7 +199,7 @@ class KLMSQSGD(BlockCompressor):
     def learner(self, side: Side) -> SideLearner:
         return _FrequencyLearner(self, side)
 
-    def _frequencies(self, side: Side) -> Categorical:
+    def p(self, side: Side) -> Categorical:
         return self._p(side["counts"], lambda counts: self._smoothed(side))
 
     def _smoothed(self, side: Side) -> Categorical:
@@ -275,7 +270,7 @@ class _FrequencyLearner(BlockLearner):
         return {**super().finish(), "counts": self._counts, "count_of": np.array(self._count)}
 
 
-KLMS = Scheme(
+QSGD_KLMS = Scheme(
     name="qsgd-klms",
     title="Ternary QSGD against last round's frequencies",
     reference="Isik et al., AISTATS 2024",

@@ -25,8 +25,9 @@ from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
 from klms.compressors import elias
-from klms.compressors.base import Compressor, Side, Vector, check_decoded, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, write_scales
+from klms.compressors.layout import Layout
 from klms.compressors.rotation import Rotation
 from klms.compressors.scheme import Scheme, Settings
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
@@ -77,7 +78,7 @@ class Codebooks(NamedTuple):
 class QuicFL(Compressor):
     """`bits` for each rotated coordinate, and about 0.09 for those that are sent exactly."""
 
-    d: int
+    layout: Layout
     bits: int = 2
     threads: int | None = None
 
@@ -93,8 +94,8 @@ class QuicFL(Compressor):
     def codebooks(self) -> Codebooks:
         return Codebooks.of(self.bits)
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        rotated = self.rotation.apply(check_update(update, self.d), key)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
+        rotated = self.rotation.apply(update, key)
         norms = np.sqrt(self.rotation.sums(rotated * rotated)).astype(np.float32)
         factors = np.divide(np.sqrt(self.rotation.sizes), norms, out=np.zeros(norms.size), where=norms > 0)
         random, indices = rng.random(rotated.size, dtype=np.float32), np.empty(rotated.size, dtype=np.uint16)
@@ -107,7 +108,7 @@ class QuicFL(Compressor):
         packed = pack_bits(np.delete(indices, places), self.bits).tobytes()
         return wrap(_NUMBER, self.d, bytes([self.bits]) + head + packed + positions, key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         payload = unwrap(message, _NUMBER, self.d, key)
         if payload[:1] != bytes([self.bits]):
             raise SideInformationMismatch(f"the message does not have the agreed {self.bits} bits per coordinate")
@@ -123,7 +124,7 @@ class QuicFL(Compressor):
         values = self.codebooks.levels[indices * np.uint16(self.codebooks.number) + self._books(key)]
         values *= np.repeat((norms / np.sqrt(self.rotation.sizes)).astype(np.float32), self.rotation.sizes)
         values[places] = signs * magnitudes
-        return check_decoded(Decoded(self.rotation.undo(values, key)))
+        return Decoded(self.rotation.undo(values, key))
 
     def _books(self, key: SharedKey) -> UInt16:
         """Return the number of each coordinate's codebook."""
@@ -170,7 +171,7 @@ SCHEME = Scheme(
     reference="Ben Basat et al., ICML 2024",
     family="eden",
     settings=QuicFLSettings,
-    make=lambda layout, settings, threads: QuicFL(layout.d, settings.quic_bits, threads),
+    make=lambda layout, settings, threads: QuicFL(layout, settings.quic_bits, threads),
     operating_points=tuple({"quic_bits": bits} for bits in (1, 2, 3, 4)),
     wire_number=_NUMBER,
 )

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -39,8 +39,7 @@ class TopK(Compressor):
     def most_entries(self) -> int:
         return max(1, math.ceil(self.keep * self.layout.d))
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         count = self.most_entries
         places = np.sort(np.argpartition(np.abs(update), update.size - count)[update.size - count :])
         places = places[update[places] != 0]
@@ -52,7 +51,7 @@ class TopK(Compressor):
         head = np.uint32(places.size).tobytes() + write_scales(np.array([largest])) + fractions.tobytes()
         return wrap(_NUMBER, self.layout.d, head + write_symbols(self.layout, symbols, 3), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         payload = unwrap(message, _NUMBER, self.layout.d, key)
         count = int.from_bytes(payload[:4], "little")
         if count > self.most_entries:

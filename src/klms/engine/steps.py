@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.base import check_decoded
 from klms.compressors.trellis import Trellis
 from klms.engine.snapshot import most_bytes, read_snapshot, write_snapshot
 from klms.errors import CorruptMessage
@@ -65,7 +64,7 @@ class RelayedSteps(Steps):
     def take(self, state: State, number: int, step: bytes) -> State:
         received = self.method.receive(state)
         for client, message in relayed(step):
-            received.add(check_decoded(self.method.decode(state, client, message)), len(message))
+            received.add(self.method.decode(state, client, message), len(message))
         return self.method.conclude(state, received).state if received.count else state.after(state.shared)
 
 

@@ -46,7 +46,7 @@ class Marina(Dense):
         return round_ == 1 or np.random.default_rng([self.seed, 0x3A61, round_]).random() < self.full
 
     def compressor_in(self, round_: int) -> Compressor:
-        return Float32(self.layout.d) if self.is_full(round_) else self.compressor
+        return Float32(self.layout) if self.is_full(round_) else self.compressor
 
     def norm_name(self, round_: int) -> str:
         return "norm_full" if self.is_full(round_) else "norm"

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_decoded, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import OVERHEAD, unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -87,8 +87,7 @@ class Trellis(Compressor):
         signs, levels = _MEMORIES[self.effort]
         return Memories(signs + (self.rate <= _CHEAP_SIGNS), levels)
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        check_update(update, self.layout.d, self.rate)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         stages = self._stages(self.pieces, self.memories)
         rest = self.pieces.gather(update)
         bits = self.rate * self.layout.d - 8 * (OVERHEAD + HEAD_BYTES + stages.paths.head_bytes(self.rate))
@@ -109,7 +108,7 @@ class Trellis(Compressor):
         payload = Payload(self.pieces, self.memories, low_rank, outliers, paths)
         return wrap(_NUMBER, self.layout.d, payload.to_bytes(), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         most = _most_bytes(self.rate, self.pieces) if self.agreed else None
         payload = Payload.read(unwrap(message, _NUMBER, self.layout.d, key, most), self.layout, self.threads)
         pieces = payload.pieces
@@ -126,7 +125,7 @@ class Trellis(Compressor):
             stages.outliers.decode(payload.outliers, key, out)
         if payload.low_rank:
             stages.low_rank.decode(payload.low_rank, key, out)
-        return check_decoded(Decoded(pieces.scatter(out)))
+        return Decoded(pieces.scatter(out))
 
     def _stages(self, pieces: Pieces, memories: Memories) -> Stages:
         contracting = self.echo > _MOSTLY
