@@ -12,10 +12,10 @@ from klms.compressors.base import Compressor, Side
 from klms.compressors.block_coder import BlockCoder, BlockSettings
 from klms.compressors.drive import Drive
 from klms.compressors.eden import Eden
-from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import DPREC, KLMSGaussian
 from klms.compressors.layout import Layout
 from klms.compressors.mask import KLMSMask, Mask
+from klms.compressors.plain import Float32
 from klms.compressors.qsgd import KLMSQSGD, QSGD, round_up
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.compressors.sign import KLMSSign, Sign, plus_probability

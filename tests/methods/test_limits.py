@@ -10,8 +10,8 @@ from klms import Bernoulli, Blocks, Codec, Decoded, SharedKey, fixed_blocks
 from klms.codec import Chosen, Distribution
 from klms.compressors.base import Side, SideLearner
 from klms.compressors.block_coder import BlockCoder, BlockSettings
-from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
+from klms.compressors.plain import Float32
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument, OutsizedMessage
 from klms.learning.examples import Schedule

@@ -3,9 +3,9 @@ import pytest
 
 from klms import KLMSError, inspect
 from klms.compressors.block_coder import BlockSettings
-from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.mask import Mask
+from klms.compressors.plain import Float32
 from klms.methods.base import Upload
 from klms.methods.fedpm import FedPM
 from klms.methods.langevin import Langevin, LangevinSettings, noise_std

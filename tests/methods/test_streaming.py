@@ -17,7 +17,7 @@ from klms import (
     fixed_blocks,
 )
 from klms.compressors.block_coder import BlockLearner, BlockSettings
-from klms.compressors.float32 import Float32
+from klms.compressors.plain import Float32
 from klms.compressors.schemes import SCHEMES
 from klms.learning.examples import Schedule
 from klms.methods.base import Method, Received, Upload

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import klms
 from klms.cli import app
-from klms.compressors.float32 import Float32
+from klms.compressors.plain import Float32
 from klms.engine.federation import Federation
 from klms.errors import DataError, InvalidArgument, RunFolderError
 from klms.learning.examples import Schedule, examples_from

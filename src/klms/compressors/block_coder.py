@@ -43,7 +43,7 @@ T = TypeVar("T")
 Source = npt.NDArray[np.generic]
 Scalars = Sequence[float] | Callable[[Sample], Sequence[float]]
 """Numbers that a message carries beside its sample; they may be a function of the sample."""
-_ROUNDING = 1.01  # what float32 and another order of summation may add to a reported KL, generously
+_ROUNDING = 1.01  # margin for a reported KL, which is rounded to float32 and added up in any order
 
 
 ADAPTIVE = ("max_size", "group", "low", "high", "aggregate", "spread")
@@ -151,7 +151,7 @@ class BlockCoder:
         return self.codec.read(message, p, key=key, blocks=shared, check=check, max_size=most)
 
     def _check_claims(self, header: MessageInfo, p: Distribution) -> None:
-        """Raise an error if the KL is impossible or not worth its bits, or does not explain that many blocks."""
+        """Raise if the claimed KL is impossible, exceeds a plain sample, or does not justify the number of blocks."""
         kl, own = header.mean_kl * header.blocks, self.settings
         if kl > _ROUNDING * p.most_kl:
             raise CorruptMessage(f"the message claims {kl:.4g} bits of KL; p allows {p.most_kl:.4g} at most")
@@ -247,13 +247,13 @@ def _blocks(side: Side) -> Blocks:
 
 
 class Once(Generic[T]):
-    """A value that is computed once per round, for as long as it is asked for with the very same array."""
+    """A value that is computed from an array, and kept until another array is given, which happens once per round."""
 
     def __init__(self) -> None:
         self._held: tuple[Source, T] | None = None
 
     def __call__(self, source: Source, make: Callable[[Source], T]) -> T:
-        held = self._held  # read and written whole, so that no other thread sees a value with another's source
+        held = self._held  # one read and one write, so that no other thread sees a value with another source
         if held is None or held[0] is not source:
             self._held = held = source, make(source)
         return held[1]

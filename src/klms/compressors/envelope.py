@@ -21,7 +21,7 @@ from klms.numerics.jit import Float32
 MAGIC = b"KB"
 UNBOUND, BOUND = 1, 2
 """Versions: the checksum covers the message alone, or the key, too."""
-LARGEST = 2.0**96  # so that what is made of scales, levels and rotations stays finite
+LARGEST = 2.0**96  # so that everything computed from scales, levels and rotations stays finite
 _BYTES_PER_PARAMETER, _SPARE_BYTES = 8, 1 << 14
 
 _HEADER = struct.Struct("<2sBBI")
@@ -30,7 +30,7 @@ OVERHEAD = _HEADER.size + _CRC.size
 
 
 class Header(NamedTuple):
-    """What an envelope says of its content."""
+    """Header of an envelope."""
 
     version: int
     scheme: int
@@ -50,7 +50,7 @@ def read_header(message: bytes) -> Header:
 
 
 def wrap(scheme: int, d: int, payload: bytes, key: SharedKey | None) -> bytes:
-    """Return the message of the scheme with this number, for holders of the key; None for a file, which has no key."""
+    """Return the message of the scheme with this number for holders of the key; files have no key."""
     body = _HEADER.pack(MAGIC, UNBOUND if key is None else BOUND, scheme, d) + payload
     return body + _CRC.pack(zlib.crc32(body, _start(key)))
 
@@ -98,7 +98,7 @@ def read_scales(payload: bytes, count: int) -> tuple[Float32, bytes]:
 
 
 def read_numbers(payload: bytes, kind: np.dtype[Any], count: int, name: str) -> tuple[npt.NDArray[Any], bytes]:
-    """Return `count` numbers, which the message calls by this name, and the bytes after them."""
+    """Return `count` numbers and the bytes after them; errors call the numbers by this name."""
     size = kind.itemsize * count
     if len(payload) < size:
         raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} {name}")

@@ -5,7 +5,7 @@ that Langevin dynamics needs anyway.
 
 DP-REC (Triastcyn et al., 2021) has `q = N(clip(v), sigma^2)` and `p = N(m, sigma^2)`, where `m` is the mean update of
 the last round, which server and clients know. Blocks and their number of bits are fixed. The noise is there for
-privacy, not for compression; `methods/dp_rec.py` says what it buys.
+privacy, not for compression; `methods/dp_rec.py` accounts for it.
 """
 
 from dataclasses import dataclass, field

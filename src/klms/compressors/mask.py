@@ -22,7 +22,7 @@ _NUMBER = 4
 
 @dataclass(frozen=True)
 class Mask(Compressor):
-    """A mask drawn from the client's probabilities, or, if not `sampled`, those of at least one half."""
+    """A mask drawn from the client's probabilities; if not `sampled`, ones where they are at least one half."""
 
     layout: Layout
     sampled: bool = True
@@ -35,10 +35,10 @@ class Mask(Compressor):
 
     def pack(self, mask: UInt8, key: SharedKey | None = None) -> bytes:
         """Return a mask as bytes: a message for holders of the key, or a part of a file."""
-        return wrap(_NUMBER, self.layout.d, write_symbols(self.layout, mask, 2), key)
+        return wrap(_NUMBER, self.d, write_symbols(self.layout, mask, 2), key)
 
     def unpack(self, message: bytes, key: SharedKey | None = None) -> UInt8:
-        return read_symbols(self.layout, unwrap(message, _NUMBER, self.layout.d, key), 2)
+        return read_symbols(self.layout, unwrap(message, _NUMBER, self.d, key), 2)
 
 
 def draw_mask(probabilities: Vector, rng: np.random.Generator | None) -> UInt8:

@@ -1,4 +1,7 @@
-"""16 or 8 bits for every entry, rounded at random so that the mean is right: hardly any loss, and nothing to choose.
+"""32, 16 or 8 bits for every entry: hardly any loss, and nothing to choose.
+
+`float32` is no compression, the baseline of all baselines (FedAvg): the message is the update itself. The other two
+round at random, so that the mean is right.
 
 `float16` multiplies every array by a power of two, so that its largest entry is near the largest of float16, and small
 updates keep their precision. The message: that factor's inverse for every array (f32), the entries (f16).
@@ -18,14 +21,30 @@ from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.errors import CorruptMessage
-from klms.numerics.jit import Float32, Int64
+from klms.numerics.jit import Int64
 
-_FLOAT16, _INT8 = 14, 15
+_FLOAT32, _FLOAT16, _INT8 = 1, 14, 15
 CHUNK = 1024
 _MOST_STEPS = 127
 _LARGEST_EXPONENT, _SMALLEST_EXPONENT = 15, -24  # of float16: of its largest power of two, and of its smallest step
 _MANTISSA = 10  # bits of float16
 _NEGLIGIBLE = 1e-30  # where nothing is larger, all counts as zero: the scale would vanish, too
+
+
+@dataclass(frozen=True)
+class Float32(Compressor):
+    """The update itself."""
+
+    layout: Layout
+
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
+        return wrap(_FLOAT32, self.d, update.astype("<f4", copy=False).tobytes(), key)
+
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        payload = unwrap(message, _FLOAT32, self.d, key)
+        if len(payload) != 4 * self.d:
+            raise CorruptMessage(f"{len(payload)} bytes cannot hold {self.d} float32 numbers")
+        return Decoded(np.frombuffer(payload, dtype="<f4").astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -45,9 +64,9 @@ class Float16(Compressor):
         return wrap(_FLOAT16, update.size, write_scales(scales) + halves.tobytes(), key)
 
     def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
-        scales, rest = read_scales(unwrap(message, _FLOAT16, self.layout.d, key), len(self.layout.parts))
-        if len(rest) != 2 * self.layout.d:
-            raise CorruptMessage(f"{len(rest)} bytes cannot hold {self.layout.d} float16 numbers")
+        scales, rest = read_scales(unwrap(message, _FLOAT16, self.d, key), len(self.layout.parts))
+        if len(rest) != 2 * self.d:
+            raise CorruptMessage(f"{len(rest)} bytes cannot hold {self.d} float16 numbers")
         vector = np.frombuffer(rest, dtype="<f2").astype(np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
             for scale, part in zip(scales, self.layout.parts, strict=True):
@@ -55,11 +74,11 @@ class Float16(Compressor):
         return Decoded(vector)
 
 
-def _rounded_to_half(values: Float32, rng: np.random.Generator) -> Float32:
+def _rounded_to_half(values: Vector, rng: np.random.Generator) -> Vector:
     """Round to one of the two nearest numbers of float16, at random, so that the mean is right."""
     exponents = np.maximum(np.frexp(values)[1] - 1 - _MANTISSA, _SMALLEST_EXPONENT)
     steps = np.floor(np.ldexp(values, -exponents) + rng.random(values.size, dtype=np.float32))
-    rounded: Float32 = np.ldexp(steps, exponents)
+    rounded: Vector = np.ldexp(steps, exponents)
     return rounded
 
 
@@ -83,14 +102,24 @@ class Int8(Compressor):
         return wrap(_INT8, update.size, write_scales(scales) + steps.tobytes(), key)
 
     def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
-        scales, rest = read_scales(unwrap(message, _INT8, self.layout.d, key), self.bounds.size - 1)
+        scales, rest = read_scales(unwrap(message, _INT8, self.d, key), self.bounds.size - 1)
         steps = np.frombuffer(rest, dtype=np.int8)
-        if steps.size != self.layout.d or steps.min(initial=0) < -_MOST_STEPS:
-            raise CorruptMessage(f"{steps.size} bytes are not {self.layout.d} numbers from -127 to 127")
+        if steps.size != self.d or steps.min(initial=0) < -_MOST_STEPS:
+            raise CorruptMessage(f"{steps.size} bytes are not {self.d} numbers from -127 to 127")
         with np.errstate(over="ignore"):  # what is not finite is refused
             vector = steps.astype(np.float32) * np.repeat(scales, np.diff(self.bounds))
         return Decoded(vector)
 
+
+FLOAT32 = Scheme(
+    name="float32",
+    title="Federated averaging, float32 differences",
+    reference="McMahan et al., AISTATS 2017",
+    settings=Settings,
+    make=lambda layout, settings, threads: Float32(layout),
+    operating_points=(),
+    wire_number=_FLOAT32,
+)
 
 FLOAT16 = Scheme(
     name="float16",

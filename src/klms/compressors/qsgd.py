@@ -74,14 +74,14 @@ class QSGD(Compressor):
 
     @cached_property
     def most_entries(self) -> int:
-        """Number of non-zero entries that a message has at most, but for a chance below 1e-14.
+        """Most non-zero entries of a message, except with probability below 1e-14.
 
         The absolute values of `n` entries add up to at most `sqrt(n)` norms, so that on average at most `s sqrt(n)` of
-        them are rounded to other levels than 0; their number has a smaller variance than that.
+        them are rounded to other levels than 0. The variance of their number is below its mean.
         """
         sizes = np.diff(self.bounds)
         mean = float(np.minimum(sizes, self.levels * np.sqrt(sizes)).sum())
-        return min(self.layout.d, int(mean + 8 * math.sqrt(mean) + 40))
+        return min(self.d, int(mean + 8 * math.sqrt(mean) + 40))
 
     def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         norms = bucket_norms(update, self.bounds)
@@ -91,16 +91,16 @@ class QSGD(Compressor):
         runs = np.diff(places, prepend=-1) - 1
         codes = elias.write(runs, ratio[places] < 0, np.minimum(levels[places], self.levels), self.levels > 1)
         payload = np.uint32(places.size).tobytes() + write_scales(norms) + codes.tobytes()
-        return wrap(_NUMBER, self.layout.d, payload, key)
+        return wrap(_NUMBER, self.d, payload, key)
 
     def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.layout.d, key)
+        payload = unwrap(message, _NUMBER, self.d, key)
         norms, codes = read_scales(payload[4:], self.bounds.size - 1)
         count = int.from_bytes(payload[:4], "little")
         if count > self.most_entries:
             raise CorruptMessage(f"{count} entries are not zero; that many never are, {self.most_entries} may be")
-        places, values = elias.read(np.frombuffer(codes, dtype=np.uint8), count, self.layout.d, self.levels)
-        vector = np.zeros(self.layout.d, dtype=np.float32)
+        places, values = elias.read(np.frombuffer(codes, dtype=np.uint8), count, self.d, self.levels)
+        vector = np.zeros(self.d, dtype=np.float32)
         vector[places] = values / self.levels * norms[np.searchsorted(self.bounds, places, side="right") - 1]
         return Decoded(vector)
 
@@ -123,7 +123,7 @@ SCHEME = Scheme(
 
 VALUES = (-1.0, 0.0, 1.0)
 _MOST_RESCALED = 4.0
-_SMALLEST_NORM = 6e-6  # float16 is within 1 % from here on
+_SMALLEST_NORM = 6e-6  # the smallest number that float16 holds within 1 %
 
 
 class KLMSQSGDSettings(BucketSettings, BlockSettings):
@@ -134,7 +134,7 @@ class KLMSQSGDSettings(BucketSettings, BlockSettings):
 
 
 def round_up(norms: Float32) -> Float32:
-    """Round each norm up to the next float16, half the bits; if one is out of float16's good range, all stay unchanged.
+    """Round each norm up to the next float16, which halves its bits; all stay unchanged if one is not within 1 % of it.
 
     Any number from the norm up serves: `E[v_hat] = v` holds as long as the law and the message use the same one.
     """
@@ -147,7 +147,7 @@ def round_up(norms: Float32) -> Float32:
 
 @dataclass(frozen=True)
 class KLMSQSGD(BlockCompressor):
-    """Ternary updates at their KL; `prior` is how many clients the expected frequencies count for."""
+    """Ternary updates at their KL; the expected frequencies count as `prior` clients."""
 
     layout: Layout
     bucket: int
@@ -169,7 +169,7 @@ class KLMSQSGD(BlockCompressor):
         return self.layout.buckets(self.bucket)
 
     def start(self) -> Side:
-        counts = np.zeros((2, self.layout.d), dtype=np.uint16)
+        counts = np.zeros((2, self.d), dtype=np.uint16)
         return {**self.coder.start(), "counts": counts, "count_of": np.array(0)}
 
     def q(self, update: Vector) -> tuple[Categorical, Scalars]:
@@ -180,7 +180,7 @@ class KLMSQSGD(BlockCompressor):
         return Categorical.of_rows(rows, VALUES), scalars
 
     def _rescaled(self, norms: Float32, update: Vector, symbols: Sample) -> list[float]:
-        """Scale the norms such that the decoded update, which blocks shrink, has the length of the update along it."""
+        """Scale the norms so that the decoded update, which blocks shrink, projects fully onto the update."""
         along = float(update @ (symbols * np.repeat(norms, np.diff(self.bounds))))
         factor = min(max(float(update @ update) / along, 1.0), _MOST_RESCALED) if along > 0 else 1.0
         with np.errstate(over="ignore"):
@@ -204,7 +204,7 @@ class KLMSQSGD(BlockCompressor):
 
     def _smoothed(self, side: Side) -> Categorical:
         expected = np.minimum(np.sqrt(2 / (np.pi * np.diff(self.bounds))), 0.9) / 2
-        thresholds = np.empty((2, self.layout.d), dtype=np.uint16)
+        thresholds = np.empty((2, self.d), dtype=np.uint16)
         counts, clients = cast(UInt16, side["counts"]), int(side["count_of"])
         if counts.dtype != np.uint16 or counts.shape != thresholds.shape:  # the kernel would read beyond its end
             raise SideInformationMismatch(f"the counts must be uint16 of shape {thresholds.shape}, got {counts.shape}")
@@ -234,7 +234,7 @@ def _blend(
     prior: float,
     thresholds: UInt16,
 ) -> None:
-    """Write the thresholds of the frequencies of -1, 0 and 1, to which the expected one adds `prior` clients."""
+    """Write the thresholds of the frequencies of -1, 0 and 1; expected frequencies count as `prior` more clients."""
     for b in range(first, end):
         more = prior * expected[b]
         for i in range(bounds[b], bounds[b + 1]):

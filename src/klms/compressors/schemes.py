@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from klms.compressors import drive, eden, float32, mask, plain, qsgd, quic_fl, sign, terngrad, topk, trellis
+from klms.compressors import drive, eden, mask, plain, qsgd, quic_fl, sign, terngrad, topk, trellis
 from klms.compressors.scheme import Scheme
 
-_FILES = (float32, plain, mask, qsgd, sign, terngrad, drive, eden, quic_fl, trellis, topk)
+_FILES = (plain, mask, qsgd, sign, terngrad, drive, eden, quic_fl, trellis, topk)
 
 SCHEMES: dict[str, Scheme[Any]] = {
     scheme.name: scheme for file in _FILES for scheme in vars(file).values() if isinstance(scheme, Scheme)

@@ -47,10 +47,10 @@ class Sign(Compressor):
             plus = update >= 0
         else:
             plus = rng.random(update.size) < plus_probability(update, self.layout, self.scale)
-        return wrap(_NUMBER, self.layout.d, write_signs(plus), key)
+        return wrap(_NUMBER, self.d, write_signs(plus), key)
 
     def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
-        return Decoded(read_signs(unwrap(message, _NUMBER, self.layout.d, key), self.layout.d))
+        return Decoded(read_signs(unwrap(message, _NUMBER, self.d, key), self.d))
 
 
 SCHEME = Scheme(
@@ -104,7 +104,7 @@ class KLMSSign(BlockCompressor):
 
     @cached_property
     def _coin(self) -> Bernoulli:
-        return Bernoulli(np.full(self.layout.d, 0.5, dtype=np.float32))
+        return Bernoulli(np.full(self.d, 0.5, dtype=np.float32))
 
 
 SIGN_KLMS = Scheme(

@@ -46,10 +46,10 @@ class TernGrad(Compressor):
             scales[n] = np.abs(piece).max()
             sent = rng.random(piece.size, dtype=np.float32) * scales[n] < np.abs(piece)
             symbols[part] = np.where(sent, np.where(piece < 0, 2, 1), 0)
-        return wrap(_NUMBER, self.layout.d, write_scales(scales) + write_symbols(self.layout, symbols, 3), key)
+        return wrap(_NUMBER, self.d, write_scales(scales) + write_symbols(self.layout, symbols, 3), key)
 
     def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
-        scales, section = read_scales(unwrap(message, _NUMBER, self.layout.d, key), len(self.layout.parts))
+        scales, section = read_scales(unwrap(message, _NUMBER, self.d, key), len(self.layout.parts))
         symbols = read_symbols(self.layout, section, 3)
         values = np.array([0, 1, -1], dtype=np.float32)[symbols]
         return Decoded(values * np.repeat(scales, self.layout.sizes))

@@ -37,7 +37,7 @@ class TopK(Compressor):
 
     @property
     def most_entries(self) -> int:
-        return max(1, math.ceil(self.keep * self.layout.d))
+        return max(1, math.ceil(self.keep * self.d))
 
     def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         count = self.most_entries
@@ -49,10 +49,10 @@ class TopK(Compressor):
         largest = magnitudes.max(initial=0.0)
         fractions = (magnitudes / (largest or 1.0)).astype("<f2")
         head = np.uint32(places.size).tobytes() + write_scales(np.array([largest])) + fractions.tobytes()
-        return wrap(_NUMBER, self.layout.d, head + write_symbols(self.layout, symbols, 3), key)
+        return wrap(_NUMBER, self.d, head + write_symbols(self.layout, symbols, 3), key)
 
     def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.layout.d, key)
+        payload = unwrap(message, _NUMBER, self.d, key)
         count = int.from_bytes(payload[:4], "little")
         if count > self.most_entries:
             raise SideInformationMismatch(f"the message has {count} entries; {self.most_entries} were agreed")
@@ -64,7 +64,7 @@ class TopK(Compressor):
         places = np.flatnonzero(symbols)
         if places.size != count:
             raise CorruptMessage(f"{places.size} positions for {count} magnitudes")
-        vector = np.zeros(self.layout.d, dtype=np.float32)
+        vector = np.zeros(self.d, dtype=np.float32)
         vector[places] = np.array([0, 1, -1], dtype=np.float32)[symbols[places]] * fractions * largest
         return Decoded(vector)
 

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from klms.compressors.base import Compressor
-from klms.compressors.float32 import Float32
+from klms.compressors.plain import Float32
 from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument

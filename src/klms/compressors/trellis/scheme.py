@@ -90,7 +90,7 @@ class Trellis(Compressor):
     def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         stages = self._stages(self.pieces, self.memories)
         rest = self.pieces.gather(update)
-        bits = self.rate * self.layout.d - 8 * (OVERHEAD + HEAD_BYTES + stages.paths.head_bytes(self.rate))
+        bits = self.rate * self.d - 8 * (OVERHEAD + HEAD_BYTES + stages.paths.head_bytes(self.rate))
 
         low_rank = b""
         if self.effort != "fast":
@@ -106,11 +106,11 @@ class Trellis(Compressor):
         paths = stages.paths.take(rest, bits, key, rng)
 
         payload = Payload(self.pieces, self.memories, low_rank, outliers, paths)
-        return wrap(_NUMBER, self.layout.d, payload.to_bytes(), key)
+        return wrap(_NUMBER, self.d, payload.to_bytes(), key)
 
     def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         most = _most_bytes(self.rate, self.pieces) if self.agreed else None
-        payload = Payload.read(unwrap(message, _NUMBER, self.layout.d, key, most), self.layout, self.threads)
+        payload = Payload.read(unwrap(message, _NUMBER, self.d, key, most), self.layout, self.threads)
         pieces = payload.pieces
         if self.agreed and pieces.smallest < self.pieces.smallest:
             raise CorruptMessage(f"pieces of {pieces.smallest} entries are too small at {self.rate:g} bits")
