@@ -22,7 +22,7 @@ from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.rotation import Rotation, piece_holding
 from klms.compressors.scheme import Scheme, Settings
-from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
+from klms.errors import CorruptMessage, SideInformationMismatch
 from klms.numerics.bit_packing import pack_bits, unpack_bits
 from klms.numerics.jit import Float32, Float64, Int64, UInt16, kernel
 from klms.numerics.parallel import over
@@ -77,10 +77,6 @@ class Eden(Compressor):
     layout: Layout
     rate: float = 1.0
     threads: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate <= MAX_RATE:
-            raise InvalidArgument(f"rate must be above 0 and at most {MAX_RATE:g} bits per parameter, got {self.rate}")
 
     @cached_property
     def rotation(self) -> Rotation:

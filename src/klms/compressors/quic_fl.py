@@ -29,7 +29,7 @@ from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, w
 from klms.compressors.layout import Layout
 from klms.compressors.rotation import Rotation
 from klms.compressors.scheme import Scheme, Settings
-from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
+from klms.errors import CorruptMessage, SideInformationMismatch
 from klms.numerics.bit_packing import pack_bits, unpack_bits
 from klms.numerics.jit import Float32, Float64, Int64, UInt16, kernel
 from klms.numerics.parallel import over
@@ -80,10 +80,6 @@ class QuicFL(Compressor):
     layout: Layout
     bits: int = 2
     threads: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.bits not in _POSITIVE_LEVELS:
-            raise InvalidArgument(f"bits must be from 1 to {len(_POSITIVE_LEVELS)}, got {self.bits}")
 
     @cached_property
     def rotation(self) -> Rotation:

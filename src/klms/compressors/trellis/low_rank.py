@@ -30,7 +30,7 @@ from klms.compressors.trellis.low_rank_coder import (
     write_products,
 )
 from klms.compressors.trellis.outliers import Outliers
-from klms.compressors.trellis.payload import log_number, log_scale, section_bytes
+from klms.compressors.trellis.payload import log_number, log_scale, section
 from klms.compressors.trellis.pieces import Pieces, product
 from klms.compressors.trellis.rates import relative_error
 from klms.compressors.trellis.stage import Stage
@@ -118,7 +118,7 @@ class LowRank(Stage[LowRankPlan]):
             products = tuple(_quantise(*pair, theta / gain) for pair, gain in zip(factors, price.gains, strict=True))
             content = write_products(products)
             after = math.inf
-            left = bits - 8 * section_bytes(content)
+            left = bits - 8 * len(section(content))
             if left > 0:
                 price = self._price(self._without(products, rest), left)
                 yield LowRankPlan(content, products, price)

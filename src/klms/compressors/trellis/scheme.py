@@ -15,7 +15,7 @@ from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.trellis.low_rank import LowRank
 from klms.compressors.trellis.outliers import Outliers
 from klms.compressors.trellis.paths import Paths
-from klms.compressors.trellis.payload import HEAD_BYTES, Memories, Payload, section_bytes
+from klms.compressors.trellis.payload import HEAD_BYTES, Memories, Payload, section
 from klms.compressors.trellis.pieces import Pieces
 from klms.compressors.trellis.rates import MAX_RATE, MIN_RATE
 from klms.errors import CorruptMessage, InvalidArgument
@@ -95,12 +95,12 @@ class Trellis(Compressor):
         low_rank = b""
         if self.effort != "fast":
             low_rank = stages.low_rank.take(rest, bits, key, rng)
-            bits -= 8 * section_bytes(low_rank)
+            bits -= 8 * len(section(low_rank))
 
         outliers = b""
         if self.effort != "fast" or self.rate >= _OUTLIERS_PAY:
             outliers = stages.outliers.take(rest, bits, key, rng)
-            bits -= 8 * section_bytes(outliers)
+            bits -= 8 * len(section(outliers))
 
         self.pieces.rotate(rest, key)
         paths = stages.paths.take(rest, bits, key, rng)
