@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -52,7 +52,8 @@ def replace(path: Path, content: bytes) -> None:
         _write(temporary, os.O_EXCL, content)
         os.replace(temporary, path)
     except OSError as error:
-        _discard(temporary)  # a partial file would take what is left of a full disk
+        with suppress(OSError):  # the folder is read-only, or the name is taken by a folder
+            temporary.unlink(missing_ok=True)  # a partial file would take what is left of a full disk
         raise _cannot_write(path, error) from error
 
 
@@ -90,13 +91,6 @@ def _write(path: Path, how: int, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _discard(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return  # the folder is read-only, or the name is taken by a folder: there is nothing of ours to remove
 
 
 def _cannot_write(path: Path, error: OSError) -> RunFolderError:

@@ -158,7 +158,7 @@ def test_aggregate_means_are_rounded_up_and_sorted():
         (lambda: Blocks([0, MAX_BLOCK_SIZE + 1]), "65536"),
         (lambda: fixed_blocks(0, 1), "d must"),
         (lambda: fixed_blocks(10, 2.5), "size"),
-        (lambda: Blocks.of_sizes([1.9, 2.9]), "sizes"),
+        (lambda: Blocks.of_sizes([1.9, 2.9]), "integers"),
         (lambda: adaptive_blocks([1.0], 1.0, 2.5), "max_size"),
         (lambda: UpdateRule(1.0, 2.0).triggered([np.nan]), "mean_kls"),
         (lambda: fixed_blocks(1, 0), "size"),

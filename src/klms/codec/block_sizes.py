@@ -88,15 +88,14 @@ def _smooth(counts: Int64, widths: Int64, out: Float64) -> None:
     Untrusted messages choose how often this runs, so it is fast: quotients are those of floating-point numbers, which
     are exact as far as rounding down shows while the numbers are below 2^52.
     """
-    once, twice = np.empty(counts.size, dtype=np.int64), counts.copy()
+    once = np.empty(counts.size, dtype=np.int64)
+    twice = counts.copy()
     for row in range(widths.size):
         if widths[row] > 0:
             _box(counts, widths[row], once)
             _box(once, widths[row], twice)
-        mass = 0
-        for v in range(counts.size):
-            mass += twice[v]
-        scaled, whole = out[row], np.float64(mass)
+        scaled = out[row]
+        whole = np.float64(twice.sum())
         for v in range(counts.size):
             scaled[v] = int(np.float64(twice[v]) * _UNIT / whole)
 
@@ -104,9 +103,7 @@ def _smooth(counts: Int64, widths: Int64, out: Float64) -> None:
 @kernel
 def _box(values: Int64, width: int, out: Int64) -> None:
     n = values.size
-    running = 0
-    for v in range(min(width, n)):
-        running += values[v]
+    running = values[:width].sum()
     for v in range(n):
         if v + width < n:
             running += values[v + width]

@@ -1,7 +1,7 @@
 """Blocks: partitions of `[0, d)` into pieces with one index each (paper, section 4.2 and appendix B)."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -45,10 +45,7 @@ class Blocks:
 
     @classmethod
     def of_sizes(cls, sizes: npt.ArrayLike) -> "Blocks":
-        array = np.asarray(sizes)
-        if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
-            raise InvalidArgument("sizes must be a non-empty list of integers")
-        return cls(np.concatenate([[0], np.cumsum(array.astype(np.int64))]))
+        return cls(np.cumsum(np.insert(sizes, 0, 0)))
 
     @classmethod
     def divided(cls, pieces: "Blocks", group: int) -> "Blocks":
@@ -71,7 +68,7 @@ class Blocks:
 
     @property
     def pieces(self) -> "Blocks":
-        """What the groups of blocks divide: the blocks themselves if `group` is 1."""
+        """Pieces that the groups of blocks divide: the blocks themselves if `group` is 1."""
         return Blocks(self.bounds[:: self.group])
 
     def __reduce__(self) -> tuple[type["Blocks"], tuple[Int64, int]]:
@@ -119,10 +116,7 @@ def adaptive_blocks(kl: npt.ArrayLike, target: float, max_size: int = 4096, grou
 def adaptive_blocks_of_parts(
     parts: Iterable[Float64], d: int, target: float, max_size: int = 4096, group: int = 1
 ) -> Blocks:
-    """Do what `adaptive_blocks` does, given the KL of `d` coordinates in consecutive parts.
-
-    All of a large model at once would be twice as large as its update.
-    """
+    """Cut as `adaptive_blocks` does, given the KL of `d` coordinates in consecutive parts, which save memory."""
     if not (np.isfinite(target) and target > 0):
         raise InvalidArgument(f"target must be positive and finite, got {target}")
     max_size = integer("max_size", max_size, 1, MAX_BLOCK_SIZE)
@@ -158,7 +152,8 @@ def _divide(bounds: Int64, group: int) -> Int64:
 
 def _cut_parts(parts: Iterable[Float64], d: int, target: float, max_size: int, min_size: int) -> Int64:
     bounds = [np.zeros(1, dtype=np.int64)]
-    end, start, running = 0, 0, 0.0
+    start = end = 0
+    running = 0.0
     for part in parts:
         if not np.isfinite(part).all() or part.min() < 0:
             raise InvalidArgument("kl must be finite and non-negative")
@@ -224,14 +219,14 @@ class BlockMerger:
         inner = blocks.bounds[1:-1]
         if self.by == "count":
             self._histogram[inner] += 1
-            return
-        if self.by == "median":
+        elif self.by == "median":
             self._maps.append((blocks.sizes - 1).astype(np.uint16))
-            return
-        missing = max(0, inner.size - self._totals.size)
-        self._totals, self._counts = np.pad(self._totals, (0, missing)), np.pad(self._counts, (0, missing))
-        self._totals[: inner.size] += inner
-        self._counts[: inner.size] += 1
+        else:
+            missing = max(0, inner.size - self._totals.size)
+            self._totals = np.pad(self._totals, (0, missing))
+            self._counts = np.pad(self._counts, (0, missing))
+            self._totals[: inner.size] += inner
+            self._counts[: inner.size] += 1
 
     def merged(self) -> Blocks:
         if not self._clients:
@@ -262,12 +257,10 @@ class BlockMerger:
 def _limited(bounds: Int64) -> Int64:
     """Return the bounds with further ones inside of blocks that are larger than a block can be."""
     parts = -(-np.diff(bounds) // MAX_BLOCK_SIZE)
-    return bounds if parts.max() == 1 else np.unique(np.concatenate([bounds, *_inside(bounds, parts)]))
-
-
-def _inside(bounds: Int64, parts: Int64) -> Iterator[Int64]:
+    further = [bounds]
     for m in np.flatnonzero(parts > 1):
-        yield np.linspace(bounds[m], bounds[m + 1], parts[m] + 1)[1:-1].astype(np.int64)
+        further.append(np.linspace(bounds[m], bounds[m + 1], parts[m] + 1).astype(np.int64))
+    return np.unique(np.concatenate(further))
 
 
 def aggregate_blocks(clients: Sequence[Blocks], by: Merging = "location") -> Blocks:

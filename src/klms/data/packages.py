@@ -121,3 +121,11 @@ def members(archive: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, byt
                     yield entry.name, file.read()
     except (OSError, EOFError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{archive.name} cannot be unpacked ({error})") from error
+
+
+def named_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """The content of the files of these names, in whichever folder of the archive they are."""
+    found = {Path(path).name: data for path, data in members(archive, tuple(names))}
+    if missing := set(names) - set(found):
+        raise DataError(f"{archive.name} lacks {', '.join(sorted(missing))}")
+    return found

@@ -82,8 +82,10 @@ def built_with_seed(model: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 def pick_device(wanted: str) -> torch.device:
     """Return the device; `auto` takes a GPU if there is one."""
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if wanted == "auto" and torch.cuda.is_available():
+        wanted = "cuda"
+    elif wanted == "auto":
+        wanted = "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         return torch.empty(0, device=wanted).device
     except (RuntimeError, AssertionError) as error:

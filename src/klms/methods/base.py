@@ -34,8 +34,8 @@ class Upload:
     client: int
     message: bytes
     seconds: Mapping[str, float]
-    memory: npt.NDArray[np.float32] | None = None
-    """What the client keeps for its next turn. It is not sent."""
+    residual: npt.NDArray[np.float32] | None = None
+    """What the client adds to its next update. It is not sent."""
     measurements: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
     """What only the client can measure and the ledger records, averaged over clients. It is not part of the message."""
 
@@ -173,7 +173,7 @@ class Method(ABC):
 
     @abstractmethod
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        """Train on `data` and encode. `state` is as the client holds it: shared arrays and its own memory."""
+        """Train on `data` and encode. `state` is as the client holds it: shared arrays and its own residual."""
 
     def conclude(self, state: State, received: Received) -> Outcome:
         """Return the outcome of a round: what `aggregate` makes of it, or the state before it if that is of no use.

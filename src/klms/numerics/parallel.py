@@ -29,12 +29,11 @@ def each(work: Callable[[T], R], items: list[T], threads: int | None, progress: 
 
 
 def _gathered(results: Iterator[R], total: int, progress: Progress | None) -> list[R]:
-    if progress is None:
-        return list(results)
     gathered = []
     for result in results:
         gathered.append(result)
-        progress(len(gathered), total)
+        if progress is not None:
+            progress(len(gathered), total)
     return gathered
 
 
