@@ -171,7 +171,7 @@ def test_aggregate_means_are_rounded_up_and_sorted():
         (lambda: adaptive_blocks([1.0], 1.0, MAX_BLOCK_SIZE + 1), "max_size"),
         (lambda: aggregate_blocks([]), "clients"),
         (lambda: aggregate_blocks([Blocks([0, 1]), Blocks([0, 2])]), "clients"),
-        (lambda: aggregate_blocks([Blocks([0, 1])], by="size"), "by"),
+        (lambda: aggregate_blocks([Blocks([0, 1])], by="size"), "way to merge"),
         (lambda: BlockMerger(0), "d must"),
         (lambda: BlockMerger(3).merged(), "at least one client"),
         (lambda: BlockMerger(3, "count").merged(), "at least one client"),

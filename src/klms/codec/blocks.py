@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.errors import InvalidArgument
-from klms.numerics.checks import frozen, integer
+from klms.numerics.checks import check_name, frozen, integer
 from klms.numerics.jit import Float64, Int64, UInt16, kernel
 
 MAX_BLOCK_SIZE = 1 << 16
 MAX_GROUP = 255
 MAX_COORDINATES = (1 << 32) - 1
 Merging = Literal["location", "count", "median"]
-"""How the block maps of several clients become one."""
+"""How the block maps of several clients are merged."""
 
 
 class Blocks:
@@ -201,8 +201,7 @@ class BlockMerger:
     """
 
     def __init__(self, d: int, by: Merging = "location") -> None:
-        if by not in get_args(Merging):
-            raise InvalidArgument(f"by must be one of {', '.join(get_args(Merging))}; got {by!r}")
+        check_name("way to merge", by, get_args(Merging))
         self.d = integer("d", d, 1, MAX_COORDINATES)
         self.by = by
         self._clients = 0
@@ -255,7 +254,7 @@ class BlockMerger:
 
 
 def _limited(bounds: Int64) -> Int64:
-    """Return the bounds with further ones inside of blocks that are larger than a block can be."""
+    """Return the bounds with further bounds inside blocks that exceed the maximum size."""
     parts = -(-np.diff(bounds) // MAX_BLOCK_SIZE)
     further = [bounds]
     for m in np.flatnonzero(parts > 1):
