@@ -78,7 +78,7 @@ def test_experiments(tmp_path):
     assert cell.folder(runs).is_relative_to(tmp_path)
     assert cell.with_data_from(runs).config.data_dir == tmp_path
     assert [found.rounds for found in grid.status(cells, runs)] == [0] * len(cells)
-    assert results_file.collect(catalogue.load("kl-by-layer"), cells, runs)["data"] == {}
+    assert results_file.collect(catalogue.load("kl-by-layer"), cells, runs) == {}
     assert results_file.write_json(str(tmp_path / "deep" / "x.json"), {}) == tmp_path / "deep" / "x.json"
     committed = str(Path(__file__).parents[1] / "results")
     assert "| fedpm-klms |" in results.document(committed)

@@ -1,7 +1,6 @@
 """The baselines against their own papers: errors, bias and bits."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,25 +21,10 @@ from klms.compressors.trellis import Trellis
 from klms.errors import InvalidArgument, TrainingDiverged
 from klms.numerics.walsh_hadamard import walsh_hadamard
 from tests.support.messages import resealed, sealed
+from tests.support.vectors import KEY, flat, normal, through
 
 LAYOUT = Layout(("a", "b"), ((30, 30), (124,)))
 D = LAYOUT.d
-
-KEY = SharedKey(5, 1, 0)
-
-
-def normal(n: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(n).astype(np.float32)
-
-
-def flat(d: int) -> Layout:
-    return Layout(("all",), ((d,),))
-
-
-def through(scheme, x: np.ndarray, number: int = 0) -> tuple[bytes, np.ndarray]:
-    key = replace(KEY, client=number)
-    message = scheme.encode(x, {}, key=key, rng=np.random.default_rng([9, number]))
-    return message, scheme.decode(message, {}, key=key).vector
 
 
 # --- the rotation

@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from klms.cli import app
+from klms.engine.ledger import LedgerRecord
 from klms.errors import InvalidArgument, KLMSError, RunFolderError
-from klms.experiments import catalogue, demo, grid, results_file, toy, watch
+from klms.experiments import catalogue, grid, pictures, results_file, toy
 from klms.runs.run_folder import RunFolder
 from tests.experiments.tiny import experiment
 from tests.report.folders import line, write_run
@@ -23,7 +24,7 @@ from tests.runs.small_run import result
 from tests.support.waiting import wait_until
 
 
-@pytest.mark.parametrize("name", [name for name in catalogue.names() if name not in toy.TOYS])
+@pytest.mark.parametrize("name", catalogue.TRAINED)
 def test_every_grid_resolves(name):
     experiment = catalogue.load(name)
     assert {"small", "paper"} <= experiment.profiles.keys()
@@ -82,7 +83,7 @@ def test_an_unknown_experiment_suggests_another():
 
 
 def test_a_folder_tells_its_row():
-    for name in [name for name in catalogue.names() if name not in toy.TOYS]:
+    for name in catalogue.TRAINED:
         experiment = catalogue.load(name)
         for cell in experiment.cells("small", seeds=2):
             for place in (grid.place(Path("runs"), "small", name), grid.place(Path("runs"), "cpu", name, rounds=3)):
@@ -94,7 +95,7 @@ def test_a_folder_tells_its_row():
 def test_a_row_has_one_method_in_all_experiments():
     """The report shows a row by its name alone."""
     methods: dict[str, set[str]] = {}
-    for name in [name for name in catalogue.names() if name not in toy.TOYS]:
+    for name in catalogue.TRAINED:
         experiment = catalogue.load(name)
         for row in experiment.rows:
             methods.setdefault(row, set()).add(experiment.method(row))
@@ -114,8 +115,8 @@ def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path
     done: list[str] = []
     rounds: list[str] = []
 
-    def progress(new: watch.CompletedRound) -> None:
-        rounds.append(f"{new.cell.row} {new.cell.seed}, {new.records[-1].round}")
+    def progress(cell, records, _seconds_left) -> None:
+        rounds.append(f"{cell.row} {cell.seed}, {records[-1].round}")
 
     grid.run_cells(cells[:2], tmp_path, workers=1, report=lambda cell: done.append(cell.row), progress=progress)
     assert done == ["fedpm-klms", "fedavg"]
@@ -127,12 +128,12 @@ def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path
     assert sorted(done[2:]) == ["fedavg 1", "fedpm-klms 1", "one 0"]
     assert sorted(rounds) == [f"{run}, {n}" for run in sorted(done[2:]) for n in (1, 2, 3)]
     whole = results_file.collect(tiny, cells, tmp_path)
-    assert set(whole["data"]["mnist"]["fedavg"]["seeds"]) == {"0", "1"}
-    assert len(whole["data"]["mnist"]["fedavg"]["series"]["bits_per_parameter"]) == 3
+    assert set(whole["mnist"]["fedavg"]["seeds"]) == {"0", "1"}
+    assert len(whole["mnist"]["fedavg"]["series"]["bits_per_parameter"]) == 3
     assert json.loads(json.dumps(whole)) == whole
 
     # A run that lost its checkpoint is not complete. Once its folder is gone, as the error says, it runs again.
-    (cells[0].folder(tmp_path) / "checkpoint.npz").unlink()
+    (cells[0].folder(tmp_path) / "checkpoint.klms").unlink()
     assert [found.rounds for found in grid.status(cells, tmp_path)] == [0, 3, 3, 3, 3]
     with pytest.raises(KLMSError, match="delete the folder and run it again"):
         grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
@@ -145,7 +146,7 @@ def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path
     metrics.write_text("\n".join(metrics.read_text().splitlines()[:2]) + "\n")
     with pytest.raises(KLMSError, match=r"fedavg, mnist, seed 0.*lost lines"):
         grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
-    (cells[2].folder(tmp_path) / "checkpoint.npz").write_bytes(b"PK")
+    (cells[2].folder(tmp_path) / "checkpoint.klms").write_bytes(b"PK")
     with pytest.raises(RunFolderError, match="damaged"):
         grid.run_cells(cells[2:], tmp_path, workers=1, report=lambda cell: None)
 
@@ -185,6 +186,14 @@ def test_torch_uses_the_instructions_that_all_processors_have(
     assert environment.get("ATEN_CPU_CAPABILITY") == ("avx2" if known and before is None else None)
     assert os.environ.get("ONEDNN_MAX_CPU_ISA") == before
     assert "ATEN_CPU_CAPABILITY" not in os.environ
+
+
+def test_runs_on_packaged_data_do_not_count_as_runs_on_the_users_own(mnist, tmp_path):
+    (cell,) = catalogue.load("kl-by-layer").cells("small")
+    write_run(cell.folder(tmp_path), **cell.config.model_dump(exclude_none=True, mode="json"))
+    grid.check_settings([cell], tmp_path)
+    with pytest.raises(RunFolderError, match="packaged data"):
+        grid.check_settings([cell.with_data_from(mnist)], tmp_path)
 
 
 def test_data_that_cannot_be_loaded_is_noticed_before_any_run(mnist, tmp_path, monkeypatch):
@@ -235,7 +244,7 @@ def start_and_wait_for_a_round(mnist: Path, runs: Path) -> subprocess.Popen[byte
     """Start the experiment in a process of its own; each of its workers waits for its end once it has done a round."""
 
     def rounds() -> int:
-        return sum(len(list(RunFolder(path.parent).records())) for path in runs.rglob("checkpoint.npz"))
+        return sum(len(list(RunFolder(path.parent).records())) for path in runs.rglob("checkpoint.klms"))
 
     before = rounds()
     script = runs.parent / "held.py"
@@ -269,7 +278,7 @@ def test_an_experiment_that_is_stopped_and_killed_yields_the_same_results(mnist,
 
 
 def test_the_toy_model_behaves_as_the_paper_says():
-    overhead = toy.TOYS["toy-overhead"].run()["curves"]
+    overhead = toy.run("toy-overhead")["curves"]
     assert list(overhead) == ["0", "2", "4", "6"]
     for curve in overhead.values():
         assert curve["mean"][0] > 1.5 * curve["mean"][-1]
@@ -277,7 +286,7 @@ def test_the_toy_model_behaves_as_the_paper_says():
         assert curve["deviation"][-1] < 0.1 * curve["deviation"][0]
     last = [curve["mean"][-1] for curve in overhead.values()]
     assert last[0] > 3 * last[1] > 6 * last[2] > 6 * last[3]
-    spread = list(toy.TOYS["toy-heterogeneity"].run()["curves"].values())
+    spread = list(toy.run("toy-heterogeneity")["curves"].values())
     first = [curve["mean"][0] for curve in spread]
     assert first[-1] > first[0] + 0.01  # the standard error of each is 0.002
     assert spread[-1]["mean"][-1] < 0.05 < 0.8 < first[-1]
@@ -300,7 +309,7 @@ def test_a_part_of_an_experiment_is_not_committed_as_the_whole(tmp_path, mnist):
 def test_the_commands(tmp_path, mnist):
     shown = CliRunner().invoke(app, ["experiment", "list"])
     assert shown.exit_code == 0
-    for name in catalogue.names():
+    for name in catalogue.NAMES:
         assert name in shown.output
     made = CliRunner().invoke(app, ["experiment", "run", "toy-overhead", "--results", str(tmp_path)])
     assert made.exit_code == 0, made.output
@@ -316,17 +325,18 @@ def test_the_commands(tmp_path, mnist):
     assert "table1" in wrong.output
 
 
-def test_the_picture_of_the_demo_shows_bytes_both_ways(tmp_path, monkeypatch):
+def test_the_picture_of_the_demo_shows_bytes_both_ways(monkeypatch):
     figure = pytest.importorskip("matplotlib.figure").Figure
     drawn = []
     monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    for method, down in (("fedavg", None), ("trellis", 9_000_000), ("fedpm-klms", 1_000_000)):
+    runs = {}
+    for method, down in (("trellis", 9_000_000), ("fedpm-klms", 1_000_000)):
         lines = [line(n, n / 10, bytes_up=1_000_000, bytes_down=down) for n in (1, 2)]
-        write_run(tmp_path / f"{method}-2", method, rounds=2, lines=lines)
-    demo.draw(tmp_path, 2)
+        runs[method] = [LedgerRecord.model_validate(one) for one in [*lines, line(3)]]  # round 3 is not evaluated
+    pictures.demo(runs, "demo.png")
     (axes,) = drawn[0].axes
     assert {one.get_label(): list(one.get_xdata()) for one in axes.lines} == {
         "trellis": [10.0, 20.0],
         "fedpm-klms": [2.0, 4.0],
-    }  # what FedAvg's run sent down is not known
+    }
     assert "up and down" in axes.get_xlabel()

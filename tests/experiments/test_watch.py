@@ -1,15 +1,13 @@
 """Progress of runs, read from their ledgers."""
 
-import json
 import re
 
 import pytest
 
 from klms.cli.live import LiveGrid
-from klms.experiments.grid import CellStatus
-from klms.experiments.watch import CompletedRound, Watch
+from klms.experiments.watch import Watch
 from tests.experiments.tiny import experiment
-from tests.report.folders import line, write_run
+from tests.report.folders import add_lines, line, write_run
 
 
 @pytest.fixture
@@ -22,15 +20,14 @@ def grow(cell, runs, *numbers, seconds=10.0):
     folder = cell.folder(runs)
     if not folder.exists():
         write_run(folder, cell.config.method, rounds=3, lines=[line(1, seconds={"total": 60.0})])
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(line(n, 0.9, seconds={"total": seconds})) + "\n" for n in numbers)
+    add_lines(folder, *(line(n, 0.9, seconds={"total": seconds}) for n in numbers))
 
 
 def test_every_round_is_reported_once_with_the_time_left(tmp_path, cells):
     told: list[tuple[str, int, float]] = []
 
-    def tell(new: CompletedRound) -> None:
-        told.append((new.cell.row, new.records[-1].round, new.seconds_left))
+    def tell(cell, records, seconds_left) -> None:
+        told.append((cell.row, records[-1].round, seconds_left))
 
     grow(cells[0], tmp_path, 2)
     watch = Watch(cells, tmp_path, workers=2, progress=tell)
@@ -51,7 +48,7 @@ def test_every_round_is_reported_once_with_the_time_left(tmp_path, cells):
 def test_a_ledger_that_a_resumed_run_has_cut_is_followed(tmp_path, cells):
     rounds: list[int] = []
     grow(cells[0], tmp_path, 2)
-    watch = Watch(cells, tmp_path, workers=1, progress=lambda new: rounds.append(new.records[-1].round))
+    watch = Watch(cells, tmp_path, workers=1, progress=lambda _, records, __: rounds.append(records[-1].round))
     ledger = cells[0].folder(tmp_path) / "metrics.jsonl"
     ledger.write_text(ledger.read_text().splitlines(keepends=True)[0])
     watch.look()
@@ -62,7 +59,7 @@ def test_a_ledger_that_a_resumed_run_has_cut_is_followed(tmp_path, cells):
 
 def test_a_damaged_folder_does_not_disturb_the_others(tmp_path, cells):
     rows: list[str] = []
-    watch = Watch(cells, tmp_path, workers=1, progress=lambda new: rows.append(new.cell.row))
+    watch = Watch(cells, tmp_path, workers=1, progress=lambda cell, *_: rows.append(cell.row))
     grow(cells[0], tmp_path)
     grow(cells[1], tmp_path)
     (cells[0].folder(tmp_path) / "config.toml").unlink()
@@ -75,8 +72,8 @@ def test_what_is_shown_of_a_round(tmp_path, cells, monkeypatch, capsys, terminal
     monkeypatch.setenv("TTY_COMPATIBLE" if terminal else "NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
     grow(cells[0], tmp_path)
-    with LiveGrid("tiny", [CellStatus(cell, 0) for cell in cells]) as live:
-        watch = Watch(cells, tmp_path, workers=1, progress=live.round)
+    with LiveGrid("tiny", len(cells), 0) as live:
+        watch = Watch(cells, tmp_path, workers=1, progress=live.round_of)
         grow(cells[0], tmp_path, 2)
         watch.look()
         grow(cells[0], tmp_path, 3)

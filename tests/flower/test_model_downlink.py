@@ -13,14 +13,14 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian
 
+from klms.container import read_arrays, write_arrays
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
-from klms.exchange.arrays import read_arrays, write_arrays
 from klms.exchange.broadcast import Broadcast
 from klms.exchange.client import Client
-from klms.exchange.frame import OVERHEAD, Frame, Kind
 from klms.exchange.request import RequestBody
 from klms.exchange.step_length import step_length
 from klms.flower import Compressed, compress
+from klms.frame import OVERHEAD, Frame, Kind
 from tests.flower.in_process import InProcessGrid
 
 SHAPES = {"w": (150, 120), "bias": (120,), "scale": (120,), "head": (120, 10), "steps": (1,)}

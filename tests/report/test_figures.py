@@ -4,7 +4,7 @@ import pytest
 
 from klms.report import page
 from klms.report.document import as_json, make
-from tests.report.folders import gallery, line, write_run
+from tests.report.folders import gallery, line, write_description, write_run
 
 ALL = ["accuracy-cost", "accuracy", "nll", "bits", "megabytes", "kl", "kl-layers", "block-sizes", "phases"]
 ALL += ["client-bytes", "split"]
@@ -63,19 +63,6 @@ def test_rounds_and_seconds_are_linear_however_long_runs_are(tmp_path):
     found = axes(tmp_path)
     assert not found["round"]
     assert not found["seconds"]
-
-
-def test_runs_that_did_not_count_the_downlink_have_no_total(tmp_path):
-    write_run(tmp_path / "old", "fedavg", lines=[line(n, 0.9, bytes_down=None) for n in (1, 2, 3)])
-    assert list(axes(tmp_path)) == ["round", "seconds", "up"]
-    write_run(tmp_path / "resumed", lines=[line(1, 0.9, bytes_down=None), line(2, 0.9), line(3, 0.9)])
-    write_run(tmp_path / "new", "qsgd")
-    assert list(axes(tmp_path)) == ["round", "seconds", "up", "down", "total"]
-    made = figures(tmp_path)
-    assert [one.run for one in made["accuracy"].tracks if "total" in one.columns] == ["new"]
-    cost = {one.row: one.points[0].x for one in made["accuracy-cost"].series if not one.paper}
-    assert cost["fedavg"] == (0.5, pytest.approx(0.003), None)
-    assert cost["qsgd"] == (0.5, pytest.approx(0.003), pytest.approx(0.015))
 
 
 def test_numbers_that_are_far_apart_have_a_logarithmic_axis_but_accuracies_do_not(tmp_path):
@@ -144,7 +131,7 @@ def test_the_page_and_one_csv_file_per_figure_are_written(tmp_path):
 
 def test_any_layer_name_can_be_written(tmp_path):
     folder = write_run(tmp_path / "a", lines=[line(1, kl=0.1)], rounds=1)
-    (folder / "run.json").write_text('{"layers": [{"name": "\\ud800", "size": 1}, {"name": "\\u0001", "size": 1}]}')
+    write_description(folder, {"layers": [{"name": "\ud800", "size": 1}, {"name": "\u0001", "size": 1}]})
     page.write(make([folder]), tmp_path / "out")
 
 

@@ -169,28 +169,6 @@ def test_a_run_without_aggregated_rounds_has_no_ratio(tmp_path):
     assert not [column.name for column in made.columns if "smaller" in column.name]
 
 
-def test_a_downlink_that_was_not_counted_is_a_dash(tmp_path):
-    write_run(tmp_path / "old", "fedavg", lines=[line(n, 0.9, bytes_down=None) for n in (1, 2, 3)])
-    unknown = ("MB down", "MB total", "x smaller total")
-    assert not {column.name for column in table(tmp_path).columns}.intersection(unknown)  # none has them
-    write_run(tmp_path / "new", "qsgd")
-    made = table(tmp_path)
-    cells = row(made, "fedavg")
-    assert [(cells[name].text, cells[name].value) for name in unknown] == [("-", None)] * 3
-    assert cells["MB up"].value == pytest.approx(0.003)
-    assert row(made, "qsgd")["MB total"].value == pytest.approx(0.015)
-    sizes = {run["name"]: run["megabytes"] for run in as_json(make([tmp_path]))["tasks"][0]["runs"]}
-    assert sizes["old"] == {"up": pytest.approx(0.003), "down": None, "total": None}
-    assert sizes["new"] == pytest.approx({"up": 0.003, "down": 0.012, "total": 0.015})
-
-
-def test_a_mean_is_of_all_seeds_or_of_none(tmp_path):
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", seed=1, lines=[line(n, 0.9, bytes_down=None) for n in (1, 2, 3)])
-    write_run(tmp_path / "c", "qsgd")
-    assert row(table(tmp_path), "fedpm")["MB down"].text == "-"
-
-
 def test_a_rate_that_no_number_can_hold_has_no_ratio(tmp_path):
     made = table(write_run(tmp_path / "a", rounds=1, lines=[line(1, 0.5, bits=1e-320)]))
     assert not [column.name for column in made.columns if "smaller" in column.name]

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from klms.cli import app
+from klms.engine.federation import Layer, RunDescription
 from klms.engine.ledger import LedgerRecord
 from klms.errors import RunFolderError
 from klms.experiments import catalogue, grid
@@ -41,7 +42,7 @@ def state(number: int, size: int = 9) -> State:
 
 def write(path: Path, seed: int) -> None:
     made = RunFolder.create(path, resolve("fedpm-klms", profile="small", given={"seed": seed}))
-    made.describe({"layers": [{"name": "a", "size": 9}]})
+    made.describe(RunDescription(layers=[Layer(name="a", size=9)]))
     for number in (1, 2):
         made.append(record(number), state(number))
     made.write_table()
@@ -87,7 +88,7 @@ def test_it_is_not_resumed(name, kind, folder):
 def test_what_a_resumed_run_writes_anew_is_replaced(kind, folder):
     for name in (DESCRIPTION, TABLE):
         replace(folder.path / name, kind)
-    for write_again in (lambda: folder.describe({"layers": []}), folder.write_table):
+    for write_again in (lambda: folder.describe(RunDescription()), folder.write_table):
         if kind == "a folder":
             with pytest.raises(RunFolderError, match="cannot be written"):
                 write_again()
@@ -178,7 +179,7 @@ def test_what_could_not_be_read_again_is_not_written(name, folder, monkeypatch):
 
     def write_more() -> None:
         if name == DESCRIPTION:
-            folder.describe({"layers": [{"name": "much longer", "size": 9}]})
+            folder.describe(RunDescription(layers=[Layer(name="much longer", size=9)]))
         else:
             folder.append(record(3), state(3, size=10_000))
 
@@ -209,7 +210,7 @@ def test_the_memory_of_a_report_does_not_grow_with_the_model(folder):
 def test_a_block_map_is_not_larger_than_any_that_klms_makes(folder, monkeypatch):
     monkeypatch.setattr(run_folder, "_LARGEST_BLOCK_MAP", 1000)
     folder.append(record(3), State(3, {"block_bounds": np.arange(1000)}))
-    with pytest.raises(RunFolderError, match="unpacks to more than 1000 bytes"):
+    with pytest.raises(RunFolderError, match="take more than 1,000 bytes"):
         folder.checkpointed_blocks()
 
 

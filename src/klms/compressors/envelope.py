@@ -6,7 +6,6 @@ The checksum covers the key and then the message, so that a message of another r
 damaged one is, at no byte. That is version 2; in version 1, which files use, the checksum covers the message alone.
 """
 
-import math
 import struct
 import zlib
 from typing import Any, NamedTuple
@@ -21,14 +20,11 @@ from klms.numerics.jit import Float32
 MAGIC = b"KB"
 UNBOUND, BOUND = 1, 2
 """Versions: the checksum covers the message alone, or the key, too."""
-RETIRED = {6: "DRIVE", 7: "EDEN", 9: "klms-rotated"}
-"""Numbers of schemes before their rotation had a stream of shared randomness of its own. The next free number is 16."""
 LARGEST = 2.0**96  # so that what is made of scales, levels and rotations stays finite
 _BYTES_PER_PARAMETER, _SPARE_BYTES = 8, 1 << 14
 
 _HEADER = struct.Struct("<2sBBI")
 _CRC = struct.Struct("<I")
-_LENGTH = 4  # bytes of the length of a section
 OVERHEAD = _HEADER.size + _CRC.size
 
 
@@ -80,11 +76,6 @@ def unwrap(message: bytes, scheme: int, d: int, key: SharedKey | None, most: int
             "the checksum does not match: the bytes were changed or cut in transit, or the message is of another "
             "round, client or seed"
         )
-    if number in RETIRED:
-        raise UnsupportedMessage(
-            f"scheme {number} is {RETIRED[number]} of an older release, which rotated differently: "
-            "update klms on the sending side"
-        )
     if number != scheme:
         raise SideInformationMismatch(f"the message is of scheme {number}; scheme {scheme} was agreed")
     if claimed != d:
@@ -115,29 +106,6 @@ def read_numbers(payload: bytes, kind: np.dtype[Any], count: int, name: str) -> 
     if len(payload) < size:
         raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} {name}")
     return np.frombuffer(payload, kind, count), payload[size:]
-
-
-def read_section(payload: bytes, name: str) -> tuple[bytes, bytes]:
-    """Return the content of a section, which begins with its length (u32), and the bytes after it."""
-    end = _LENGTH + int.from_bytes(payload[:_LENGTH], "little")
-    if len(payload) < end:
-        raise CorruptMessage(f"the section of {name} is cut off")
-    return payload[_LENGTH:end], payload[end:]
-
-
-def write_section(content: bytes) -> bytes:
-    """Invert `read_section`."""
-    return len(content).to_bytes(_LENGTH, "little") + content
-
-
-def log_number(scale: float) -> int:
-    """Return the 16-bit number nearest to a positive scale, on a logarithmic scale with 512 numbers per octave."""
-    return min(max(round(512 * math.log2(scale)) + (1 << 15), 1), (1 << 16) - 1)
-
-
-def log_scale(number: int) -> float:
-    """Undo `log_number`."""
-    return float(2.0 ** ((number - (1 << 15)) / 512))
 
 
 def write_signs(plus: npt.NDArray[np.bool_]) -> bytes:

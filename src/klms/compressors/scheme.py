@@ -103,7 +103,6 @@ class Scheme(Generic[S]):
     directions_only: bool = False  # whether messages carry no lengths, so that the server must choose a step size
     needs_error_feedback: bool = False  # whether clients must add what a message lost to their next update
     needs_side_information: bool = False  # whether server and clients share more than the model and the key
-    uses_history: Callable[[S], bool] = lambda settings: False  # whether the last global update helps it (`history.py`)
     operating_points: tuple[Mapping[str, Any], ...] = ({},)
     """Settings at which `klms bench mean` measures it; none for schemes whose error there would say nothing."""
 

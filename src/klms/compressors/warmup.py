@@ -7,7 +7,6 @@ import numpy as np
 from klms.codec import SELECTIONS, Categorical, SharedKey
 from klms.compressors.base import Compressor, Vector
 from klms.compressors.block_coder import BlockSettings
-from klms.compressors.history import history
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import SCHEMES
@@ -52,8 +51,7 @@ def _settings(names: Container[str]) -> Iterator[Mapping[str, object]]:
 
 def _use(compressor: Compressor, update: Vector) -> None:
     side, key = {**compressor.start(), "theta": np.full(_LAYOUT.d, 0.5, dtype=np.float32)}, SharedKey(0, 1, 0)
-    for known in ({}, history(update)):  # the first of two rounds may carry block maps, and has no history
-        side = {**side, **known}
+    for _ in range(2):  # the first of two rounds may carry block maps
         message = compressor.encode(update, side, key=key, rng=np.random.default_rng(0))
         learner = compressor.learner(side)
         learner.add(compressor.decode(message, side, key=key))

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from klms import files
+from klms.data.archive import read_arrays
 from klms.data.dataset import LARGEST_FILE, Dataset, checked_images
 from klms.data.text import Corpus, checked_corpus
 from klms.errors import DataError
-from klms.numerics.archive import read_arrays
 
 # This number increases when a reader's result for the same files changes, so that older caches are not used.
 VERSION = 1

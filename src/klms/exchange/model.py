@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from klms.compressors.base import Vector
 from klms.compressors.layout import Layout
+from klms.container import DTYPES, Array
 from klms.errors import CorruptMessage, InvalidArgument, TrainingDiverged
-from klms.exchange.arrays import DTYPES, Array
 
 SMALL = 4096
 _LARGEST_SHARE = 0.1  # of the payload that arrays in the head may take before some join the vector

@@ -24,6 +24,11 @@ from klms.methods.table import METHODS, RunConfig
 from klms.numerics.checks import check_name
 from klms.runs.settings import resolve
 
+_NAMED = resources.files("klms.experiments") / "named"
+TRAINED = sorted(file.name.removesuffix(".toml") for file in _NAMED.iterdir() if file.name.endswith(".toml"))
+"""Names of the experiments that are grids of runs."""
+NAMES = sorted([*TOYS, *TRAINED])
+"""Names of all experiments, including those of the toy model."""
 LIMITED = "-rounds"
 """How the folder of runs that end early is called: `3-rounds`."""
 SEEDS = 3
@@ -109,9 +114,11 @@ class Experiment:
         return set(map(str, cells)) <= set(map(str, self.cells(profile)))
 
     def config(self, profile: str, row: str, data: str, seed: int) -> RunConfig:
+        """Return the settings of a run."""
         shape = self._profile(profile)
         own = dict(self.rows[row])
-        method, factor = own.pop("method", row), own.pop("times_target", 1.0)
+        method = own.pop("method", row)
+        factor = own.pop("times_target", 1.0)
         given: dict[str, Any] = {
             **self.settings,
             **shape.get("settings", {}),
@@ -138,19 +145,13 @@ def _of_method(method: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name in known}
 
 
-def names() -> list[str]:
-    """Return the names of all experiments, including those of the toy model."""
-    files = resources.files("klms.experiments").joinpath("named").iterdir()
-    return sorted([*TOYS, *(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))])
-
-
+@cache
 def load(name: str) -> Experiment:
     """Load the experiment with this name; those of the toy model have no grid to load."""
-    check_name("experiment", name, names())
+    check_name("experiment", name, NAMES)
     if name in TOYS:
         raise InvalidArgument(f"{name} is a simulation without training: it has no runs")
-    file = resources.files("klms.experiments").joinpath("named", f"{name}.toml")
-    return Experiment(name, **tomllib.loads(file.read_text()))
+    return Experiment(name, **tomllib.loads((_NAMED / f"{name}.toml").read_text()))
 
 
 def comparable(config: RunConfig, *without: str) -> dict[str, Any]:
@@ -163,16 +164,11 @@ def row_in(folder: Path, method: str) -> str | None:
     place = folder.parent.parent
     if place.name.endswith(LIMITED):
         place = place.parent
-    row = _rows_by_file_name(place.name).get(folder.name.rpartition("-")[0])
-    return row if row is not None and load(place.name).method(row) == method else None
-
-
-@cache
-def _rows_by_file_name(name: str) -> dict[str, str]:
-    """Return the rows of the experiment `name`; none if there is no such experiment."""
-    if name in TOYS or name not in names():
-        return {}
-    return {_file_name(row): row for row in load(name).rows}
+    if place.name not in TRAINED:
+        return None
+    experiment = load(place.name)
+    wanted = folder.name.rpartition("-")[0]
+    return next((row for row in experiment.rows if (_file_name(row), experiment.method(row)) == (wanted, method)), None)
 
 
 def _file_name(row: str) -> str:

@@ -31,9 +31,9 @@ class CellStatus:
         return self.rounds >= self.cell.config.rounds
 
 
-def place(runs: Path | str, profile: str, name: str, *, own_data: bool = False, rounds: int = 0) -> Path:
-    """Return the folder of an experiment's runs: apart if they are on the user's own data, or end after `rounds`."""
-    folder = Path(runs) / (f"{profile}-own-data" if own_data else profile) / name
+def place(runs: Path | str, profile: str, name: str, *, rounds: int = 0) -> Path:
+    """Return the folder of an experiment's runs; those that end after `rounds` have one of their own."""
+    folder = Path(runs) / profile / name
     return folder / f"{rounds}{LIMITED}" if rounds else folder
 
 
@@ -46,8 +46,13 @@ def check_settings(cells: Sequence[Cell], runs: Path | str) -> None:
     """Raise a `RunFolderError` if the folder of a cell holds another run than that of the cell."""
     for cell in cells:
         folder = RunFolder(cell.folder(runs))
-        if folder.exists() and comparable(folder.config()) != comparable(cell.config):
+        if not folder.exists():
+            continue
+        found = folder.config()
+        if comparable(found) != comparable(cell.config):
             raise RunFolderError(f"{folder.path} holds a run with other settings: move it, or choose another --runs")
+        if cell.config.data_dir is not None and found.data_dir is None:
+            raise RunFolderError(f"{folder.path} holds a run on packaged data: move it, or choose another --runs")
 
 
 def complete(cells: Sequence[Cell], runs: Path | str) -> list[Cell]:
@@ -61,7 +66,7 @@ def run_cells(
     *,
     workers: int,
     report: Callable[[Cell], None],
-    progress: Progress | None = None,
+    progress: Progress = lambda cell, records, seconds_left: None,
 ) -> None:
     """Run the cells that are not complete, `workers` at a time in processes of their own, or one at a time in this one.
 

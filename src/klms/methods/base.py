@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import Decoded, MessageInfo, SharedKey
-from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, Vector, largest_entry
+from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, Vector, check_decoded, largest_entry
 from klms.compressors.layout import Layout
 from klms.learning.examples import Examples
 from klms.methods.limits import Limits, NormBound, TrimmedSum
@@ -34,8 +34,8 @@ class Upload:
     client: int
     message: bytes
     seconds: Mapping[str, float]
-    memory: npt.NDArray[np.float32] | None = None
-    """What the client keeps for its next turn. It is not sent."""
+    residual: npt.NDArray[np.float32] | None = None
+    """What the client adds to its next update. It is not sent."""
     measurements: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
     """What only the client can measure and the ledger records, averaged over clients. It is not part of the message."""
 
@@ -155,7 +155,7 @@ class Method(ABC):
     def decode(self, state: State, client: int, message: bytes) -> Decoded:
         """Read a client's message of the round after `state`; raise a `KLMSError` on any other bytes."""
         number = state.round + 1
-        return self.compressor_in(number).decode(message, state.shared, key=self.key(number, client))
+        return check_decoded(self.compressor_in(number).decode(message, state.shared, key=self.key(number, client)))
 
     def receive(self, state: State) -> Received:
         """Return the sums of the round after `state`; a method that needs all updates at once overrides it."""
@@ -173,7 +173,7 @@ class Method(ABC):
 
     @abstractmethod
     def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        """Train on `data` and encode. `state` is as the client holds it: shared arrays and its own memory."""
+        """Train on `data` and encode. `state` is as the client holds it: shared arrays and its own residual."""
 
     def conclude(self, state: State, received: Received) -> Outcome:
         """Return the outcome of a round: what `aggregate` makes of it, or the state before it if that is of no use.

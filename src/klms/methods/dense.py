@@ -2,8 +2,7 @@
 
 `v = w_client - w_global` is what a client sends, through any scheme; the server does `w += server_lr * mean(v_hat)`
 (the minus that the paper prints is a slip). With error feedback a client adds to `v` what the compressor lost the last
-time, and remembers what it loses this time. Where all clients hold the last step of the server without being sent it,
-schemes that use history get it.
+time, and remembers what it loses this time.
 """
 
 from collections.abc import Callable
@@ -54,12 +53,13 @@ class Dense(Method):
         with clock("train"):
             update, loss = self.local_update(state.vector("weights"), data, rng)
         with clock("encode"):
-            if self.error_feedback and client in state.memories:
-                update = update + np.asarray(state.memories[client], dtype=np.float32)
+            if self.error_feedback and client in state.residuals:
+                update = update + np.asarray(state.residuals[client], dtype=np.float32)
             message = compressor.encode(update, state.shared, key=key, rng=rng)
-            decode = compressor.decode
-            memory = update - decode(message, state.shared, key=key).vector if self.error_feedback else None
-        return Upload(client, message, clock.seconds, memory, self.loss_seen(loss))
+            residual = None
+            if self.error_feedback:
+                residual = update - compressor.decode(message, state.shared, key=key).vector
+        return Upload(client, message, clock.seconds, residual, self.loss_seen(loss))
 
     def local_update(self, weights: Vector, data: Examples, rng: np.random.Generator) -> tuple[Vector, float]:
         """Return what local training changes, and the mean loss on the way."""

@@ -20,10 +20,11 @@ from klms.compressors.base import Vector
 from klms.compressors.mask import draw_mask
 from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
+from klms.container import Arrays
 from klms.learning.examples import Examples, Schedule
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
 from klms.methods.entry import MethodEntry, Setup
-from klms.methods.state import Arrays, State
+from klms.methods.state import State
 
 PRIOR = 1.0  # lambda_0 of the Beta prior
 AVERAGED_MASKS = 5

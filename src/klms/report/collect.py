@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from klms.engine.federation import RunDescription
 from klms.engine.ledger import LedgerRecord, bits_per_parameter
 from klms.errors import RunFolderError
 from klms.experiments.catalogue import row_in
 from klms.printable import printable
 from klms.runs.run_files import CONFIG, DESCRIPTION, METRICS, TABLE, VERSIONS
-from klms.runs.run_folder import RunDescription, RunFolder
+from klms.runs.run_folder import RunFolder
 
 FILES = (CONFIG, METRICS, TABLE, DESCRIPTION, VERSIONS)
 """Files of a run that the report offers to its readers."""

@@ -89,7 +89,7 @@ def _run(row: int, run: Run, *, averaged: bool, link: Link) -> dict[str, object]
         "rounds": f"{len(run.records)} of {run.rounds}" + ("" if averaged else ", not in the mean"),
         "accuracy": table.accuracy(run),
         "bits": run.bits,
-        "megabytes": {name: table.megabytes(size(run.records)) for name, size in sizes.items()},
+        "megabytes": {name: size(run.records) / 1e6 for name, size in sizes.items()},
         "settings": {text(name): value_text(value) for name, value in run.settings.items()},
         "versions": run.versions,
         "files": {name: address for name, address in links.items() if address},

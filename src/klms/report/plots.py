@@ -1,11 +1,11 @@
 """The figures of a task: curves with one line or point per row, and panels that show one row or seed at a time."""
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, takewhile
 
-from klms.engine.ledger import WORK_PHASES, LedgerRecord, seconds_by_phase, total_bytes, uplink_bytes
+from klms.engine.ledger import WORK_PHASES, seconds_by_phase, total_bytes, uplink_bytes
 from klms.report.collect import Run, text
 from klms.report.figures import (
     Axis,
@@ -104,7 +104,9 @@ def _points(task: Task) -> Points | None:
         accuracies = [value for run in group.runs if (value := accuracy(run)) is not None]
         bits = statistics.fmean(run.bits for run in group.runs)
         if accuracies and bits > 0:
-            sent = [_mean_megabytes(group, size) for size in (uplink_bytes, total_bytes)]
+            sent = [
+                statistics.fmean(size(run.records) for run in group.runs) / 1e6 for size in (uplink_bytes, total_bytes)
+            ]
             point = Point((bits, *sent), *mean_and_deviation(accuracies))
             series.append(Series(group.name, group.style, (point,)))
     if not series:
@@ -118,13 +120,6 @@ def _points(task: Task) -> Points | None:
     if any(one.paper for one in series):
         caption += " Crosses are the paper's points at the nearest bitrate, with its own model and rounds."
     return Points("accuracy-cost", "Accuracy against cost", caption, _COSTS, Axis("accuracy"), tuple(series))
-
-
-def _mean_megabytes(group: Group, size: Callable[[list[LedgerRecord]], int | None]) -> float | None:
-    """Mean over the runs; None if a run did not count it."""
-    sizes = [size(run.records) for run in group.runs]
-    counted = [count for count in sizes if count is not None]
-    return statistics.fmean(counted) / 1e6 if len(counted) == len(sizes) else None
 
 
 def _curves(tracks: Sequence[Track]) -> Iterator[Curves]:

@@ -137,19 +137,9 @@ def _mean(
 _bits = _mean(lambda run: run.bits, spread=True)
 
 
-def megabytes(count: int | None) -> float | None:
-    """Bytes as megabytes; None stays None."""
-    return None if count is None else count / 1e6
-
-
-def _sent(count: Callable[[Sequence[LedgerRecord]], int | None]) -> Callable[[Group], Cell]:
-    """Mean megabytes; a dash if a run does not have them, so that all columns are means over the same runs."""
-
-    def cell(group: Group) -> Cell:
-        counts = [count(run.records) for run in group.runs]
-        return UNKNOWN if None in counts else _mean(lambda run: megabytes(count(run.records)))(group)
-
-    return cell
+def _sent(count: Callable[[Sequence[LedgerRecord]], int]) -> Callable[[Group], Cell]:
+    """Mean megabytes."""
+    return _mean(lambda run: count(run.records) / 1e6)
 
 
 def _smaller(times: Callable[[Sequence[LedgerRecord]], float | None]) -> Callable[[Group], Cell]:

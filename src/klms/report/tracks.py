@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from klms.engine.ledger import LedgerRecord, downlink_bytes
+from klms.engine.ledger import LedgerRecord
 from klms.report.collect import Run
 
 Value = Callable[[LedgerRecord], float | None]
@@ -35,20 +35,19 @@ MEASURED: dict[str, Value] = {
     "kl": lambda record: record.kl_bits_per_parameter,
     "index": lambda record: record.index_bits_per_parameter,
     "round_up": lambda record: record.uplink_bytes / 1e6,
-    "round_down": lambda record: record.downlink_bytes / 1e6 if record.downlink_counted else None,
+    "round_down": lambda record: record.downlink_bytes / 1e6,
 }
 
 
 def columns(run: Run) -> dict[str, Column]:
-    """All columns that hold a number; what goes down, and the total, only if every round counted it."""
+    """All columns that hold a number."""
     records = run.records
     up, down = [record.uplink_bytes for record in records], [record.downlink_bytes for record in records]
     made: dict[str, Column] = {"round": tuple(float(record.round) for record in records), "up": _megabytes(up)}
     if all("total" in record.seconds for record in records):
         made["seconds"] = tuple(round(sum_, 3) for sum_ in accumulate(record.seconds["total"] for record in records))
-    if downlink_bytes(records) is not None:
-        made["down"] = _megabytes(down)
-        made["total"] = _megabytes([sum(both) for both in zip(up, down, strict=True)])
+    made["down"] = _megabytes(down)
+    made["total"] = _megabytes([sum(both) for both in zip(up, down, strict=True)])
     for name, value in MEASURED.items():
         column = tuple(map(value, records))
         if any(number is not None for number in column):
