@@ -31,7 +31,7 @@ from klms.codec import (
     Selection,
     SharedKey,
     UpdateRule,
-    adaptive_blocks_of_parts,
+    adaptive_blocks,
     fixed_blocks,
     most_blocks,
 )
@@ -116,13 +116,11 @@ class BlockCoder:
     ) -> bytes:
         """Return a client's message."""
         update, own = bool(side["block_update"]), self.settings
-        blocks = (
-            adaptive_blocks_of_parts(
-                q.kl_in_parts(p, threads=self.codec.threads), self.d, own.target, own.max_size, self._group
-            )
-            if update
-            else _blocks(side)
-        )
+        if update:
+            kl = q.kl_in_parts(p, threads=self.codec.threads)
+            blocks = adaptive_blocks(kl, own.target, own.max_size, self._group)
+        else:
+            blocks = _blocks(side)
         chosen = self.codec.choose(q, p, blocks, key=key, rng=rng)
         if callable(scalars):
             scalars = scalars(self.codec.candidates(chosen.indices, p, blocks, key=key))
