@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,51 +28,29 @@ class ReportedRun:
 
     name: str
     folder: Path
+    method: str
+    title: str
+    """Name of its row in the experiment that it belongs to; the method if it belongs to none."""
+    seed: str
+    rounds: int
+    """Number of rounds that it is to have."""
     settings: dict[str, object]
-    row: str | None
-    """Name of its row in the experiment that it belongs to, if it belongs to one."""
     versions: dict[str, str]
     """Versions of the packages that it ran with; empty if the folder does not say."""
-    records: list[LedgerRecord]
-    """One record per completed round, at least one."""
     description: RunDescription
     bounds: list[int]
     """Block bounds of the last checkpoint; empty if it has none, or belongs to a round that is not shown."""
-
-    @property
-    def method(self) -> str:
-        return text(self.settings["method"])
-
-    @property
-    def title(self) -> str:
-        return self.row or self.method
-
-    @property
-    def seed(self) -> str:
-        return text(self.settings.get("seed", 0))
-
-    @property
-    def rounds(self) -> int:
-        rounds = self.settings.get("rounds")
-        return rounds if isinstance(rounds, int) else len(self.records)
+    records: list[LedgerRecord]
+    """One record per completed round, at least one."""
+    evaluated: LedgerRecord
+    """The last record that holds an evaluation; the last of all if there is none."""
+    columns: dict[str, Column]
+    bits: float
+    """Bits per parameter up."""
 
     @property
     def finished(self) -> bool:
         return len(self.records) >= self.rounds
-
-    @cached_property
-    def bits(self) -> float:
-        """Bits per parameter up."""
-        return bits_per_parameter(self.records)
-
-    @property
-    def evaluated(self) -> LedgerRecord:
-        """The last record that holds an evaluation; the last of all if there is none."""
-        return last_evaluated(self.records) or self.records[-1]
-
-    @cached_property
-    def columns(self) -> dict[str, Column]:
-        return columns(self.records)
 
 
 @dataclass(frozen=True)
@@ -165,6 +142,21 @@ def _read(folder: RunFolder, name: str) -> tuple[ReportedRun, list[str]]:
         bounds = []
         if not note:
             notes.append(f"{METRICS} has lost its end: the checkpoint is of round {checkpointed}")
-    named = {text(package): text(version) for package, version in versions.items()}
-    row = row_in(folder.path.resolve(), str(settings["method"]))
-    return ReportedRun(name, folder.path, settings, row, named, records, description, bounds), notes
+    method, rounds = text(settings["method"]), settings.get("rounds")
+    run = ReportedRun(
+        name=name,
+        folder=folder.path,
+        method=method,
+        title=row_in(folder.path.resolve(), method) or method,
+        seed=text(settings.get("seed", 0)),
+        rounds=rounds if isinstance(rounds, int) else len(records),
+        settings=settings,
+        versions={text(package): text(version) for package, version in versions.items()},
+        description=description,
+        bounds=bounds,
+        records=records,
+        evaluated=last_evaluated(records) or records[-1],
+        columns=columns(records),
+        bits=bits_per_parameter(records),
+    )
+    return run, notes
