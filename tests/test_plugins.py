@@ -10,7 +10,7 @@ SCHEME = """
 from dataclasses import dataclass
 import numpy as np
 from klms.codec import Decoded
-from klms.compressors.base import Compressor, check_update
+from klms.compressors.base import Compressor
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -21,11 +21,11 @@ from klms.plugins import FIRST_OWN_NUMBER
 class Halves(Compressor):
     layout: Layout
 
-    def encode(self, update, side, *, key, rng):
-        return wrap(FIRST_OWN_NUMBER, self.layout.d, check_update(update, self.layout.d).astype("<f2").tobytes(), key)
+    def _encode(self, update, side, key, rng):
+        return wrap(FIRST_OWN_NUMBER, self.d, update.astype("<f2").tobytes(), key)
 
-    def decode(self, message, side, *, key):
-        return Decoded(np.frombuffer(unwrap(message, FIRST_OWN_NUMBER, self.layout.d, key), "<f2").astype(np.float32))
+    def _decode(self, message, side, key):
+        return Decoded(np.frombuffer(unwrap(message, FIRST_OWN_NUMBER, self.d, key), "<f2").astype(np.float32))
 
 SCHEME = Scheme("halves", "Half precision", "a stranger", Settings, lambda layout, settings, threads: Halves(layout),
     wire_number=FIRST_OWN_NUMBER)

@@ -1,4 +1,4 @@
-"""Federated averaging of a small network in NVFlare's simulator: `python job.py --data /absolute/path/of/digits.npz`."""
+"""Federated averaging of a small network in NVFlare's simulator."""
 
 import argparse
 from pathlib import Path

@@ -47,7 +47,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Name also what is imported on first use, for `dir` and for completion in a notebook."""
+    """Include the names that are imported on first use, for completion in a notebook."""
     from klms import codec
 
     return sorted({*globals(), *_HOMES, *_MODULES, *codec.__all__})

@@ -24,7 +24,7 @@ _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: 
 
 @contextmanager
 def opened(path: Path, largest: int) -> Iterator[IO[bytes]]:
-    """Open a regular file of at most `largest` bytes; an `UnreadableFile` says what else there is, or how large."""
+    """Open a regular file of at most `largest` bytes; an `UnreadableFile` says what is wrong with it."""
     with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > largest:
@@ -58,7 +58,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Add to the end of a file. If that fails in the middle, what was there before is still there."""
+    """Add to the end of a file. A failure in the middle leaves the earlier content unchanged."""
     try:
         _write(path, os.O_APPEND, content)
     except OSError as error:
@@ -66,7 +66,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Return the descriptor of a regular file; an `UnreadableFile` says what else there is."""
+    """Return the descriptor of a regular file; an `UnreadableFile` names any other kind."""
     try:
         descriptor = os.open(path, flags | _WITHOUT_WAITING, 0o666)
     except OSError as error:

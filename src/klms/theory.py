@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from klms.codec import SELECTIONS, Selection, matching_beta
 from klms.errors import InvalidArgument
-from klms.numerics.checks import integer
+from klms.numerics.checks import check_name, integer
 from klms.numerics.elementary import LN_2
 
 
@@ -79,8 +79,7 @@ def survived_fraction(
     trials = integer("trials", trials, 1, 10**9)
     if not (rho > 0 and math.isfinite(rho)):
         raise InvalidArgument(f"rho must be positive and finite, got {rho}")
-    if selection not in SELECTIONS:
-        raise InvalidArgument(f"selection must be one of {', '.join(SELECTIONS)}; got {selection!r}")
+    check_name("selection", selection, SELECTIONS)
     shift = math.sqrt(2 * bits / rho * LN_2)
     survived = 0.0
     for _ in range(trials):

@@ -16,8 +16,8 @@ from tests.experiments.tiny import experiment
 def runs(mnist, tmp_path_factory):
     """Two complete runs, and one that has not been started."""
     folder = tmp_path_factory.mktemp("runs")
-    cells = experiment(mnist).cells("small", only=["fedavg"], seeds=2)
-    grid.run_cells(cells, grid.place(folder, "small", "tiny"), workers=1, report=lambda cell: None)
+    cells = experiment(mnist).cells("small", folder, only=["fedavg"], seeds=2)
+    grid.run_cells(cells, workers=1, report=lambda cell: None)
     return folder
 
 
@@ -28,7 +28,7 @@ def tiny(mnist):
 
 @pytest.fixture
 def committed(tiny, runs):
-    return results_file.collect(tiny, tiny.cells("small"), grid.place(runs, "small", "tiny"))
+    return results_file.collect(tiny, tiny.cells("small", runs))
 
 
 def test_a_repeated_run_is_equal_to_every_digit(tiny, runs, committed):
@@ -73,9 +73,8 @@ def test_other_settings_cannot_be_compared(tiny, runs, committed):
 
 
 def test_runs_that_are_not_complete_are_not_compared(tiny, tmp_path, committed):
-    (cell,) = tiny.cells("small", only=["fedavg"], seeds=1)
-    short = grid.place(tmp_path, "small", "tiny", rounds=1)
-    grid.run_cells([cell.with_at_most(1)], short, workers=1, report=lambda cell: None)
+    short = tiny.cells("small", tmp_path, only=["fedavg"], seeds=1, rounds=1)
+    grid.run_cells(short, workers=1, report=lambda cell: None)
     found = compare(tiny, "small", tmp_path, committed)
     assert (found.rows, found.remarks) == ([], [])
 

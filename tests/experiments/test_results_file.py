@@ -101,12 +101,11 @@ def test_runs_of_other_versions_say_so(tmp_path):
 
 def test_a_file_is_as_in_the_experiment_whenever_its_runs_came_in(mnist, tmp_path):
     tiny, file = experiment(mnist), tmp_path / "results" / "tiny-small.json"
-    cells = tiny.cells("small", only=["fedavg", "one"], seeds=2)
+    cells = tiny.cells("small", tmp_path, only=["fedavg", "one"], seeds=2)
     first, rest = cells[-1:], cells[:-1]  # a second seed comes in first
     for some in (first, rest):
-        place = tmp_path / some[0].row
-        grid.run_cells(some, place, workers=1, report=lambda cell: None)
-        changes = results_file.commit(file, tiny, "small", cells, place)
+        grid.run_cells(some, workers=1, report=lambda cell: None)
+        changes = results_file.commit(file, tiny, "small", some)
         assert len(changes.added) == len(some)
     found = json.loads(file.read_text())
     rows = found["data"]["mnist"]
@@ -116,7 +115,7 @@ def test_a_file_is_as_in_the_experiment_whenever_its_runs_came_in(mnist, tmp_pat
     assert rows["fedavg"]["config"]["rounds"] == 3
     assert len(rows["fedavg"]["series"]["bits_per_parameter"]) == 3
     before = file.stat().st_mtime_ns
-    assert len(results_file.commit(file, tiny, "small", cells, tmp_path / "fedavg").kept) == 3
+    assert len(results_file.commit(file, tiny, "small", cells).kept) == 3
     assert file.stat().st_mtime_ns == before  # nothing has changed
 
 
@@ -125,5 +124,5 @@ def test_what_is_no_results_file_is_not_overwritten(tmp_path, content):
     file = tmp_path / "tiny-small.json"
     file.write_text(content)
     with pytest.raises(InvalidArgument, match="not a results file"):
-        results_file.commit(file, experiment(tmp_path), "small", [], tmp_path)
+        results_file.commit(file, experiment(tmp_path), "small", [])
     assert file.read_text() == content

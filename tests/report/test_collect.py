@@ -147,6 +147,6 @@ def test_reading_needs_no_torch(tmp_path):
     program = (
         "import sys, pathlib; from klms.report.document import make, as_json; from klms.report import page;"
         f"report = make([pathlib.Path({json.dumps(str(tmp_path))})]); page.render(as_json(report));"
-        "assert report.runs == 5; assert not {'torch', 'matplotlib'} & set(sys.modules)"
+        "assert len(report.runs) == 5; assert not {'torch', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -75,12 +75,12 @@ def test_numbers_that_are_far_apart_have_a_logarithmic_axis_but_accuracies_do_no
 def test_accuracy_against_cost_is_a_mean_over_seeds_beside_the_papers_point(tmp_path):
     figure = figures(gallery(tmp_path))["accuracy-cost"]
     assert [axis.label for axis in figure.x] == ["bits/parameter up", "MB up", "MB total"]
-    (klms,) = [one for one in figure.series if one.row == "fedpm-klms" and not one.paper]
-    assert klms.points[0].y == pytest.approx(0.8205)
-    assert klms.points[0].deviation == pytest.approx(0.001 / 2**0.5)
-    assert klms.points[0].x == pytest.approx((0.02, 150e-6, 450e-6))
-    (paper,) = [one for one in figure.series if one.row == "fedpm-klms" and one.paper]
-    assert [(point.y, point.x) for point in paper.points] == [(0.9943, (0.014, None, None))]
+    (klms,) = [one for one in figure.points if one.row == "fedpm-klms" and not one.paper]
+    assert klms.y == pytest.approx(0.8205)
+    assert klms.deviation == pytest.approx(0.001 / 2**0.5)
+    assert klms.x == pytest.approx((0.02, 150e-6, 450e-6))
+    (paper,) = [one for one in figure.points if one.row == "fedpm-klms" and one.paper]
+    assert (paper.y, paper.x) == (0.9943, (0.014, None, None))
 
 
 def test_bytes_of_the_clients_are_sums_over_rounds_and_means_over_seeds(tmp_path):

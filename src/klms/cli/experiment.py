@@ -12,6 +12,7 @@ from klms.cli.show import fail, need, say, show_table, stoppable
 from klms.experiments import catalogue, grid, results_file, toy
 from klms.experiments import results as committed
 from klms.experiments.compare import compare as compared
+from klms.experiments.panel import panel
 
 Name = Annotated[
     str,
@@ -46,6 +47,7 @@ def list_() -> None:
         else:
             experiment = catalogue.load(name)
             rows.append((name, experiment.title, experiment.paper, str(len(experiment.cells("small")))))
+    rows.append((panel.NAME, panel.TITLE, "", str(len(panel.grid()))))
     show_table(("name", "what it shows", "in the paper", "runs, small"), rows, right=["runs, small"])
 
 
@@ -58,7 +60,7 @@ def run(
     method: Method = None,
     seeds: Seeds = 3,
     workers: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 2,
-    runs: Runs = Path("runs/experiments"),
+    runs: Runs = catalogue.RUNS,
     results: Results = Path("results"),
     data_dir: Annotated[
         Path | None,
@@ -81,25 +83,26 @@ def run(
     Examples: `klms experiment run table1`, `klms experiment run table1 --only fedpm-klms --only "fedpm-klms, literal"`,
     `klms experiment run table2 --method fedpm-klms --seeds 1`
     """
+    if name == panel.NAME:
+        _run_panel(results / panel.FILE, only or [], seeds)
+        return
     if name in toy.TOYS:
         say(f"written: {results_file.write_json(results / committed.file_name(name), toy.run(name))}")
         return
     need("torch", "learn")
     experiment = catalogue.load(name)
-    cells = experiment.cells(profile, data=data or (), only=only or (), methods=method or (), seeds=seeds)
-    folder = grid.place(runs, profile, name, rounds=rounds)
+    cells = experiment.cells(
+        profile, runs, data=data, only=only, methods=method, seeds=seeds, data_dir=data_dir, rounds=rounds
+    )
+    folder = experiment.place(runs, profile, rounds)
     file = results / committed.file_name(name, profile)
     if rounds or not experiment.has(cells, profile):
         file, replace = folder / "results.json", True
-    if data_dir is not None:
-        cells = [cell.with_data_from(data_dir) for cell in cells]
-    if rounds:
-        cells = [cell.with_at_most(rounds) for cell in cells]
 
     kept: list[str] = []
 
     def merge(some: Sequence[catalogue.Cell]) -> None:
-        changes = results_file.commit(file, experiment, profile, some, folder, replace=replace)
+        changes = results_file.commit(file, experiment, profile, some, replace=replace)
         if text := str(changes):
             live.say(f"{file}: {text}")
         kept.extend(changes.kept)
@@ -109,14 +112,22 @@ def run(
         live.say(f"complete: {cell}")
         merge([cell])
 
-    found = grid.status(cells, folder)
-    complete = sum(one.complete for one in found)
+    complete = sum(cell.complete for cell in cells)
     say(f"{len(cells)} runs in {folder}, {complete} of them complete")
     with stoppable("the same command resumes from here"), LiveGrid(name, len(cells), complete) as live:
         merge(cells)
-        grid.run_cells(cells, folder, workers=workers, report=report, progress=live.round_of)
+        grid.run_cells(cells, workers=workers, report=report, progress=live.round_of)
     if kept and file.parent == results:
         say(f"klms experiment compare {name} --profile {profile} compares these runs with the results in {results}")
+
+
+def _run_panel(file: Path, only: Sequence[str], seeds: int) -> None:
+    need("torch", "learn")
+    wanted = panel.grid(seeds=seeds, only=only)
+    say(f"{len(wanted)} runs, results in {file}")
+    with stoppable("the same command resumes from here"):
+        panel.run_missing(wanted, file, lambda one, found: say(f"complete: {one}: {panel.summary(found)}"))
+    say(panel.markdown(panel.read(file)))
 
 
 @app.command("status")
@@ -127,29 +138,31 @@ def status(
     only: Only = None,
     method: Method = None,
     seeds: Seeds = 3,
-    runs: Runs = Path("runs/experiments"),
+    runs: Runs = catalogue.RUNS,
 ) -> None:
     """Show how many rounds of every run are complete.
 
     Example: `klms experiment status table1`
     """
     experiment = catalogue.load(name)
-    cells = experiment.cells(profile, data=data or (), only=only or (), methods=method or (), seeds=seeds)
-    found = grid.status(cells, grid.place(runs, profile, name))
     rows = []
-    for one in found:
-        state = "complete" if one.complete else "started" if one.rounds else "waiting"
-        cell = one.cell
-        rows.append((cell.row, cell.data, str(cell.seed), f"{one.rounds} of {cell.config.rounds}", state))
+    complete = 0
+    for cell in experiment.cells(profile, runs, data=data, only=only, methods=method, seeds=seeds):
+        done, wanted = cell.rounds(), cell.config.rounds
+        complete += done >= wanted
+        state = "started" if done else "waiting"
+        rows.append(
+            (cell.row, cell.data, str(cell.seed), f"{done} of {wanted}", "complete" if done >= wanted else state)
+        )
     show_table(("row", "data", "seed", "rounds", ""), rows, title=f"{name}, {profile}", right=("seed", "rounds"))
-    say(f"{sum(one.complete for one in found)} of {len(found)} complete")
+    say(f"{complete} of {len(rows)} complete")
 
 
 @app.command("compare")
 def compare(
     name: Name,
     profile: Profile = "small",
-    runs: Runs = Path("runs/experiments"),
+    runs: Runs = catalogue.RUNS,
     results: Results = Path("results"),
 ) -> None:
     """Compare finished runs with the committed results, digit by digit. The exit code is 1 if any number differs.

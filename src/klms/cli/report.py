@@ -31,7 +31,7 @@ def report(
     if not made.sections:
         raise fail(f"there is no run to report in {', '.join(map(str, runs))}")
     write(made, out)
-    say(f"{made.runs} runs in {out / 'index.html'}")
+    say(f"{len(made.runs)} runs in {out / 'index.html'}")
 
 
 def serve(

@@ -1,11 +1,11 @@
 """Entropy coding of block sizes: constriction's range coder with an adaptive model.
 
-All sizes but the last are coded (the last is what they leave of `d`), in small batches. The model of a batch is a
+All sizes but the last, which follows from `d`, are coded in small batches. The model of a batch is a
 mixture of histograms of the preceding sizes, which both sides know: of all sizes and of the latest ones (because
 layers differ), each unsmoothed and smoothed over neighbours at three widths (because similar sizes are similarly
 likely), plus a prior that falls as 1/size. The shares of the mixture move towards the histograms that predicted best.
 
-The model consists of integers throughout, so that both sides build the same one on any machine.
+The model consists of integers throughout, so that both sides build the same model on any machine.
 """
 
 import constriction

@@ -146,7 +146,7 @@ class Categorical(Discrete):
 
     @classmethod
     def of_rows(cls, rows: Float32, values: npt.ArrayLike) -> "Categorical":
-        """Return the law whose probabilities are these rows, one per value, which become read-only: no copy is made."""
+        """Wrap probabilities, one row per value, without a copy; they become read-only."""
         law = cls.__new__(cls)
         law.d = rows.shape[1]
         law.values = parameters("values", values)
@@ -157,7 +157,7 @@ class Categorical(Discrete):
 
     @classmethod
     def quantised(cls, thresholds: UInt16, values: npt.ArrayLike) -> "Categorical":
-        """Return the law with these thresholds, which become read-only: as `p` it takes less memory."""
+        """Wrap thresholds, which become read-only; as `p`, this takes less memory than probabilities."""
         law = cls.__new__(cls)
         law.d = thresholds.shape[1]
         law.values = parameters("values", values)
@@ -252,16 +252,16 @@ def _weigh_block(q: Float64, ratio: Float64, heights: Int16) -> tuple[float, flo
     """Fill `heights`; return, in nats, their unit, the block's KL, and the score of the last symbol everywhere."""
     symbols, n = q.shape
     per_flush = max(_FLUSH_STEPS // (symbols - 1), 1)
-    kl = base = group = most = 0.0
+    kl = base = since_flush = most = 0.0
     for o in range(n):
         if o % per_flush == 0:
-            group = 0.0
+            since_flush = 0.0
         for a in range(symbols - 1):
             kl += q[a, o] * ratio[a, o]
-            group += abs(ratio[a, o] - ratio[a + 1, o])
+            since_flush += abs(ratio[a, o] - ratio[a + 1, o])
         kl += q[symbols - 1, o] * ratio[symbols - 1, o]
         base += ratio[symbols - 1, o]
-        most = max(most, group)
+        most = max(most, since_flush)
     scale = _LARGEST_SUM / most if most > 0.0 else 0.0
     for o in range(n):
         for a in range(symbols - 1):

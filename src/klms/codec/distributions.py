@@ -1,4 +1,4 @@
-"""What the codec asks of a distribution. Each family is a file: its classes, and the kernels that score and decode.
+"""The interface of distributions. Each family is a file with its classes and the kernels that score and decode.
 
 One class serves both roles. As `p` (the side information) a distribution is reduced to a fixed-point form before
 anything random happens, and turns shared words into candidates. As `q` (the client's own distribution) it consists of
@@ -41,10 +41,7 @@ class Distribution(ABC):
         return out
 
     def kl_in_parts(self, p: Self, *, threads: int | None = 1) -> Iterator[Float64]:
-        """Yield what `kl` returns in consecutive parts, each of which overwrites the one before.
-
-        With None, all cores are used.
-        """
+        """Yield the KL in consecutive parts, each of which overwrites the previous one; by default on one thread."""
         self.check_same_family(p)
         buffer = np.empty(min(self.d, _KL_PART))
         for start in range(0, self.d, _KL_PART):

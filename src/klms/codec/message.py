@@ -27,7 +27,7 @@ from klms.numerics.philox import SharedKey
 
 MAGIC = b"KL"
 VERSION = 2
-"""Version of messages with memory; those without are written as version 1, which has the bits alone in byte 5."""
+"""Version of messages with memory. Messages without memory have version 1, with nothing but the bits in byte 5."""
 FAMILIES = {"bernoulli": 1, "categorical": 2, "gaussian": 3}
 MAX_SCALARS = (1 << 16) - 1
 

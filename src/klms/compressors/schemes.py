@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from klms.compressors import drive, eden, float32, mask, plain, qsgd, quic_fl, sign, sparseloco, terngrad, topk, trellis
+from klms.compressors import drive, eden, mask, plain, qsgd, quic_fl, sign, sparseloco, terngrad, topk, trellis
 from klms.compressors.scheme import Scheme
 from klms.plugins import declared
 
-_FILES = (float32, plain, mask, qsgd, sign, terngrad, drive, eden, quic_fl, trellis, topk, sparseloco)
+_FILES = (plain, mask, qsgd, sign, terngrad, drive, eden, quic_fl, trellis, topk, sparseloco)
 
 SCHEMES: dict[str, Scheme[Any]] = {
     scheme.name: scheme for file in _FILES for scheme in vars(file).values() if isinstance(scheme, Scheme)

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -48,8 +48,7 @@ class SparseLoCo(Compressor):
         """Where chunks begin and end."""
         return self.layout.buckets(_CHUNK)
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         symbols = np.zeros(update.size, dtype=np.uint8)
         magnitudes = np.zeros((self.bounds.size - 1, 2), dtype=np.float32)
         for chunk, (start, end) in enumerate(zip(self.bounds[:-1], self.bounds[1:], strict=True)):
@@ -57,7 +56,7 @@ class SparseLoCo(Compressor):
         largest = magnitudes.max(initial=0.0)
         fractions = (magnitudes / (largest or 1.0)).astype("<f2")
         head = write_scales(np.array([largest])) + fractions.tobytes()
-        return wrap(_NUMBER, self.layout.d, head + write_symbols(self.layout, symbols, _SYMBOLS), key)
+        return wrap(_NUMBER, self.d, head + write_symbols(self.layout, symbols, _SYMBOLS), key)
 
     def _encode_chunk(self, chunk: Vector, symbols: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Float32:
         """Write the symbols of a chunk, and return its two magnitudes."""
@@ -74,15 +73,15 @@ class SparseLoCo(Compressor):
         symbols[places] = 1 + 2 * is_larger + (chunk[places] < 0)
         return np.array([smaller, larger], dtype=np.float32)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.layout.d, key)
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        payload = unwrap(message, _NUMBER, self.d, key)
         (largest,), rest = read_scales(payload, 1)
         fractions, rest = read_numbers(rest, np.dtype("<f2"), 2 * (self.bounds.size - 1), "magnitudes")
         if not ((fractions >= 0) & (fractions <= 1)).all():
             raise CorruptMessage("a magnitude is not between 0 and 1")
         symbols = read_symbols(self.layout, rest, _SYMBOLS)
         magnitudes = largest * fractions.astype(np.float32).reshape(-1, 2)
-        vector = np.zeros(self.layout.d, dtype=np.float32)
+        vector = np.zeros(self.d, dtype=np.float32)
         for chunk, (start, end) in enumerate(zip(self.bounds[:-1], self.bounds[1:], strict=True)):
             smaller, larger = magnitudes[chunk]
             levels = np.array([0, smaller, -smaller, larger, -larger], dtype=np.float32)

@@ -33,7 +33,7 @@ def load(
 ) -> Dataset:
     """The data set `name`, from `folder` if given, else from the cache, else downloaded into the cache.
 
-    If one source fails, the next one is tried, with a warning if the failing one was the user's folder; if all fail,
+    If a source fails, the next is tried, with a warning if it was the user's folder that failed; if all fail,
     the `DataError` lists the reasons. A folder may hold a part of the data set and is read each time; the cache always
     holds the whole data set. `vocabulary` and `length` apply to text only.
     """

@@ -66,7 +66,7 @@ def _shape(data: bytes, origin: str) -> tuple[int, ...]:
     if len(data) < 4 or data[:3] != b"\0\0\x08" or not 1 <= data[3] <= 4 or len(data) < 4 + 4 * data[3]:
         raise DataError(f"{origin} is not an IDX file of unsigned bytes; download it again")
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
-    size = math.prod(max(length, 1) for length in shape)  # NumPy refuses large shapes, be there a length of 0
+    size = math.prod(max(length, 1) for length in shape)  # NumPy refuses large shapes even if a length is 0
     if size > LARGEST_FILE:
         raise DataError(f"{origin}: its header promises {size} bytes, but no data set has more than {LARGEST_FILE}")
     return shape

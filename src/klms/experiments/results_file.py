@@ -14,7 +14,6 @@ from typing import Any
 
 from klms import files
 from klms.errors import InvalidArgument
-from klms.experiments import grid
 from klms.experiments.catalogue import Cell, Experiment, comparable
 from klms.methods.table import RunConfig
 from klms.runs import execution
@@ -46,12 +45,11 @@ class Changes:
         return "; ".join(parts)
 
 
-def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path | str) -> Results:
-    """Return the complete runs among `cells`, which are below `runs`."""
-    grid.check_settings(cells, runs)
+def collect(experiment: Experiment, cells: Sequence[Cell]) -> Results:
+    """Return the complete runs among `cells`."""
     results: Results = {}
-    for cell in grid.complete(cells, runs):
-        folder = RunFolder(cell.folder(runs))
+    for cell in [cell for cell in cells if cell.complete]:
+        folder = cell.folder
         described = folder.description()
         counts = {"train": sum(map(sum, described.split)), "test": described.tested}
         examples = {half: count for half, count in counts.items() if count}
@@ -133,11 +131,11 @@ def _runs(results: Results) -> list[dict[str, Any]]:
 
 
 def commit(
-    path: Path, experiment: Experiment, profile: str, cells: Sequence[Cell], runs: Path, *, replace: bool = False
+    path: Path, experiment: Experiment, profile: str, cells: Sequence[Cell], *, replace: bool = False
 ) -> Changes:
     """Merge the complete runs among `cells` into the file at `path`; with `replace`, they win over its runs."""
     results = read(path)
-    changes = merge(results, collect(experiment, cells, runs), replace=replace)
+    changes = merge(results, collect(experiment, cells), replace=replace)
     if changes.added or changes.replaced:
         write(path, experiment, profile, results)
     return changes

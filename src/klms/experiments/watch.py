@@ -4,14 +4,12 @@ import statistics
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Self
 
 from klms.engine.ledger import LedgerRecord, seconds_per_round
 from klms.errors import RunFolderError
 from klms.experiments.catalogue import Cell
 from klms.runs.run_files import METRICS
-from klms.runs.run_folder import RunFolder
 
 SECONDS = 1.0
 """Time between two looks: a round is shown at most this late, and a look costs one `stat` per run."""
@@ -24,29 +22,28 @@ seconds that all cells together will still take."""
 class _Followed:
     """A cell, and its ledger as far as it is known."""
 
-    def __init__(self, cell: Cell, runs: Path) -> None:
+    def __init__(self, cell: Cell) -> None:
         self.cell = cell
         self.records: list[LedgerRecord] = []
-        self._folder = RunFolder(cell.folder(runs))
         self._size = 0
 
     def read(self) -> int:
         """Read the ledger if its size has changed, and return how many records were known before."""
         known = len(self.records)
-        ledger = self._folder.path / METRICS
+        ledger = self.cell.folder.path / METRICS
         size = ledger.stat().st_size if ledger.exists() else 0
         if size != self._size:
             self._size = size
             with suppress(RunFolderError):  # whoever trains there will tell
-                self.records, _ = self._folder.read_ledger()
+                self.records, _ = self.cell.folder.read_ledger()
         return known
 
 
 class Watch:
     """A thread that looks at the ledgers of cells and reports the rounds that were added since its start."""
 
-    def __init__(self, cells: Sequence[Cell], runs: Path, workers: int, progress: Progress) -> None:
-        self._followed = [_Followed(cell, runs) for cell in cells]
+    def __init__(self, cells: Sequence[Cell], workers: int, progress: Progress) -> None:
+        self._followed = [_Followed(cell) for cell in cells]
         self._workers = workers
         self._progress = progress
         self._lock = threading.Lock()

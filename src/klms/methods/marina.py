@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from klms.compressors.base import Compressor, Vector
-from klms.compressors.float32 import Float32
+from klms.compressors.plain import Float32
 from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument
@@ -46,7 +46,7 @@ class Marina(Dense):
         return round_ == 1 or np.random.default_rng([self.seed, 0x3A61, round_]).random() < self.full
 
     def compressor_in(self, round_: int) -> Compressor:
-        return Float32(self.layout.d) if self.is_full(round_) else self.compressor
+        return Float32(self.layout) if self.is_full(round_) else self.compressor
 
     def norm_name(self, round_: int) -> str:
         return "norm_full" if self.is_full(round_) else "norm"

@@ -4,6 +4,7 @@ NVFlare builds each of them from the job's configuration. On each side, the one 
 the other one finds it in the `FLContext` of the run. At the server, every client has a thread of its own.
 """
 
+from collections import Counter
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -20,13 +21,12 @@ from nvflare.client.config import ExchangeFormat
 from nvflare.client.converter_utils import convert_params
 
 from klms import Client, OutOfSync, Server
-from klms.errors import InvalidArgument, KLMSError
+from klms.errors import InvalidArgument, KLMSError, SideInformationMismatch
 
 Arrays = dict[str, npt.NDArray[Any]]
 _KLMS = "klms"
 """Key of everything that is ours: in a DXO, its meta data, a Shareable and an FLContext; topic of our messages."""
-_PATIENCE = 600.0
-"""Seconds that a client waits for another request. It is a snapshot of the model, so it may be large."""
+_PATIENCE = 600.0  # seconds that a client waits for another request, which is a snapshot of the model
 
 
 class _Filter(DXOFilter):
@@ -51,17 +51,18 @@ class SendModel(_Filter):
         self.server = Server(**self.settings)
         self._lock = Lock()
         self._model: Arrays = {}
-        self._entries_up = 0
-        self._entries_down = 0
+        self._asked: set[str] = set()
+        self._entries: Counter[str] = Counter()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
             fl_ctx.set_prop(_KLMS, self, private=True, sticky=True)
             fl_ctx.get_engine().register_aux_message_handler(_KLMS, self.request_again)
         elif event_type == EventType.END_RUN:
-            up = _achieved(self.server.uplink_bytes, "up", self._entries_up)
-            down = _achieved(self.server.downlink_bytes, "down", self._entries_down)
-            self.log_info(fl_ctx, f"klms: {up}; {down}")
+            sizes = {"up": self.server.uplink_bytes, "down": self.server.downlink_bytes}
+            bits = {way: 8 * size / max(1, self._entries[way]) for way, size in sizes.items()}
+            told = [f"{sizes[way]:,} bytes {way}, {bits[way]:.3g} bits per parameter" for way in sizes]
+            self.log_info(fl_ctx, f"klms: {'; '.join(told)}")
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         if shareable["DXO"]["kind"] == DataKind.COLLECTION:  # several models, which NVFlare does not tell apart
@@ -76,21 +77,21 @@ class SendModel(_Filter):
     def request_again(self, topic: str, lost: Shareable, fl_ctx: FLContext) -> Shareable:
         """Answer a client that could not follow its request, with another one."""
         client = _client_of(fl_ctx)
-        reply = make_reply(ReturnCode.BAD_REQUEST_DATA)
         try:
             self.receive(client, lost[_KLMS])
         except OutOfSync:
-            reply = make_reply(ReturnCode.OK)
-            reply[_KLMS] = self._request(client)
+            return Shareable({_KLMS: self._request(client)})
         except KLMSError as error:
             self.log_warning(fl_ctx, f"klms: {error}")
-        return reply
+        return make_reply(ReturnCode.BAD_REQUEST_DATA)
 
     def receive(self, client: str, reply: bytes) -> tuple[Arrays, Arrays]:
         """Return what a client has trained, and what it began with."""
         with self._lock:
+            if client not in self._asked:
+                raise SideInformationMismatch(f"client {client!r} answers to a model of an earlier round")
             arrays = self.server.receive(client, reply)
-            self._entries_up += sum(array.size for array in arrays.values())
+            self._entries["up"] += sum(array.size for array in arrays.values())
             return arrays, self.server.model
 
     def _request(self, client: str, model: Arrays | None = None) -> bytes:
@@ -99,7 +100,9 @@ class SendModel(_Filter):
             if model is not None and not _equal(model, self._model):
                 self.server.step(model)
                 self._model = model
-            self._entries_down += sum(array.size for array in self._model.values())
+                self._asked = set()
+            self._asked.add(client)
+            self._entries["down"] += sum(array.size for array in self._model.values())
             return self.server.request(client)
 
 
@@ -164,8 +167,7 @@ class SendUpdate(_Filter):
 
 def _request_again(lost: OutOfSync, fl_ctx: FLContext) -> bytes:
     """Return another request from the server, which needs nothing that the client holds."""
-    question = Shareable()
-    question[_KLMS] = lost.reply
+    question = Shareable({_KLMS: lost.reply})
     replies = fl_ctx.get_engine().send_aux_request(None, _KLMS, question, _PATIENCE, fl_ctx)
     for reply in replies.values():
         if reply.get_return_code() == ReturnCode.OK:
@@ -195,7 +197,7 @@ def _arrays_of(dxo: DXO) -> tuple[Arrays, dict[str, Any]]:
 def _decoded(dxo: DXO, arrays: Arrays) -> DXO:
     """Return a DXO with arrays in the place of a payload, in the form that the sender had them in."""
     form = dxo.meta[_KLMS]
-    params: dict[str, Any] = dict(arrays)
+    params: dict[str, Any] = {name: np.require(array, requirements="W") for name, array in arrays.items()}
     if form["torch"]:
         params = convert_params(params, ExchangeFormat.NUMPY, ExchangeFormat.PYTORCH, {})
         for name in form["bfloat16"]:
@@ -211,7 +213,3 @@ def _replaced(dxo: DXO, data: dict[str, Any], meta: dict[str, Any]) -> DXO:
 
 def _equal(model: Arrays, other: Arrays) -> bool:
     return model.keys() == other.keys() and all(np.array_equal(array, other[name]) for name, array in model.items())
-
-
-def _achieved(nbytes: int, direction: str, entries: int) -> str:
-    return f"{nbytes:,} bytes {direction}, {8 * nbytes / max(1, entries):.3g} bits per parameter"

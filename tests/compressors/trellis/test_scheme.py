@@ -33,7 +33,7 @@ def test_errors_are_below_edens_at_every_rate(effort, bounds):
         bits = 8 * len(message) / x.size
         assert 0.97 * rate < bits < 1.015 * rate
         error = relative_error(x, y)
-        assert 0.97 / (4**bits - 1) < error < bound * relative_error(x, through(Eden(x.size, bits), x)[1])
+        assert 0.97 / (4**bits - 1) < error < bound * relative_error(x, through(Eden(flat(x.size), bits), x)[1])
 
 
 def test_more_effort_means_less_error():
@@ -60,7 +60,7 @@ def test_sparse_and_heavy_tailed_updates_cost_a_fraction():
     for rate, bound in ((0.5, 0.3), (1.0, 0.03), (2.0, 0.001)):
         message, y = through(Trellis(flat(x.size), rate), x)
         assert 8 * len(message) / x.size < 1.02 * rate
-        assert relative_error(x, y) < bound * relative_error(x, through(Eden(x.size, rate), x)[1])
+        assert relative_error(x, y) < bound * relative_error(x, through(Eden(flat(x.size), rate), x)[1])
 
 
 @pytest.mark.parametrize("effort", ["fast", "balanced", "best"])

@@ -30,7 +30,7 @@ from klms.compressors.trellis.low_rank_coder import (
     write_products,
 )
 from klms.compressors.trellis.outliers import Outliers
-from klms.compressors.trellis.payload import log_number, log_scale, section_bytes
+from klms.compressors.trellis.payload import log_number, log_scale, section
 from klms.compressors.trellis.pieces import Pieces, product
 from klms.compressors.trellis.rates import relative_error
 from klms.compressors.trellis.stage import Stage
@@ -56,17 +56,11 @@ class Price(NamedTuple):
 
 
 class LowRankPlan(NamedTuple):
-    """The products of each matrix, and their bytes."""
+    """The products of each matrix, their bytes, and the price of a bit for what they leave."""
 
-    content: bytes
-    products: list[Products]
-
-
-class Trial(NamedTuple):
-    """A plan, and the price of a bit for what it leaves. The rest is computed again when needed, to save memory."""
-
-    price: Price
-    plan: LowRankPlan
+    content: bytes = b""
+    products: tuple[Products, ...] = ()
+    price: Price = Price(0.0, 0.0, [])
 
 
 @dataclass(frozen=True)
@@ -81,24 +75,23 @@ class LowRank(Stage[LowRankPlan]):
         return matrices(self.pieces)
 
     def plan(self, rest: Float32, bits: float, rng: np.random.Generator) -> LowRankPlan:
-        nothing = LowRankPlan(b"", [])
         if not self.matrices:
-            return nothing
-        best = Trial(self._price(rest, bits), nothing)
+            return LowRankPlan()
+        best = LowRankPlan(price=self._price(rest, bits))
         for _ in range(_EXTRACTIONS):
             price = best.price
             if not 0 < price.theta < math.inf:
                 break
             factors = self._factors(rest, price)
             for trial in self._trials(rest, factors, bits, price):
-                best = min(best, trial, key=lambda one: one.price.error)
+                best = min(best, trial, key=lambda plan: plan.price.error)
             if best.price.theta > price.theta / 4:  # otherwise more products pay than were looked for
                 break
-        return best.plan
+        return best
 
     def encode(self, plan: LowRankPlan, rest: Float32, key: SharedKey, rng: np.random.Generator) -> bytes:
         if plan.content:
-            self._remove(plan, rest)
+            self._remove(plan.products, rest)
         return plan.content
 
     def decode(self, content: bytes, key: SharedKey, out: Float32) -> None:
@@ -118,18 +111,17 @@ class LowRank(Stage[LowRankPlan]):
 
     def _trials(
         self, rest: Float32, factors: list[tuple[Float32, Float32]], bits: float, price: Price
-    ) -> Iterator[Trial]:
+    ) -> Iterator[LowRankPlan]:
         """Yield plans until one is made for about the price that it leads to."""
         low, high, theta = 0.0, math.inf, price.theta
         for _ in range(_TRIALS):
-            products = [_quantise(*pair, theta / gain) for pair, gain in zip(factors, price.gains, strict=True)]
-            content = write_products(products) if any(one.step for one in products) else b""
-            plan = LowRankPlan(content, products)
+            products = tuple(_quantise(*pair, theta / gain) for pair, gain in zip(factors, price.gains, strict=True))
+            content = write_products(products)
             after = math.inf
-            left = bits - 8 * section_bytes(content)
+            left = bits - 8 * len(section(content))
             if left > 0:
-                price = self._price(self._without(plan, rest), left)
-                yield Trial(price, plan)
+                price = self._price(self._without(products, rest), left)
+                yield LowRankPlan(content, products, price)
                 after = price.theta
                 if abs(math.log(after / theta)) < _AGREEMENT:
                     break
@@ -141,16 +133,14 @@ class LowRank(Stage[LowRankPlan]):
             else:
                 theta *= 2 if after > theta else 0.5
 
-    def _without(self, plan: LowRankPlan, rest: Float32) -> Float32:
-        """Return what a plan leaves of the rest, which is not changed."""
-        if not plan.content:
-            return rest
+    def _without(self, chosen: tuple[Products, ...], rest: Float32) -> Float32:
+        """Return a copy of the rest without these products."""
         left = rest.copy()
-        self._remove(plan, left)
+        self._remove(chosen, left)
         return left
 
-    def _remove(self, plan: LowRankPlan, rest: Float32) -> None:
-        for matrix, products in zip(self.matrices, plan.products, strict=True):
+    def _remove(self, chosen: tuple[Products, ...], rest: Float32) -> None:
+        for matrix, products in zip(self.matrices, chosen, strict=True):
             if products.step:
                 add_products(products.columns, products.rows, -log_scale(products.step), matrix.of(rest))
 

@@ -1,7 +1,7 @@
 """The low-rank part as bytes, and back: columns and rows in whole steps, coded adaptively (`adaptive_bits.py`).
 
-An array of two or more dimensions is a matrix with one row per entry of its first dimension. It is
-sent as a sum of products `a b^T / |a|` of a column `a` and a row `b`.
+An array of two or more dimensions is a matrix with one row per entry of its first dimension. It is sent as a sum of
+products `a b^T / |a|` of a column `a` and a row `b`.
 
 The content: for each matrix the number of products (u8) and, if there are any, the step (u16, on the logarithmic scale
 of `payload.py`); then, coded, the columns and rows of all products: magnitudes in steps, with a sign unless they are
@@ -10,6 +10,7 @@ zero.
 
 import math
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,8 +61,10 @@ def matrices(pieces: Pieces) -> list[Matrix]:
     return found
 
 
-def write_products(chosen: list[Products], room: int = 2) -> bytes:
-    """Return the content; `room` is for the bytes of a number."""
+def write_products(chosen: Sequence[Products], room: int = 2) -> bytes:
+    """Return the content, empty if there are no products; `room` is for the bytes of a number."""
+    if not any(products.step for products in chosen):
+        return b""
     head = b"".join(bytes([p.rows.shape[0]]) + (_STEP.pack(p.step) if p.step else b"") for p in chosen)
     coder = new_writer(16 + room * sum(p.rows.size + p.columns.size for p in chosen), 2)
     for products in chosen:

@@ -2,7 +2,7 @@
 
 Magnitudes above the threshold are quantised with a step that all regions share, with a subtractive dither from the
 shared key, which makes them unbiased. A threshold is the lower edge of a bin, and the bin of a magnitude is the upper
-10 of the 31 bits that a float32 has for it: four bins to an octave.
+10 of the 31 bits that a float32 has for it: four bins per octave.
 
 The content: the step (u16, on the logarithmic scale of `payload.py`); for each region the number of outliers (u32) and,
 if there are any, the bin of the threshold (u16); then, coded, for each outlier its gap, its sign and its magnitude.
@@ -25,12 +25,12 @@ from klms.numerics.philox import DITHER_STREAM, buffer_size, drawn_words, words
 MANTISSA = 21
 """Bits of a magnitude below those that tell its bin."""
 NOTHING = (1 << 31 - MANTISSA) - 1
-"""The bin of NaN, which no entry is in."""
+"""The bin of NaN, which holds no entry."""
 
 _STEP = struct.Struct("<H")
 _COUNT = struct.Struct("<I")
 _THRESHOLD = struct.Struct("<H")
-_AT_ONCE = 512  # outliers that are read before they are added, so that many take no memory
+_AT_ONCE = 512  # outliers that are read before they are added, so that any number needs the same space
 
 
 class RegionOutliers(NamedTuple):

@@ -53,7 +53,7 @@ class Payload(NamedTuple):
         smallest, largest = self.pieces.smallest.bit_length() - 1, self.pieces.largest.bit_length() - 1
         head = _HEAD.pack(smallest, largest, self.memories.signs << 4 | self.memories.levels, flags)
         end = 1 + ENTRY.itemsize * self.pieces.sizes.size
-        return b"".join([head, self.paths[1:end], _section(self.low_rank), _section(self.outliers), self.paths[end:]])
+        return b"".join([head, self.paths[1:end], section(self.low_rank), section(self.outliers), self.paths[end:]])
 
     @classmethod
     def read(cls, payload: bytes, layout: Layout, threads: int | None) -> "Payload":
@@ -81,12 +81,8 @@ class Payload(NamedTuple):
         return cls(pieces, memories, low_rank, outliers, paths)
 
 
-def section_bytes(content: bytes) -> int:
-    """Return how many bytes the content of a stage takes in the payload."""
-    return len(content) + _LENGTH if content else 0
-
-
-def _section(content: bytes) -> bytes:
+def section(content: bytes) -> bytes:
+    """Return what the content of a stage becomes in the payload."""
     return len(content).to_bytes(_LENGTH, "little") + content if content else b""
 
 

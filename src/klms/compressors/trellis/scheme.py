@@ -8,14 +8,14 @@ import numpy as np
 from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_decoded, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import OVERHEAD, unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.trellis.low_rank import LowRank
 from klms.compressors.trellis.outliers import Outliers
 from klms.compressors.trellis.paths import Paths
-from klms.compressors.trellis.payload import HEAD_BYTES, Memories, Payload, section_bytes
+from klms.compressors.trellis.payload import HEAD_BYTES, Memories, Payload, section
 from klms.compressors.trellis.pieces import Pieces
 from klms.compressors.trellis.rates import MAX_RATE, MIN_RATE
 from klms.errors import CorruptMessage, InvalidArgument
@@ -87,31 +87,30 @@ class Trellis(Compressor):
         signs, levels = _MEMORIES[self.effort]
         return Memories(signs + (self.rate <= _CHEAP_SIGNS), levels)
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        check_update(update, self.layout.d, self.rate)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         stages = self._stages(self.pieces, self.memories)
         rest = self.pieces.gather(update)
-        bits = self.rate * self.layout.d - 8 * (OVERHEAD + HEAD_BYTES + stages.paths.head_bytes(self.rate))
+        bits = self.rate * self.d - 8 * (OVERHEAD + HEAD_BYTES + stages.paths.head_bytes(self.rate))
 
         low_rank = b""
         if self.effort != "fast":
             low_rank = stages.low_rank.take(rest, bits, key, rng)
-            bits -= 8 * section_bytes(low_rank)
+            bits -= 8 * len(section(low_rank))
 
         outliers = b""
         if self.effort != "fast" or self.rate >= _OUTLIERS_PAY:
             outliers = stages.outliers.take(rest, bits, key, rng)
-            bits -= 8 * section_bytes(outliers)
+            bits -= 8 * len(section(outliers))
 
         self.pieces.rotate(rest, key)
         paths = stages.paths.take(rest, bits, key, rng)
 
         payload = Payload(self.pieces, self.memories, low_rank, outliers, paths)
-        return wrap(_NUMBER, self.layout.d, payload.to_bytes(), key)
+        return wrap(_NUMBER, self.d, payload.to_bytes(), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         most = _most_bytes(self.rate, self.pieces) if self.agreed else None
-        payload = Payload.read(unwrap(message, _NUMBER, self.layout.d, key, most), self.layout, self.threads)
+        payload = Payload.read(unwrap(message, _NUMBER, self.d, key, most), self.layout, self.threads)
         pieces = payload.pieces
         if self.agreed and pieces.smallest < self.pieces.smallest:
             raise CorruptMessage(f"pieces of {pieces.smallest} entries are too small at {self.rate:g} bits")
@@ -126,7 +125,7 @@ class Trellis(Compressor):
             stages.outliers.decode(payload.outliers, key, out)
         if payload.low_rank:
             stages.low_rank.decode(payload.low_rank, key, out)
-        return check_decoded(Decoded(pieces.scatter(out)))
+        return Decoded(pieces.scatter(out))
 
     def _stages(self, pieces: Pieces, memories: Memories) -> Stages:
         contracting = self.echo > _MOSTLY
