@@ -28,8 +28,7 @@ _METHODS = completing(METHODS)
 
 def methods(
     name: Annotated[
-        str | None,
-        typer.Argument(help="Name of a method, to list its settings instead.", autocompletion=_METHODS),
+        str | None, typer.Argument(help="Name of a method, to list its settings instead.", autocompletion=_METHODS)
     ] = None,
 ) -> None:
     """List every method with the paper that describes it, or the settings of one method with their defaults.
@@ -110,8 +109,8 @@ def demo(
     """
     need("torch", "learn")
     configs = comparison.configs(out, rounds)
-    methods = " and ".join(config.method for config in configs.values()).replace(" and ", ", ", len(configs) - 2)
-    say(f"Training LeNet on 6,000 images of MNIST with 10 clients and {methods}, {rounds} rounds each.")
+    methods = ", ".join(config.method for config in configs.values())
+    say(f"Training LeNet on 6,000 images of MNIST with 10 clients, {rounds} rounds each: {methods}.")
     load("torch")
     summaries = []
     with stoppable("the same command resumes from here"):
@@ -155,7 +154,6 @@ def results(
     measure: Annotated[
         bool, typer.Option("--measure", help="First measure the cost of coding and mean estimation.")
     ] = False,
-    runs: Annotated[Path, typer.Option(help="Folder of the runs that --measure makes.")] = Path("runs"),
 ) -> None:
     """Write docs/results.md, its pictures and the table of the README from the JSON files in results/.
 
@@ -169,7 +167,7 @@ def results(
         if measure:
             need("torch", "learn")
             with Live() as live:
-                results_file.write_json(folder / "coding-share.json", coding_share.run(runs, live))
+                results_file.write_json(folder / "coding-share.json", coding_share.run(Path("runs"), live))
             rows = [asdict(row) for row in mean.run(clients=10)]
             results_file.write_json(folder / "mean.json", {"clients": 10, "rows": rows})
         text = committed.document(folder)
