@@ -92,7 +92,8 @@ def run(
     folder = experiment.place(runs, profile, rounds)
     file = results / committed.file_name(name, profile)
     if rounds or not experiment.has(cells, profile):
-        file, replace = folder / "results.json", True
+        file = folder / "results.json"
+        replace = True
 
     def merge(some: Sequence[catalogue.Cell]) -> None:
         if changes := str(results_file.commit(file, experiment, profile, some, replace=replace)):

@@ -75,11 +75,12 @@ def run(
             raise InvalidArgument(
                 "a resumed run keeps its settings: combine --resume only with --rounds, --workers and --track"
             )
-        folder, settings = resume, RunFolder(resume).config()
+        folder = resume
+        settings = RunFolder(folder).config()
         if "rounds" in given:
             settings = resolve(settings.method, given={**dict(settings), **given})
-            RunFolder(resume).extend(settings)
-        elif RunFolder(resume).rounds() == settings.rounds:
+            RunFolder(folder).extend(settings)
+        elif RunFolder(folder).rounds() == settings.rounds:
             say(f"all {settings.rounds} rounds are complete; --rounds extends the run")
     elif method is None:
         raise InvalidArgument("name a method (see `klms methods`), or --resume a run")
@@ -145,7 +146,8 @@ def export(
     need("torch", "learn")
     file = write(run, out or run / "model.klms")
     say(f"{file}: {file.stat().st_size:,} bytes")
-    done, wanted = RunFolder(run).rounds(), RunFolder(run).config().rounds
+    done = RunFolder(run).rounds()
+    wanted = RunFolder(run).config().rounds
     if done < wanted:
         say(f"the run is not finished: this is its model after {done} of {wanted} rounds (klms run --resume {run})")
 

@@ -201,7 +201,8 @@ def _block_panel(row: Row) -> Panel | None:
     parts = _parts(len(run.bounds) - 1, MOST_STEPS)
     starts = [run.bounds[start] for start, _ in parts]
     heights = [(run.bounds[end] - run.bounds[start]) / (end - start) for start, end in parts]
-    layers, end = run.description.layers, run.bounds[-1]
+    end = run.bounds[-1]
+    layers = run.description.layers
     *begins, total = accumulate((layer.size for layer in layers), initial=0)
     marks = list(zip(begins, (text(layer.name) for layer in layers), strict=True)) if total == end else []
     return {
