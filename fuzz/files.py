@@ -121,7 +121,7 @@ TARGETS = {
     "leaf-images": Target(_leaf_images, partial(_leaf_seeds, [[0.0, 0.5, 1.0, 0.25]] * 2)),
     "leaf-text": Target(_leaf_text, partial(_leaf_seeds, ["one two", "three four"], [[["a", "b"]], ["c", "d"]])),
     "png": Target(lambda data: cifar._images_in_rows(data, "x.png"), _png_seeds),
-    "chat": Target(lambda data: speech._chitchat([("x", data)], "x"), _chat_seeds),
+    "chat": Target(lambda data: speech._chitchat(data, "x"), _chat_seeds),
     "plays": Target(lambda data: speech._plays([("x_gut.txt", data)], "x"), _play_seeds),
     "export": Target(_export, _export_seeds),
 }

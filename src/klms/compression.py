@@ -15,8 +15,7 @@ from klms.codec import SharedKey
 from klms.compressors.arrays import arrays_of
 from klms.compressors.base import check_update
 from klms.compressors.layout import Layout
-from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
-from klms.compressors.trellis import Effort, Trellis
+from klms.compressors.trellis import MAX_RATE, MIN_RATE, Effort, Trellis
 from klms.container import Array, ArrayInfo, Description, describe, little, read_array, read_description
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
 from klms.frame import OVERHEAD, Frame, Kind

@@ -128,10 +128,10 @@ def average(compressor: Compressor, layout: Layout, held: Sequence[Vector]) -> O
 
 def eden_error(rate: float, layout: Layout, held: Sequence[Vector]) -> float:
     """Return EDEN's error at `rate` measured bits: its headers come off the bits that it is given."""
-    outcome = average(eden.Eden(layout.d, rate, 1), layout, held)
+    outcome = average(eden.Eden(layout, rate, 1), layout, held)
     given = rate - (outcome.bits_per_parameter - rate)
     if given > 0:
-        outcome = average(eden.Eden(layout.d, given, 1), layout, held)
+        outcome = average(eden.Eden(layout, given, 1), layout, held)
     return outcome.error
 
 

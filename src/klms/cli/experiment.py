@@ -12,6 +12,7 @@ from klms.cli.show import fail, need, say, show_table, stoppable
 from klms.experiments import catalogue, grid, results_file, toy
 from klms.experiments import results as committed
 from klms.experiments.compare import compare as compared
+from klms.experiments.panel import panel
 
 Name = Annotated[
     str,
@@ -46,6 +47,7 @@ def list_() -> None:
         else:
             experiment = catalogue.load(name)
             rows.append((name, experiment.title, experiment.paper, str(len(experiment.cells("small")))))
+    rows.append((panel.NAME, panel.TITLE, "", str(len(panel.grid()))))
     show_table(("name", "what it shows", "in the paper", "runs, small"), rows, right=["runs, small"])
 
 
@@ -81,6 +83,9 @@ def run(
     Examples: `klms experiment run table1`, `klms experiment run table1 --only fedpm-klms --only "fedpm-klms, literal"`,
     `klms experiment run table2 --method fedpm-klms --seeds 1`
     """
+    if name == panel.NAME:
+        _run_panel(results / panel.FILE, only or [], seeds)
+        return
     if name in toy.TOYS:
         say(f"written: {results_file.write_json(results / committed.file_name(name), toy.run(name))}")
         return
@@ -109,6 +114,15 @@ def run(
     with stoppable("the same command resumes from here"), LiveGrid(name, len(cells), complete) as live:
         merge(cells)
         grid.run_cells(cells, workers=workers, report=report, progress=live.round_of)
+
+
+def _run_panel(file: Path, only: Sequence[str], seeds: int) -> None:
+    need("torch", "learn")
+    wanted = panel.grid(seeds=seeds, only=only)
+    say(f"{len(wanted)} runs, results in {file}")
+    with stoppable("the same command resumes from here"):
+        panel.run_missing(wanted, file, lambda one, found: say(f"complete: {one}: {panel.summary(found)}"))
+    say(panel.markdown(panel.read(file)))
 
 
 @app.command("status")

@@ -18,9 +18,9 @@ def compile_kernels() -> Iterator[str]:
     """Use every scheme once, on a small update, and yield its name."""
     rng = np.random.default_rng(0)
     normal = rng.standard_normal(_LAYOUT.d).astype(np.float32)
-    normal[::500] *= 50  # outliers, which have a coder of their own
+    normal[::500] *= 50  # outliers have a coder of their own
     low_rank = normal.copy()
-    low_rank[: 64 * 64] += 10 * np.outer(normal[:64], normal[64:128]).ravel()  # which has one, too
+    low_rank[: 64 * 64] += 10 * np.outer(normal[:64], normal[64:128]).ravel()  # and so has a low-rank part
     probabilities = rng.uniform(0.1, 0.9, _LAYOUT.d).astype(np.float32)
     for name, scheme in SCHEMES.items():
         for values in _settings(scheme.settings.model_fields):

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -78,10 +78,8 @@ def clients_in(federation: Federation, workers: int) -> Iterator[LocalClients]:
 
 def update(federation: Federation, state: State, client: int, residual: Residual = None) -> Upload:
     """Do one client's part of a round, from the state that it holds and what it has not sent yet."""
-    if residual is not None:
-        state = replace(state, residuals={client: residual})
     rng = federation.private_rng(state.round + 1, client)
-    return federation.method.client_update(state, client, federation.examples(client), rng)
+    return federation.method.client_update(state, client, federation.examples(client), rng, residual)
 
 
 _worker: dict[str, Any] = {}  # a worker process serves one run: its federation

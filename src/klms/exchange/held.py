@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from klms.compressors.base import Vector
-from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
+from klms.compressors.trellis import MAX_RATE, MIN_RATE
 from klms.container import Array, Arrays
 from klms.errors import CorruptMessage, OutOfSync
 from klms.exchange.broadcast import ANCHOR, Broadcast, Sender, Trail

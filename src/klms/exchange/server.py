@@ -20,9 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klms.compressors.piece_rates import MAX_RATE
 from klms.compressors.schemes import UPDATE_SCHEMES
-from klms.compressors.trellis import TrellisSettings
+from klms.compressors.trellis import MAX_RATE, TrellisSettings
 from klms.container import Array, Arrays, describe, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, SideInformationMismatch
 from klms.exchange import reply as replies_module

@@ -3,37 +3,32 @@
 import numpy as np
 import pytest
 
-from klms import CorruptMessage, KLMSError, SharedKey
-from klms.compressors import low_rank
-from klms.compressors.envelope import read_section
+from klms import CorruptMessage, KLMSError
 from klms.compressors.layout import Layout
-from klms.compressors.low_rank_coder import add, matrices
 from klms.compressors.trellis import Trellis
+from klms.compressors.trellis.low_rank import LowRank
+from klms.compressors.trellis.low_rank_coder import Matrix, matrices
+from klms.compressors.trellis.outliers import Outliers
+from klms.compressors.trellis.pieces import Pieces
 from tests.support.messages import resealed
 from tests.support.mutation import mutate
+from tests.support.vectors import KEY, relative_error, through
 
-KEY = SharedKey(1, 2, 3)
 LAYOUT = Layout(("conv", "dense", "bias"), ((16, 8, 3, 3), (120, 200), (120,)))
+
+
+def matrices_of(layout: Layout) -> list[Matrix]:
+    return matrices(Pieces.for_rate(layout, 1.0))
 
 
 def update(rank: int = 3, noise: float = 0.5, seed: int = 0) -> np.ndarray:
     """Return matrices of this rank with noise, as gradients have."""
     rng = np.random.default_rng(seed)
     parts = []
-    for matrix in matrices(LAYOUT):
+    for matrix in matrices_of(LAYOUT):
         part = rng.standard_normal((matrix.rows, rank)) @ rng.standard_normal((rank, matrix.columns))
         parts.append(part / max(part.std(), 1e-9) + noise * rng.standard_normal(part.shape))
     return np.concatenate([*map(np.ravel, parts), rng.standard_normal(120)]).astype(np.float32)
-
-
-def through(scheme: Trellis, x: np.ndarray, number: int = 0) -> tuple[bytes, np.ndarray]:
-    key = SharedKey(5, 1, number)
-    message = scheme.encode(x, {}, key=key, rng=np.random.default_rng([9, number]))
-    return message, scheme.decode(message, {}, key=key).vector
-
-
-def relative_error(x: np.ndarray, y: np.ndarray) -> float:
-    return float(np.sum((y.astype(float) - x) ** 2) / np.sum(x.astype(float) ** 2))
 
 
 def without_matrices(layout: Layout) -> Layout:
@@ -83,24 +78,23 @@ def test_any_number_of_threads_gives_the_same_bytes():
 def test_few_products_are_allowed_of_narrow_matrices():
     """Otherwise a hostile message could make the decoder do many times the work of an honest one."""
     layout = Layout(("narrow", "thin", "vector"), ((3, 400), (9, 9), (50,)))
-    (thin,) = matrices(layout)
+    (thin,) = matrices_of(layout)
     assert (thin.rows, thin.columns, thin.most_products) == (9, 9, 2)
 
 
-def test_damaged_sections_raise_typed_errors():
-    x = update()
-    section, rest = low_rank.take(x, LAYOUT, 1.0 * x.size, Trellis(LAYOUT, 1.0)._price, 1)
-    content, back = read_section(section, "products")[0], rest.copy()
-    add(content, LAYOUT, back)
+def test_damaged_contents_raise_typed_errors():
+    pieces, rng = Pieces.for_rate(LAYOUT, 1.0), np.random.default_rng(0)
+    stage, x = LowRank(pieces, Outliers(pieces.regions)), pieces.gather(update())
+    rest = x.copy()
+    content = stage.take(rest, 1.0 * LAYOUT.d, KEY, rng)
+    back = rest.copy()
+    stage.decode(content, KEY, back)
     np.testing.assert_allclose(back, x, atol=1e-5)
-    for end in range(0, len(section), 7):
+    for end in range(len(stage.matrices)):
         with pytest.raises(CorruptMessage, match="cut off"):
-            read_section(section[:end], "products")
-    for end in range(len(matrices(LAYOUT))):
-        with pytest.raises(CorruptMessage, match="cut off"):
-            add(content[:end], LAYOUT, rest.copy())
+            stage.decode(content[:end], KEY, rest.copy())
     with pytest.raises(CorruptMessage, match="200 products"):
-        add(bytes([200]) + content[1:], LAYOUT, rest.copy())
+        stage.decode(bytes([200]) + content[1:], KEY, rest.copy())
 
 
 def test_damaged_messages_raise_typed_errors():

@@ -1,7 +1,8 @@
 """Pieces of an update, each rotated by itself: they follow the layout's arrays, so that rates can follow their norms.
 
-Arrays that are too small for a piece of their own are put together, at the end. A group (an array, or all the small
-ones) is cut into pieces whose sizes are powers of two; what is left at its end becomes one padded piece.
+A region is an array, or all arrays together that are too small for a piece of their own; these come last. A region is
+cut into pieces whose sizes are powers of two, and what is left at its end becomes one padded piece. A gathered vector
+holds the regions one after the other, with their padding.
 """
 
 from collections.abc import Iterator
@@ -23,8 +24,8 @@ LEAST_LARGEST = 1 << 16
 """The largest pieces have at least this size, which still fits a cache; smaller ones would only take time."""
 
 
-class Ranges(NamedTuple):
-    """Ranges of a gathered vector: where they begin and end, padding included, and the entries of each without it."""
+class Regions(NamedTuple):
+    """Where the regions of a gathered vector begin and end, padding included, and their entries without it."""
 
     bounds: Int64
     sizes: Int64
@@ -32,12 +33,12 @@ class Ranges(NamedTuple):
 
 @dataclass(frozen=True)
 class Pieces:
-    """Pieces of `smallest` to `largest` entries, powers of two both; the last of a group may be smaller.
+    """Pieces of `smallest` to `largest` entries, powers of two both; the last of a region may be smaller.
 
     >>> pieces = Pieces(Layout(("a", "b", "c"), ((40, 30), (20,), (5, 5, 60))), smallest=256, largest=1024)
     >>> [(part.start, part.stop) for part, _ in pieces.moves()]  # the small array `b` is last
     [(0, 1200), (1220, 2720), (1200, 1220)]
-    >>> np.diff(pieces.bounds).tolist()  # 1200 = 1024 + 176, 1500 and 20 = 1024 + 256 + 240
+    >>> pieces.sizes.tolist()  # 1200 = 1024 + 176, 1500 and 20 = 1024 + 256 + 240
     [1024, 256, 1024, 256, 256]
     """
 
@@ -52,7 +53,8 @@ class Pieces:
         return cls(layout, piece_holding(_BITS_OF_A_PIECE / rate), largest, threads)
 
     @cached_property
-    def groups(self) -> list[list[slice]]:
+    def _parts(self) -> list[list[slice]]:
+        """The arrays of each region."""
         parts = [part for part in self.layout.parts if part.stop > part.start]
         large = [[part] for part in parts if part.stop - part.start >= self.smallest // 2]
         small = [part for part in parts if part.stop - part.start < self.smallest // 2]
@@ -62,39 +64,45 @@ class Pieces:
         return [*large, small] if small else large
 
     @cached_property
-    def _sizes(self) -> list[int]:
-        """Entries of each group."""
-        return [sum(part.stop - part.start for part in group) for group in self.groups]
+    def _region_sizes(self) -> list[int]:
+        return [sum(part.stop - part.start for part in parts) for parts in self._parts]
 
     @cached_property
     def _cuts(self) -> list[list[int]]:
-        return [powers_of_two(size, self.smallest, self.largest, rest=SMALLEST) for size in self._sizes]
+        """The sizes of the pieces of each region."""
+        return [powers_of_two(size, self.smallest, self.largest, rest=SMALLEST) for size in self._region_sizes]
+
+    @cached_property
+    def sizes(self) -> Int64:
+        """The sizes of all pieces."""
+        return np.array([size for cut in self._cuts for size in cut], dtype=np.int64)
 
     @cached_property
     def bounds(self) -> Int64:
         """Boundaries of the pieces in a gathered vector."""
-        return np.cumsum([0, *(size for cut in self._cuts for size in cut)], dtype=np.int64)
+        return np.cumsum([0, *self.sizes], dtype=np.int64)
+
+    @property
+    def padded(self) -> int:
+        """Entries of a gathered vector."""
+        return int(self.bounds[-1])
 
     @cached_property
-    def _group_bounds(self) -> Int64:
-        """Boundaries of the groups in a gathered vector, padding included."""
-        return np.cumsum([0, *map(sum, self._cuts)], dtype=np.int64)
-
-    @cached_property
-    def ranges(self) -> Ranges:
-        """What shares a threshold for outliers: the groups."""
-        return Ranges(self._group_bounds, np.array(self._sizes, dtype=np.int64))
+    def regions(self) -> Regions:
+        bounds = np.cumsum([0, *map(sum, self._cuts)], dtype=np.int64)
+        return Regions(bounds, np.array(self._region_sizes, dtype=np.int64))
 
     def moves(self) -> Iterator[tuple[slice, slice]]:
-        """Yield where each array is in a vector, and where it is in a gathered one."""
-        for start, group in zip(self._group_bounds.tolist(), self.groups, strict=False):
-            for part in group:
-                yield part, slice(start, start + part.stop - part.start)
-                start += part.stop - part.start
+        """Yield where each array that is not empty is in a vector, and where it is in a gathered one."""
+        for start, parts in zip(self.regions.bounds.tolist(), self._parts, strict=False):
+            for part in parts:
+                end = start + part.stop - part.start
+                yield part, slice(start, end)
+                start = end
 
     def gather(self, vector: Float32) -> Float32:
         """Return a copy of `vector` in the order of the pieces, padded with zeros."""
-        out = np.zeros(int(self.bounds[-1]), dtype=np.float32)
+        out = np.zeros(self.padded, dtype=np.float32)
         for part, place in self.moves():
             out[place] = vector[part]
         return out
@@ -114,7 +122,7 @@ class Pieces:
 
     def squares(self, gathered: Float32) -> Float64:
         """Return the squared norm of every piece."""
-        out = np.empty(self.bounds.size - 1)
+        out = np.empty(self.sizes.size)
         over(self.bounds, self.threads, _square, gathered, out)
         return out
 

@@ -10,6 +10,7 @@ but the highest do not adapt and cost a whole bit each. Hence reading takes at m
 for every further number, and two for every bit that was written, whatever the bytes are.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -200,3 +201,10 @@ def read_records(coder: Coder, contexts: UInt8, signed_zeros: bool, numbers: Int
 @kernel
 def _byte(data: UInt8, place: int) -> int:
     return int(data[place]) if place < data.size else 0
+
+
+@kernel
+def geometric_bits(mean: float) -> float:
+    """Return the entropy of a geometric variable with this mean, an estimate of the bits of a number."""
+    mean = max(mean, 1e-3)
+    return (mean + 1) * math.log2(mean + 1) - mean * math.log2(mean)

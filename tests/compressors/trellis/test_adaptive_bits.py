@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klms.compressors.adaptive_bits import CLASSES, Coder, finish, new_reader, new_writer, read_records, write_records
+from klms.compressors.trellis.adaptive_bits import (
+    CLASSES,
+    Coder,
+    finish,
+    new_reader,
+    new_writer,
+    read_records,
+    write_records,
+)
 
 NUMBERS = st.integers(0, (1 << (CLASSES - 1)) - 2)
 

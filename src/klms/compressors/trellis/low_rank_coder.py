@@ -1,22 +1,23 @@
 """The low-rank part as bytes, and back: columns and rows in whole steps, coded adaptively (`adaptive_bits.py`).
 
-An array of two or more dimensions is a matrix with one row per entry of its first dimension. What is sent of it is a
-sum of products `a b^T / |a|` of a column `a` and a row `b`.
+An array of two or more dimensions is a matrix with one row per entry of its first dimension. It is sent as a sum of
+products `a b^T / |a|` of a column `a` and a row `b`.
 
-The section: its length without this number (u32); for each matrix the number of products (u8) and, if there are any,
-the step (u16, on the scale of `klms.py`); then, coded, the columns and rows of all products: magnitudes in steps, with
-a sign unless they are zero.
+The content: for each matrix the number of products (u8) and, if there are any, the step (u16, on the logarithmic scale
+of `payload.py`); then, coded, the columns and rows of all products: magnitudes in steps, with a sign unless they are
+zero.
 """
 
 import math
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from klms.compressors.adaptive_bits import Coder, finish, new_reader, new_writer, read_records, write_records
-from klms.compressors.envelope import log_scale, write_section
-from klms.compressors.layout import Layout
+from klms.compressors.trellis.adaptive_bits import Coder, finish, new_reader, new_writer, read_records, write_records
+from klms.compressors.trellis.payload import log_scale
+from klms.compressors.trellis.pieces import Pieces, product
 from klms.errors import CorruptMessage
 from klms.numerics.jit import Float32, Float64, Int64, UInt8, kernel
 
@@ -27,7 +28,7 @@ _STEP = struct.Struct("<H")
 
 
 class Matrix(NamedTuple):
-    """Where an array is in the vector, and its shape as a matrix."""
+    """Where an array is in a gathered vector, and its shape as a matrix."""
 
     place: slice
     rows: int
@@ -39,28 +40,31 @@ class Matrix(NamedTuple):
 
 
 class Products(NamedTuple):
-    """What is sent of a matrix: one column and one row per product, in steps."""
+    """The low-rank part of a matrix: one column and one row per product, in steps."""
 
     step: int
-    """Number of the step, on the scale of `klms.py`; 0 if there are no products."""
+    """Number of the step, on the logarithmic scale; 0 if there are no products."""
     columns: Int64
     rows: Int64
 
 
-def matrices(layout: Layout) -> list[Matrix]:
-    """Return the arrays that may have a low-rank part."""
-    found = []
+def matrices(pieces: Pieces) -> list[Matrix]:
+    """Return the arrays that may have a low-rank part, in the order of the layout."""
+    layout, found = pieces.layout, []
+    places = {part.start: place for part, place in pieces.moves()}
     for part, shape, size in zip(layout.parts, layout.shapes, layout.sizes, strict=True):
         if len(shape) > 1 and size:
             rows, columns = shape[0], size // shape[0]
             most = min(_MOST_PRODUCTS, rows // _NARROWEST, columns // _NARROWEST)
             if most:
-                found.append(Matrix(part, rows, columns, most))
+                found.append(Matrix(places[part.start], rows, columns, most))
     return found
 
 
-def write(chosen: list[Products], room: int = 2) -> bytes:
-    """Return the section; `room` is for the bytes of a number."""
+def write_products(chosen: Sequence[Products], room: int = 2) -> bytes:
+    """Return the content, empty if there are no products; `room` is for the bytes of a number."""
+    if not any(products.step for products in chosen):
+        return b""
     head = b"".join(bytes([p.rows.shape[0]]) + (_STEP.pack(p.step) if p.step else b"") for p in chosen)
     coder = new_writer(16 + room * sum(p.rows.size + p.columns.size for p in chosen), 2)
     for products in chosen:
@@ -70,16 +74,16 @@ def write(chosen: list[Products], room: int = 2) -> bytes:
             write_records(coder, contexts, False, np.abs(factors)[:, None], (factors < 0).astype(np.uint8))
     length = finish(coder)
     if length > coder.data.size:
-        return write(chosen, 4 * room)
-    return write_section(head + coder.data[:length].tobytes())
+        return write_products(chosen, 4 * room)
+    return head + coder.data[:length].tobytes()
 
 
-def add(content: bytes, layout: Layout, vector: Float32) -> None:
-    """Add the low-rank part in the untrusted content of a section to the vector."""
+def read_products(content: bytes, wanted: list[Matrix], vector: Float32) -> None:
+    """Add the products of these matrices, in untrusted bytes, to a gathered vector."""
     place = 0
     heads, scales = [], []
     try:
-        for matrix in matrices(layout):
+        for matrix in wanted:
             count = content[place]
             if count > matrix.most_products:
                 raise CorruptMessage(f"a matrix of {matrix.rows} rows cannot have {count} products")
@@ -137,7 +141,7 @@ def add_products(columns: Int64, rows: Int64, scale: float, matrix: Float32) -> 
 @kernel
 def _add_scaled(column: Float32, row: Float32, scale: float, matrix: Float32) -> None:
     """Add `scale a b^T / |a|` for a column `a`, which is overwritten, and a row `b` to the matrix."""
-    length = math.sqrt(square(column))
+    length = math.sqrt(product(column, column))
     if length > 0:
         column *= np.float32(scale / length)
         add_product(column, row, matrix)
@@ -151,12 +155,3 @@ def add_product(column: Float32, row: Float32, matrix: Float32) -> None:
         if factor != 0:
             for j in range(row.size):
                 out[j] += factor * row[j]
-
-
-@kernel
-def square(vector: Float32) -> float:
-    """Return the squared norm of a vector."""
-    total = 0.0
-    for i in range(vector.size):
-        total += np.float64(vector[i]) * np.float64(vector[i])
-    return total
