@@ -154,8 +154,7 @@ def test_rounds_that_were_skipped_do_not_lower_the_bitrate(tmp_path):
     write_run(tmp_path / "a", lines=[line(1, 0.8, bits=0.5), skipped, line(3, 0.9, bits=0.3)])
     (section,) = make([tmp_path]).sections
     assert row(section, "fedpm")["bits/parameter up"].value == pytest.approx(0.4)
-    (figure,) = [figure for figure in section.figures if figure.id == "bits"]
-    assert figure.tracks[0].columns["bits"] == (0.5, None, 0.3)
+    assert section.runs[0].columns["bits"] == (0.5, None, 0.3)
 
 
 def test_a_run_without_aggregated_rounds_has_no_ratio(tmp_path):

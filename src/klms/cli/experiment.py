@@ -97,15 +97,12 @@ def run(
     folder = experiment.place(runs, profile, rounds)
     file = results / committed.file_name(name, profile)
     if rounds or not experiment.has(cells, profile):
-        file, replace = folder / "results.json", True
-
-    kept: list[str] = []
+        file = folder / "results.json"
+        replace = True
 
     def merge(some: Sequence[catalogue.Cell]) -> None:
-        changes = results_file.commit(file, experiment, profile, some, replace=replace)
-        if text := str(changes):
-            live.say(f"{file}: {text}")
-        kept.extend(changes.kept)
+        if changes := str(results_file.commit(file, experiment, profile, some, replace=replace)):
+            live.say(f"{file}: {changes}")
 
     def report(cell: catalogue.Cell) -> None:
         live.end(cell)
@@ -117,8 +114,6 @@ def run(
     with stoppable("the same command resumes from here"), LiveGrid(name, len(cells), complete) as live:
         merge(cells)
         grid.run_cells(cells, workers=workers, report=report, progress=live.round_of)
-    if kept and file.parent == results:
-        say(f"klms experiment compare {name} --profile {profile} compares these runs with the results in {results}")
 
 
 def _run_panel(file: Path, only: Sequence[str], seeds: int) -> None:
@@ -148,12 +143,12 @@ def status(
     rows = []
     complete = 0
     for cell in experiment.cells(profile, runs, data=data, only=only, methods=method, seeds=seeds):
-        done, wanted = cell.rounds(), cell.config.rounds
-        complete += done >= wanted
+        done = cell.rounds()
         state = "started" if done else "waiting"
-        rows.append(
-            (cell.row, cell.data, str(cell.seed), f"{done} of {wanted}", "complete" if done >= wanted else state)
-        )
+        if done >= cell.config.rounds:
+            state = "complete"
+            complete += 1
+        rows.append((cell.row, cell.data, str(cell.seed), f"{done} of {cell.config.rounds}", state))
     show_table(("row", "data", "seed", "rounds", ""), rows, title=f"{name}, {profile}", right=("seed", "rounds"))
     say(f"{complete} of {len(rows)} complete")
 

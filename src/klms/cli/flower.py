@@ -42,7 +42,7 @@ def demo(
             sent = [before + now for before, now in zip(sent, sizes, strict=True)]
             values = (f"{done.bits_per_parameter:.4f}", *(f"{size:,}" for size in sizes))
             shown = zip(_COLUMNS, (*trained, *values, f"{record.seconds['total']:.1f}"), strict=True)
-            say("  ".join(value.rjust(len(name)) for name, value in shown))
+            live.say("  ".join(value.rjust(len(name)) for name, value in shown))
             live.show(f"round {record.round + 1} of {rounds}" if record.round < rounds else "stopping")
     for name, (up, down) in {"payload": sent[:2], "wire": sent[2:]}.items():
         say(f"{name}: {up:,} bytes up, {down:,} bytes down, {up + down:,} bytes in total")

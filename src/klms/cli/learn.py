@@ -28,8 +28,7 @@ _METHODS = completing(METHODS)
 
 def methods(
     name: Annotated[
-        str | None,
-        typer.Argument(help="Name of a method, to list its settings instead.", autocompletion=_METHODS),
+        str | None, typer.Argument(help="Name of a method, to list its settings instead.", autocompletion=_METHODS)
     ] = None,
 ) -> None:
     """List every method with the paper that describes it, or the settings of one method with their defaults.
@@ -76,11 +75,12 @@ def run(
             raise InvalidArgument(
                 "a resumed run keeps its settings: combine --resume only with --rounds, --workers and --track"
             )
-        folder, settings = resume, RunFolder(resume).config()
+        folder = resume
+        settings = RunFolder(folder).config()
         if "rounds" in given:
             settings = resolve(settings.method, given={**dict(settings), **given})
-            RunFolder(resume).extend(settings)
-        elif RunFolder(resume).rounds() == settings.rounds:
+            RunFolder(folder).extend(settings)
+        elif RunFolder(folder).rounds() == settings.rounds:
             say(f"all {settings.rounds} rounds are complete; --rounds extends the run")
     elif method is None:
         raise InvalidArgument("name a method (see `klms methods`), or --resume a run")
@@ -110,8 +110,8 @@ def demo(
     """
     need("torch", "learn")
     configs = comparison.configs(out, rounds)
-    methods = " and ".join(config.method for config in configs.values()).replace(" and ", ", ", len(configs) - 2)
-    say(f"Training LeNet on 6,000 images of MNIST with 10 clients and {methods}, {rounds} rounds each.")
+    methods = ", ".join(config.method for config in configs.values())
+    say(f"Training LeNet on 6,000 images of MNIST with 10 clients, {rounds} rounds each: {methods}.")
     load("torch")
     summaries = []
     with stoppable("the same command resumes from here"):
@@ -146,7 +146,8 @@ def export(
     need("torch", "learn")
     file = write(run, out or run / "model.klms")
     say(f"{file}: {file.stat().st_size:,} bytes")
-    done, wanted = RunFolder(run).rounds(), RunFolder(run).config().rounds
+    done = RunFolder(run).rounds()
+    wanted = RunFolder(run).config().rounds
     if done < wanted:
         say(f"the run is not finished: this is its model after {done} of {wanted} rounds (klms run --resume {run})")
 
@@ -155,7 +156,6 @@ def results(
     measure: Annotated[
         bool, typer.Option("--measure", help="First measure the cost of coding and mean estimation.")
     ] = False,
-    runs: Annotated[Path, typer.Option(help="Folder of the runs that --measure makes.")] = Path("runs"),
 ) -> None:
     """Write docs/results.md, its pictures and the table of the README from the JSON files in results/.
 
@@ -169,7 +169,7 @@ def results(
         if measure:
             need("torch", "learn")
             with Live() as live:
-                results_file.write_json(folder / "coding-share.json", coding_share.run(runs, live))
+                results_file.write_json(folder / "coding-share.json", coding_share.run(Path("runs"), live))
             rows = [asdict(row) for row in mean.run(clients=10)]
             results_file.write_json(folder / "mean.json", {"clients": 10, "rows": rows})
         text = committed.document(folder)

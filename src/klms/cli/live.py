@@ -8,7 +8,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from klms.cli.show import console, say, show_table
-from klms.engine.ledger import LedgerRecord, last_evaluated, seconds_per_round, uplink_bytes
+from klms.engine.ledger import (
+    LedgerRecord,
+    downlink_bytes,
+    last_evaluated,
+    seconds_per_round,
+    total_bytes,
+    uplink_bytes,
+)
 from klms.experiments.catalogue import Cell
 from klms.methods.table import RunConfig
 from klms.printable import printable
@@ -104,13 +111,14 @@ def _print(lines: Console, text: str) -> None:
 
 def _round_text(records: Sequence[LedgerRecord], rounds: int) -> str:
     """Return the last of the rounds in words, with what all of them sent."""
-    last, evaluated = records[-1], last_evaluated(records)
+    last = records[-1]
+    evaluated = last_evaluated(records)
     text = f"round {last.round}/{rounds}"
     if evaluated is not None and evaluated.accuracy is not None:
         earlier = f" in round {evaluated.round}" if evaluated is not last else ""
         text += f", accuracy {evaluated.accuracy:.4f}{earlier}"
-    up, down = uplink_bytes(records), sum(record.downlink_bytes for record in records)
-    text += f", MB: {megabytes(up)} up, {megabytes(down)} down, {megabytes(up + down)} total"
+    sizes = f"{megabytes(uplink_bytes(records))} up, {megabytes(downlink_bytes(records))} down"
+    text += f", MB: {sizes}, {megabytes(total_bytes(records))} total"
     return f"{text}; {last.bits_per_parameter:.4f} bits per parameter up"
 
 

@@ -32,8 +32,8 @@ class Comparison:
     rows: list[ComparedRow]
     remarks: list[str]
     """Rows that cannot be compared, each with the reason."""
-    versions: dict[str, tuple[str, str]]
-    """Packages whose versions differ: committed, own."""
+    versions: set[str]
+    """Differences between versions of packages."""
 
     @property
     def equal(self) -> bool:
@@ -43,8 +43,7 @@ class Comparison:
         """Return one line that says whether the runs repeat the committed results."""
         versions = f"the versions of {' and '.join(VERSIONS)} are the same"
         if self.versions:
-            changed = [f"{name} {own} instead of {committed}" for name, (committed, own) in self.versions.items()]
-            versions = f"versions differ: {', '.join(changed)}"
+            versions = f"versions differ: {', '.join(sorted(self.versions))}"
         elif not self.equal:
             versions += f", but processors may differ, or the values of {' and '.join(grid.INSTRUCTIONS)}"
         if self.equal:
@@ -56,7 +55,7 @@ class Comparison:
 
 def compare(experiment: Experiment, profile: str, runs: Path, committed: Results) -> Comparison:
     """Compare the complete runs below `runs` with the committed results."""
-    found = Comparison([], [], {})
+    found = Comparison([], [], set())
     own = results_file.collect(experiment, experiment.cells(profile, runs))
     for data, row, entry in results_file.entries(own):
         there = committed.get(data, {}).get(row, {"seeds": {}})
@@ -84,11 +83,7 @@ def _compared(row: str, data: str, seeds: list[str], committed: Entry, own: Entr
     return ComparedRow(row, data, len(seeds), accuracy, bits, equal)
 
 
-def _changed_versions(seeds: list[str], committed: Entry, own: Entry) -> dict[str, tuple[str, str]]:
-    changed = {}
-    for seed in seeds:
-        before, now = (side["seeds"][seed]["versions"] for side in (committed, own))
-        for name in VERSIONS:
-            if before.get(name) != now.get(name):
-                changed[name] = (str(before.get(name)), str(now.get(name)))
-    return changed
+def _changed_versions(seeds: list[str], committed: Entry, own: Entry) -> set[str]:
+    before, now = ([side["seeds"][seed]["versions"] for seed in seeds] for side in (committed, own))
+    pairs = [(name, old.get(name), new.get(name)) for old, new in zip(before, now, strict=True) for name in VERSIONS]
+    return {f"{name} {new} instead of {old}" for name, old, new in pairs if old != new}

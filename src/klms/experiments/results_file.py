@@ -150,33 +150,27 @@ def merge(results: Results, new: Results, *, replace: bool = False) -> Changes:
     changes = Changes()
     for data, row, entry in entries(new):
         rows = results.setdefault(data, {})
-        names = {seed: f"{row}, {data}, seed {seed}" for seed in entry["seeds"]}
-        if row not in rows:
-            rows[row] = entry
-            changes.added += names.values()
-        elif odd := differences(rows[row], entry):
-            rows[row] = entry
-            changes.replaced += [f"{name} (a row with other {', '.join(odd)})" for name in names.values()]
-        else:
-            rows[row] = _joined(rows[row], entry, names, changes, replace=replace)
+        old = rows.get(row, {"seeds": {}})
+        odd = differences(old, entry) if row in rows else []
+        if odd:
+            old = {"seeds": {}}
+        seeds = dict(old["seeds"])
+        for seed, run in entry["seeds"].items():
+            name = f"{row}, {data}, seed {seed}"
+            if odd:
+                changes.replaced.append(f"{name} (a row with other {', '.join(odd)})")
+            elif seed not in seeds:
+                changes.added.append(name)
+            elif replace and seeds[seed] != run:
+                changes.replaced.append(name)
+            else:
+                changes.kept.append(name)
+                continue
+            seeds[seed] = run
+        joined = old | entry if replace else entry | old
+        examples = old.get("examples", {}) | entry["examples"]
+        rows[row] = {**joined, "config": entry["config"], "examples": examples, "seeds": seeds}
     return changes
-
-
-def _joined(old: Entry, new: Entry, names: Mapping[str, str], changes: Changes, *, replace: bool) -> Entry:
-    """Return an entry with the seeds of both, which have equal settings, and take note of what became of each."""
-    seeds = dict(old["seeds"])
-    for seed, run in new["seeds"].items():
-        if seed not in seeds:
-            changes.added.append(names[seed])
-        elif replace and seeds[seed] != run:
-            changes.replaced.append(names[seed])
-        else:
-            changes.kept.append(names[seed])
-            continue
-        seeds[seed] = run
-    joined = old | new if replace else new | old
-    examples = old.get("examples", {}) | new["examples"]
-    return {**joined, "config": new["config"], "examples": examples, "seeds": seeds}
 
 
 def differences(committed: Entry, own: Entry) -> list[str]:

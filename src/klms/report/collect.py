@@ -142,7 +142,8 @@ def _read(folder: RunFolder, name: str) -> tuple[ReportedRun, list[str]]:
         bounds = []
         if not note:
             notes.append(f"{METRICS} has lost its end: the checkpoint is of round {checkpointed}")
-    method, rounds = text(settings["method"]), settings.get("rounds")
+    method = text(settings["method"])
+    rounds = settings.get("rounds")
     run = ReportedRun(
         name=name,
         folder=folder.path,

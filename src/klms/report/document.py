@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from klms.engine import ledger
-from klms.report import plots, table
+from klms.report import figures, table
 from klms.report.collect import FILES, Remark, ReportedRun, collect, text
 from klms.report.figures import Figure
 from klms.report.rows import Task, tasks, value_text
@@ -44,7 +44,7 @@ def make(places: Sequence[Path | str]) -> Report:
     """Report on all runs in `places`."""
     found = collect(places)
     made, repeated = tasks(found.runs)
-    sections = [Section(task, table.make(task), plots.make(task)) for task in made]
+    sections = [Section(task, table.make(task), figures.make(task)) for task in made]
     gone = {remark.name for remark in repeated}
     return Report(sections, [*found.left_out, *repeated], [r for r in found.incomplete if r.name not in gone])
 
@@ -80,7 +80,7 @@ def _task(section: Section, link: Link) -> dict[str, object]:
         "title": task.title,
         "subtitle": task.subtitle,
         "table": {"columns": heads, "rows": rows, "paper": section.table.paper},
-        "axes": plots.axes(task),
+        "axes": figures.axes(task),
         "runs": [
             _run(place, run, averaged=any(run is one for one in row.runs), link=link)
             for place, row in enumerate(task.rows)

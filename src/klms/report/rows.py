@@ -6,13 +6,24 @@ from itertools import count, cycle
 
 from klms.methods.table import METHODS
 from klms.report.collect import Remark, ReportedRun, text
-from klms.report.figures import Style
 
 TASK = ("data", "images", "split", "c_max", "alpha", "clients", "per_round", "model", "width")
 APART = {"method", "seed", "data_dir", "device", "evaluate_every", "layer_kl"}
 """Settings that do not make a row of their own: its name, its seeds, and what does not change the learning."""
 HUES, SHADES = 13, 3
 """Numbers of colours, and of shades of each, in `assets/page.css`."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a row is drawn: a family of methods shares a hue, and methods without KLMS have hollow markers."""
+
+    hue: int
+    shade: int
+    shape: int
+    dashes: int
+    """Number of the dash pattern; 0 is a solid line."""
+    hollow: bool
 
 
 @dataclass(frozen=True)
