@@ -8,7 +8,7 @@ import pytest
 
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
 
-pytest.importorskip("nvflare", reason="needs NVFlare: run `make adapters`, which installs it")
+pytest.importorskip("nvflare")
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType

@@ -5,9 +5,7 @@ import pytest
 
 from klms.errors import InvalidArgument, KLMSError
 
-pytest.importorskip(
-    "openfl", reason="needs OpenFL: run `make adapters`, which installs it in an environment of its own"
-)
+pytest.importorskip("openfl", reason="needs OpenFL: run `make openfl`, which installs it apart and runs its tests")
 
 from openfl.component import Aggregator, RandomGroupedAssigner
 from openfl.component import Collaborator as StockCollaborator
