@@ -7,12 +7,10 @@ import numpy as np
 
 from fuzz.target import Target, sealed, small_state
 from klms.compressors.schemes import SCHEMES
-from klms.engine.snapshot import read_snapshot, write_snapshot
+from klms.container import read_arrays, write_arrays
 from klms.errors import KLMSError
-from klms.exchange.arrays import read_arrays, write_arrays
 from klms.exchange.broadcast import Broadcast
 from klms.exchange.client import Client
-from klms.exchange.frame import Frame, Kind
 from klms.exchange.held import Held, follow
 from klms.exchange.model import Model
 from klms.exchange.model_steps import ModelSteps
@@ -20,12 +18,19 @@ from klms.exchange.reply import Reply
 from klms.exchange.request import CompressionRequest, RequestBody
 from klms.exchange.sealing import ServerKey, seal
 from klms.exchange.server import Server
+from klms.frame import Frame, Kind
 from klms.methods.state import State
 
 _MODEL = {"w": np.ones((40, 30), dtype=np.float32), "b": np.ones(5, dtype=np.float32), "n": np.array(3)}
 _STEPS = ModelSteps(1, 4096, frozenset("n"), frozenset(), 0, threads=1)
 _KEY = ServerKey()
-_STATE = small_state(5000)
+
+
+def _container_seeds() -> list[bytes]:
+    return [
+        write_arrays(_MODEL, {"number": 3}),
+        write_arrays({"few": np.ones(5000), "more": np.arange(90)}, packed=True),
+    ]
 
 
 def _broadcast_seeds() -> list[bytes]:
@@ -82,10 +87,9 @@ def _model_broadcast_seeds() -> list[bytes]:
 
 
 TARGETS = {
-    "arrays": Target(read_arrays, lambda: [write_arrays(_MODEL, {"number": 3})]),
+    "container": Target(lambda data: read_arrays(data, 1 << 16), _container_seeds),
     "broadcast": Target(lambda data: Broadcast.from_bytes(sealed(data)), _broadcast_seeds),
-    "snapshot": Target(lambda data: read_snapshot(data, _STATE), lambda: [write_snapshot(_STATE)]),
-    "state": Target(State.from_bytes, lambda: [small_state().to_bytes(private=True)]),
+    "state": Target(State.from_bytes, lambda: [small_state().to_bytes()]),
     "client": Target(lambda data: Client().receive(sealed(data)), lambda: [_asked()[1]]),
     "server-state": Target(lambda data: Server.restored(data, bits_per_parameter=2), lambda: [_asked()[0].state]),
     "reply": Target(_reply, _reply_seeds),

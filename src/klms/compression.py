@@ -1,36 +1,37 @@
 """Any update as bytes, and back: two functions for programs that have their own engine.
 
-The message describes itself. After the magic bytes `KU` come a version (u8), a tag of the key (4 bytes), the length of
-the description (u32) and the description: names, shapes and types of all arrays as JSON, deflated. Then follow, as they
-are, arrays of other than floating-point numbers, and, at last, a message of the scheme `trellis` for all others.
+A message is a `Frame` of kind `UPDATE`, whose numbers are the round of the key and 0, and whose digest is that of the
+key. Its body is a container without the floating-point arrays, which are only described; what stands for all of them
+follows, a message of the scheme `trellis`.
 """
 
-import struct
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.arrays import Array, arrays_of
+from klms.compressors.arrays import arrays_of
 from klms.compressors.base import check_update
-from klms.compressors.description import TYPES, Described, Description, read_description, write_description
 from klms.compressors.layout import Layout
-from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
-from klms.compressors.trellis import Effort, Trellis
-from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
+from klms.compressors.trellis import MAX_RATE, MIN_RATE, Effort, Trellis
+from klms.container import Array, ArrayInfo, Description, describe, little, read_array, read_description
+from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
+from klms.frame import OVERHEAD, Frame, Kind
 from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress
 from klms.progress import reporting
 
-MAGIC = b"KU"
-VERSION = 1
 FREE_BYTES = 1 << 28
 """What the arrays of any message may take in memory: 67 million float32 parameters, which may all be zero."""
 BYTES_PER_BYTE = 1 << 10
 """What each byte of a message may take on top: a float32 parameter at a 32nd of a bit."""
+MOST_PARAMETERS = (1 << 32) - 1
+"""Floating-point entries of all arrays: the envelope has four bytes for their number."""
 
-_HEAD = struct.Struct("<2sB4sI")
+_ALONE = "array"
+"""Beside the description of an array that was not in a dictionary."""
 
 
 def compress(
@@ -60,25 +61,23 @@ def compress(
     >>> decoded["weight"].shape, int(decoded["steps"])
     ((40, 50), 7)
     """
-    arrays, described = arrays_of(update)
-    description = write_description(described)
-    pairs = list(zip(described.arrays, arrays, strict=True))
-    dense = [array for one, array in pairs if one.is_dense]
-    layout = _layout([one for one in described.arrays if one.is_dense])
-    head = _HEAD.pack(MAGIC, VERSION, _tag(key), len(description)) + description
-    head += b"".join(array.astype(TYPES[one.kind], copy=False).tobytes() for one, array in pairs if not one.is_dense)
-    if not layout.d:
-        return head
-    if not MIN_RATE <= bits_per_parameter <= MAX_RATE:
-        raise InvalidArgument(f"bits_per_parameter must be from {MIN_RATE:g} to {MAX_RATE:g}, got {bits_per_parameter}")
-    overhead = min(8 * (_HEAD.size + len(description)) / layout.d, bits_per_parameter / 2)
-    rate = max(bits_per_parameter - overhead, MIN_RATE)
-    with np.errstate(over="ignore"):  # what is not finite is refused
-        vector = np.concatenate([array.astype(np.float32, copy=False).ravel() for array in dense])
-    check_update(vector, layout.d, bits_per_parameter)
-    with reporting(progress, "compressing") as report:
-        scheme = Trellis(layout, rate, effort, threads, progress=report)
-        return head + scheme.encode(vector, {}, key=key, rng=rng or np.random.default_rng())
+    digest = _digest(key)
+    arrays = arrays_of(update)
+    description = describe(arrays, None if isinstance(update, Mapping) else _ALONE)
+    parts = [description, *(little(array).tobytes() for array in arrays.values() if array.dtype.kind != "f")]
+    dense = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
+    layout = Layout(tuple(dense), tuple(array.shape for array in dense.values()))
+    if layout.d > MOST_PARAMETERS:
+        raise InvalidArgument(f"there are more than {MOST_PARAMETERS:,} parameters: use several messages")
+    if layout.d:
+        rate = _rate(bits_per_parameter, 8 * (OVERHEAD + len(description)) / layout.d)
+        with np.errstate(over="ignore"):  # what is not finite is refused
+            vector = np.concatenate([array.astype(np.float32, copy=False).ravel() for array in dense.values()])
+        check_update(vector, layout.d, bits_per_parameter)
+        with reporting(progress, "compressing") as report:
+            scheme = Trellis(layout, rate, effort, threads, progress=report)
+            parts.append(scheme.encode(vector, {}, key=key, rng=rng or np.random.default_rng()))
+    return Frame(Kind.UPDATE, key.round, 0, digest, b"".join(parts)).to_bytes()
 
 
 def decompress(
@@ -98,8 +97,8 @@ def decompress(
     the message. Both are looked at before anything is allocated; decoding takes up to twice what the arrays take.
     `progress` is as in `compress`.
     """
-    tag, described, place = describe(message)
-    if tag != _tag(key):
+    frame, described = inspect_update(message)
+    if frame.digest != _digest(key):
         raise SideInformationMismatch("the message was made with another key")
     if like is not None:
         _check_expected(described, like)
@@ -107,56 +106,76 @@ def decompress(
         max_bytes = FREE_BYTES + BYTES_PER_BYTE * len(message)
     if max_bytes is not None:
         _check_memory(described, max_bytes)
-    arrays: dict[str, Array] = dict.fromkeys([one.name for one in described.arrays], np.empty(0))  # keeps the order
-    for one in described.arrays:
-        if not one.is_dense:
-            if len(message) - place < one.memory:
-                raise CorruptMessage("the arrays are cut off")
-            arrays[one.name] = _unchanged(one, message[place : place + one.memory])
-            place += one.memory
-    dense = [one for one in described.arrays if one.is_dense]
-    layout = _layout(dense)
+    exact, rest = _read_exact(described, frame.body)
+    dense = [one for one in described.arrays if one.name not in exact]
+    layout = Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
     vector = np.zeros(0, dtype=np.float32)
     if layout.d:
         with reporting(progress, "decompressing") as report:
-            decoded = Trellis(layout, threads=threads, agreed=False, progress=report).decode(
-                message[place:], {}, key=key
-            )
-        vector = np.asarray(decoded.vector, dtype=np.float32)
-    elif place != len(message):
+            scheme = Trellis(layout, threads=threads, agreed=False, progress=report)
+            vector = np.asarray(scheme.decode(rest, {}, key=key).vector, dtype=np.float32)
+    elif rest:
         raise CorruptMessage("there is more in the message than its arrays")
-    for one, (_, array) in zip(dense, layout.split(vector), strict=True):
-        arrays[one.name] = _typed(array, TYPES[one.kind])
-    return arrays if described.named else arrays[""]
+    coded = dict(layout.split(vector))
+    arrays = {
+        one.name: exact[one.name] if one.name in exact else _typed(coded[one.name], one.dtype)
+        for one in described.arrays
+    }
+    return arrays[""] if described.meta == _ALONE else arrays
+
+
+def inspect_update(message: bytes) -> tuple[Frame, Description]:
+    """Return the frame of a message, and what it says of its arrays; the key is not needed."""
+    frame = Frame.from_bytes(message, Kind.UPDATE)
+    described = read_description(frame.body)
+    if described.meta == _ALONE and [one.name for one in described.arrays] != [""]:
+        raise CorruptMessage("the message holds one array without a name, and others")
+    return frame, described
+
+
+def _rate(bits_per_parameter: float, overhead: float) -> float:
+    """Return what the description and the frame, of so many bits per parameter, leave of the whole; at least half."""
+    if not MIN_RATE <= bits_per_parameter <= MAX_RATE:
+        raise InvalidArgument(f"bits_per_parameter must be from {MIN_RATE:g} to {MAX_RATE:g}, got {bits_per_parameter}")
+    return max(bits_per_parameter - min(overhead, bits_per_parameter / 2), MIN_RATE)
 
 
 def _check_expected(described: Description, like: object) -> None:
     """Raise unless the message holds arrays with the names, shapes and types of those in `like`."""
-    expected = arrays_of(like)[1]
-    if described.named != expected.named:
+    expected = read_description(describe(arrays_of(like))).arrays
+    if (described.meta == _ALONE) == isinstance(like, Mapping):
         raise SideInformationMismatch("the message holds an array and `like` a dictionary of arrays, or the reverse")
-    for one in sorted(set(described.arrays) ^ set(expected.arrays)):
+    for one in sorted(set(described.arrays) ^ set(expected), key=lambda one: one.name):
         where = "in the message only" if one in described.arrays else "in `like` only"
         raise SideInformationMismatch(f"the message holds other arrays than expected: {one} is {where}")
 
 
 def _check_memory(described: Description, most: int) -> None:
-    if described.memory > most:
+    # Floating-point numbers are decoded as float32 before they get their type.
+    needed = sum(one.entries * max(one.dtype.itemsize, 4 if _is_dense(one) else 1) for one in described.arrays)
+    if needed > most:
         raise InvalidArgument(
-            f"the message is for arrays of {described.memory:,} bytes, and {most:,} are allowed: pass like= (an update "
+            f"the message is for arrays of {needed:,} bytes, and {most:,} are allowed: pass like= (an update "
             "with the shapes that you expect) or a larger max_bytes= if that is right"
         )
 
 
-def _layout(dense: list[Described]) -> Layout:
-    return Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
+def _is_dense(one: ArrayInfo) -> bool:
+    """Return whether an array is coded with noise; others are sent unchanged."""
+    return one.dtype.kind == "f"
 
 
-def _unchanged(one: Described, content: bytes) -> Array:
-    """Return an array that was sent as it is; every byte of a truth value other than 0 means True."""
-    if one.kind == "|b1":
-        return np.not_equal(np.frombuffer(content, np.uint8), 0).reshape(one.shape)
-    return np.frombuffer(content, TYPES[one.kind]).reshape(one.shape).copy()
+def _read_exact(described: Description, body: bytes) -> tuple[dict[str, Array], bytes]:
+    """Return the arrays that were sent unchanged, and the bytes after them."""
+    exact: dict[str, Array] = {}
+    place = described.end
+    for one in described.arrays:
+        if not _is_dense(one):
+            if len(body) - place < one.nbytes:
+                raise CorruptMessage("the arrays are cut off")
+            exact[one.name] = read_array(one, body[place : place + one.nbytes]).copy()
+            place += one.nbytes
+    return exact, body[place:]
 
 
 def _typed(array: Float32, dtype: np.dtype[Any]) -> Array:
@@ -167,18 +186,5 @@ def _typed(array: Float32, dtype: np.dtype[Any]) -> Array:
     return array.astype(dtype)
 
 
-def _tag(key: SharedKey) -> bytes:
-    return blake2b(SharedKey.checked(key).to_bytes(), digest_size=4, person=b"klms key").digest()
-
-
-def describe(message: bytes) -> tuple[bytes, Description, int]:
-    """Return the tag of the key, the checked description and the place after it; the key is not needed."""
-    if len(message) < _HEAD.size or message[:2] != MAGIC:
-        raise CorruptMessage("this is not a message of klms.compress: it does not begin with 'KU'")
-    _, version, tag, length = _HEAD.unpack_from(message)
-    if version != VERSION:
-        raise UnsupportedMessage(f"version {version} of the container; this release reads version {VERSION}")
-    end = _HEAD.size + length
-    if end > len(message):
-        raise CorruptMessage("the description is cut off")
-    return tag, read_description(message[_HEAD.size : end]), end
+def _digest(key: SharedKey) -> bytes:
+    return blake2b(SharedKey.checked(key).to_bytes(), digest_size=8, person=b"klms key").digest()

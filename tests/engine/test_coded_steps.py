@@ -12,7 +12,7 @@ from klms.engine.rounds import one_round
 from klms.errors import InvalidArgument
 from klms.exchange import held as held_module
 from klms.exchange.broadcast import ANCHOR, Broadcast, Trail
-from klms.exchange.frame import OVERHEAD
+from klms.frame import OVERHEAD
 from klms.methods.base import Outcome
 from klms.methods.state import State
 from tests.support.downlink_runs import config_of, federation_of, figures, run_of, states_before, trained
@@ -38,7 +38,7 @@ def test_a_coded_run_learns_on_few_bits_and_is_evaluated_at_the_server_s_own_wei
         assert coded[-1].record.accuracy > plain[-1].record.accuracy - 0.15
         _, _, everybody = run_of(run, rounds=13, per_round=0, downlink="coded")
         for held, number in [(11, 1), (9, 3)]:
-            size = downlink.open(everybody[11].state).trail.size_since(held)
+            size = downlink.open(everybody[11].state).sender.trail.size_since(held)
             assert size <= number * (federation.method.layout.d / 8 + 60)
 
 
@@ -87,7 +87,7 @@ def test_after_a_return_to_the_last_sound_model_errors_do_not_grow(rate):
     state = after_round(state, 0.3)  # after which the loss explodes
     for _ in range(16):
         offs.append(float(np.linalg.norm(state.vector("weights") - sound) / np.linalg.norm(sound)))
-        state = after_round(undo.returned(state) if offs[-1] > 0.5 else state, 0.01)
+        state = after_round(undo.returned(state, state.sound) if offs[-1] > 0.5 else state, 0.01)
     assert max(offs[2:]) < offs[0]
     assert offs[-1] < 0.7 * offs[0]
 
@@ -100,8 +100,8 @@ def test_after_a_return_clients_are_led_on_from_what_they_hold(mode):
     jumps = 0
     for before, after in pairwise(result.state for result in results):
         opened = downlink.open(before)
-        jumps += opened.trail.anchored
-        following = downlink.open(undo.returned(replace(after, sound=sound)))
+        jumps += opened.sender.trail.anchored
+        following = downlink.open(undo.returned(after, sound))
         for held in (opened.state, None):  # a client of the round that was undone, and one that never came
             message = following.sender.message(held.round if held else 0)
             assert downlink.follow(message, held).round == after.round
@@ -113,7 +113,7 @@ def test_a_coded_round_without_answers_keeps_the_server_s_theta():
     config, federation, results = run_of("fedpm-klms", rounds=13, downlink="coded")
 
     class Nobody:
-        def run(self, broadcast, wanted):
+        def run(self, broadcasts, wanted):
             return iter(())
 
         def enough(self, count):
@@ -152,12 +152,12 @@ def jumps_of(run, **given):
 def test_where_clients_come_rarely_jumps_take_fewer_bytes_and_clients_stay_close(monkeypatch):
     config, federation, results = run_of("trellis", **SPARSE)
     _, opened = jumps_of("trellis")
-    assert sum(broadcast.trail.anchored for broadcast in opened) > 3
+    assert sum(broadcast.sender.trail.anchored for broadcast in opened) > 3
 
     def distance(results):
         """Mean distance of what clients held from what the server had, from round 4 on."""
         pairs = pairwise(results[2:])
-        return np.mean([np.linalg.norm(a.state.vector("weights") - b.state.downlink["view.weights"]) for a, b in pairs])
+        return np.mean([np.linalg.norm(a.state.vector("weights") - b.state.held.state["weights"]) for a, b in pairs])
 
     monkeypatch.setattr(held_module, "_jump", lambda *_: None)
     stepping = trained(config, federation)
@@ -169,13 +169,13 @@ def test_where_clients_come_rarely_jumps_take_fewer_bytes_and_clients_stay_close
 def test_whatever_a_client_holds_a_jump_leads_it_to_the_state_of_the_server():
     downlink, opened = jumps_of("trellis")
     last = opened[-1]
-    assert last.trail.anchored
+    assert last.sender.trail.anchored
     for held in [None, *(broadcast.state for broadcast in opened)]:
         message = last.sender.message(0 if held is None else held.round)
         reached = downlink.follow(message, held)
         assert downlink.digest(reached) == last.sender.digest
         read = Broadcast.from_bytes(message)
-        assert read.jumps == (held is None or held.round <= last.trail.start)
+        assert read.jumps == (held is None or held.round <= last.sender.trail.start)
         # The server may not know how far a client is.
         assert downlink.digest(downlink.follow(last.sender.message(0), held)) == last.sender.digest
 
@@ -198,16 +198,16 @@ def test_a_late_joiner_gets_a_jump_instead_of_every_step():
 def test_clients_that_all_come_in_every_round_are_never_sent_a_jump():
     config, federation, results = run_of("trellis", rounds=13, per_round=0, downlink="coded")
     downlink = Downlink(federation.method, config)
-    assert not any(downlink.open(result.state).trail.anchored for result in results)
+    assert not any(downlink.open(result.state).sender.trail.anchored for result in results)
 
 
 def test_a_run_with_jumps_that_was_stopped_anywhere_goes_on_as_if_it_was_not():
     config, federation, whole = run_of("trellis", **SPARSE)
     for stop in (5, 15):
-        stored = State.from_bytes(whole[stop - 1].state.to_bytes(private=True))
+        stored = State.from_bytes(whole[stop - 1].state.to_bytes())
         rest = trained(config, federation, stored)
         assert figures(rest) == figures(whole[stop:])
-        assert rest[-1].state.to_bytes(private=True) == whole[-1].state.to_bytes(private=True)
+        assert rest[-1].state.to_bytes() == whole[-1].state.to_bytes()
 
 
 def test_after_a_jump_the_steps_before_it_are_not_kept():

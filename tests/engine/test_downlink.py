@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from klms.engine.downlink import Downlink, Relay
-from klms.engine.snapshot import read_snapshot, write_snapshot
 from klms.errors import OutOfSync
 from klms.exchange.broadcast import Broadcast, Trail
-from klms.exchange.frame import OVERHEAD, digest_of
+from klms.frame import OVERHEAD
 from klms.methods.state import State
 from tests.support.downlink_runs import RUNS, arrays, config_of, federation_of, figures, run_of, states_before, trained
 
@@ -46,7 +45,7 @@ def test_a_client_that_comes_every_few_rounds_or_late_reaches_the_state_of_the_s
                 n: a.tobytes() for n, a in broadcast.state.shared.items()
             }
             assert held.round == broadcast.state.round
-            steps, snapshot = broadcast.trail.size_since(known), len(broadcast.snapshot())
+            steps, snapshot = broadcast.sender.trail.size_since(known), len(broadcast.snapshot())
             kinds.add(Broadcast.from_bytes(message).snapshot is None)
             if steps is None:
                 assert len(message) == snapshot
@@ -95,11 +94,11 @@ def test_a_client_that_holds_another_state_is_told_so():
 def test_what_the_server_keeps_for_those_who_were_away_is_never_larger_than_the_state():
     for run, mode in [("fedpm-klms", "auto"), ("trellis", "auto"), ("trellis", "coded"), ("sgld-klms", "auto")]:
         for state in states_before(run, **({"rounds": 13, "downlink": mode} if mode == "coded" else {})):
-            steps = state.downlink.get("steps", np.zeros(0, dtype=np.uint8))
-            assert steps.nbytes <= sum(array.nbytes for array in state.shared.values())
+            kept = sum(map(len, state.held.trail.steps))
+            assert kept <= sum(array.nbytes for array in state.shared.values())
     config = config_of("fedavg", rounds=30)  # a tiny model, whose float32 messages are larger than itself
     for result in trained(config, federation_of(config, hidden=1)):
-        assert result.state.downlink["steps"].size == result.state.downlink["lengths"].size == 0
+        assert result.state.held.trail.steps == ()
     history = Trail(0)
     for number in range(5000):
         history = history.then(b"" if number % 3 else bytes(number % 50), 400)  # rounds without a message are free
@@ -126,39 +125,18 @@ def test_a_round_s_messages_are_dropped_once_a_snapshot_is_smaller():
 def test_a_run_that_was_stopped_anywhere_goes_on_as_if_it_was_not(run, mode):
     config, federation, whole = run_of(run, downlink=mode)
     for stop in (1, 4, 6):
-        stored = State.from_bytes(whole[stop - 1].state.to_bytes(private=True))
+        stored = State.from_bytes(whole[stop - 1].state.to_bytes())
         rest = trained(config, federation, stored)
         assert figures(rest) == figures(whole[stop:])
-        assert rest[-1].state.to_bytes(private=True) == whole[-1].state.to_bytes(private=True)
+        assert rest[-1].state.to_bytes() == whole[-1].state.to_bytes()
 
 
 def test_two_workers_go_on_with_a_coded_run_as_one_does(workers):
     config, federation, whole = run_of("trellis", rounds=13, downlink="coded")
-    stored = State.from_bytes(whole[10].state.to_bytes(private=True))
+    stored = State.from_bytes(whole[10].state.to_bytes())
     rest = trained(config, federation, stored, workers=workers)
     assert figures(rest) == figures(whole[11:])
-    assert rest[-1].state.to_bytes(private=True) == whole[-1].state.to_bytes(private=True)
-
-
-def test_a_snapshot_is_lossless_to_the_bit():
-    """Also where few values make a table: with both zeros, which compare equal, and numbers that are none."""
-    d = 5000
-    values = np.array([0.0, -0.0, 0.25, -1.5, np.inf, np.nan, 1e-42], dtype=np.float32)
-    few = values[np.arange(d) % values.size]
-    many = np.random.default_rng(0).standard_normal(d).astype(np.float32)
-    late = np.concatenate([np.zeros(4500, dtype=np.float32), many[:500]])  # few values at first, many in all
-    shared = {"few": few, "many": many, "late": late, "counts": np.arange(d, dtype=np.uint16).reshape(2, -1)}
-    shared["flag"] = np.array(True)
-    state = State(7, shared, {"kept": few.astype(np.float64), "own": many})
-    data = write_snapshot(state, frozenset({"own"}))
-    back = read_snapshot(data, state)
-    assert back.round == 7
-    assert set(back.private) == {"kept"}
-    assert arrays(back) == arrays(replace(state, private={"kept": state.private["kept"]}))
-    assert digest_of(7, back.shared) == digest_of(7, shared)
-    assert digest_of(8, back.shared) != digest_of(7, shared)
-    assert len(write_snapshot(State(0, {"few": few}))) < d
-    assert write_snapshot(state) == write_snapshot(state)
+    assert rest[-1].state.to_bytes() == whole[-1].state.to_bytes()
 
 
 @pytest.mark.parametrize("mode", ["snapshot", "coded"])

@@ -1,35 +1,24 @@
 """Broadcasts that are damaged, forged or made to exhaust memory are refused with an error of klms."""
 
-import bz2
-import io
 import struct
 import tracemalloc
-import zipfile
 import zlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from klms.container import describe, write_arrays
 from klms.engine.downlink import Downlink
 from klms.errors import CorruptMessage, KLMSError, OutOfSync, UnsupportedMessage
 from klms.exchange.broadcast import Broadcast
-from klms.exchange.frame import Kind
+from klms.frame import Kind
 from tests.support.downlink_runs import config_of, federation_of, trained
 
 
 def sealed(kind, base, number, digest, body, version=1):
     message = struct.pack("<2sBBII8s", b"KX", version, kind, base, number, digest) + body
     return message + struct.pack("<I", zlib.crc32(message))
-
-
-def archive_of(members, method=zipfile.ZIP_DEFLATED):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as archive:
-        for name, array in members:
-            with archive.open(f"{name}.npy", "w") as file:
-                np.lib.format.write_array(file, array)
-    return buffer.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +58,7 @@ def test_every_truncation_and_every_flipped_bit_is_noticed(small, mode):
                 reached = downlink.follow(bytes(damaged), held)
             except KLMSError:
                 continue
-            assert downlink.digest(reached) == sender.digest  # for example a flip in the date of an archive
+            assert downlink.digest(reached) == sender.digest
 
 
 def test_forged_heads_are_refused(small):
@@ -96,8 +85,6 @@ def test_forged_heads_are_refused(small):
         sealed(Kind.STEPS, 1, 3, digest, body + b"\0\0\0\0"),
         sealed(Kind.SNAPSHOT, 1, 3, digest, b""),
         sealed(Kind.SNAPSHOT, 1, 3, digest, body),
-        sealed(Kind.SNAPSHOT, 3, 4, digest, snapshot),  # by another number it would be trained on with other keys
-        sealed(Kind.SNAPSHOT, 3, 2, digest, snapshot),
         sealed(Kind.JUMP, 1, 4, digest, body),  # from another state than the anchor
         sealed(Kind.JUMP, 0, 2, digest, body),  # as many steps as states: none of them jumps
         sealed(Kind.JUMP, 0, 1, digest, body),
@@ -106,11 +93,14 @@ def test_forged_heads_are_refused(small):
         b"", b"KX", b"KD" + bytes(40),
     ]  # fmt: skip
     for message in forged:
-        with pytest.raises(CorruptMessage):
+        with pytest.raises((CorruptMessage, UnsupportedMessage)):
             downlink.follow(message, held)
     for base, number in [(0, 2), (2, 4), (7, 9)]:  # sound, but steps by other numbers
         with pytest.raises(OutOfSync):
             downlink.follow(sealed(Kind.STEPS, base, number, digest, body), held)
+    for number in (2, 4):  # by another number, a snapshot would be trained on with other keys
+        with pytest.raises(OutOfSync):
+            downlink.follow(sealed(Kind.SNAPSHOT, 3, number, digest, snapshot), held)
     for number in (3, 2**32 - 1):  # what a jump claims to lead to
         with pytest.raises(OutOfSync):
             downlink.follow(sealed(Kind.JUMP, 0, number, digest, body), held)
@@ -139,62 +129,27 @@ def peak_of(work):
 def bomb_snapshots(state):
     """Snapshots of a few hundred kilobytes at most that unpack to far more, or to what no model has."""
     theta = state.shared["theta"]
-    side = [(f"shared.{name}", array) for name, array in state.shared.items() if name != "theta"]
-    head = [("round", np.array(3)), *side]
-    zeros = np.zeros(30_000_000, dtype=np.uint8)
-    yield archive_of([*head, ("shared.theta", zeros)])
-    lying = bytearray(archive_of([*head, ("shared.theta", zeros)]))
-    place = lying.rindex(b"PK\x01\x02")
-    lying[place + 24 : place + 28] = struct.pack("<I", 1000)  # the size that the directory says
-    yield bytes(lying)
-    yield archive_of([*head, ("shared.theta", zeros)], zipfile.ZIP_BZIP2)
-    lying = bytearray(archive_of([*head, ("shared.theta", zeros)], zipfile.ZIP_BZIP2))
-    place = lying.rindex(b"PK\x01\x02")
-    lying[place + 24 : place + 28] = struct.pack("<I", 1000)
-    yield bytes(lying)
-    packed = {
-        size: np.frombuffer(zlib.compress(bytes(size), wbits=-15), dtype=np.uint8)
-        for size in (4000, 15_000, 30_000_000)
-    }
-    rows = np.zeros((1, 30_000), dtype=np.float32)  # a table of rows: 4000 indices would be 480 MB
-    yield archive_of([*head, ("values.shared.theta", rows), ("packed.shared.theta", packed[4000])])
-    wide = np.zeros(1, dtype="S30000")
-    yield archive_of([*head, ("values.shared.theta", wide), ("packed.shared.theta", packed[4000])])
-    for kind in (np.float32, np.float64):
-        value = np.zeros(1, dtype=kind)
-        yield archive_of([*head, ("values.shared.theta", value), ("packed.shared.theta", packed[30_000_000])])
-    many = [
-        (f"{part}.shared.theta{n}", array)
-        for n in range(200)
-        for part, array in (("values", theta[:1]), ("packed", packed[15_000]))
-    ]
-    yield archive_of([*head, ("shared.theta", theta), *many])
-    for cut in (packed[4000][:-1], np.append(packed[4000], np.uint8(0)), np.zeros(4, dtype=np.uint8)):
-        yield archive_of([*head, ("values.shared.theta", theta[:1]), ("packed.shared.theta", cut)])
-    claim = archive_of([*head, ("shared.theta", theta)], zipfile.ZIP_STORED)
-    yield claim.replace(b"(%d,)" % theta.size, b"(9%s,)" % (b"9" * (len(str(theta.size)) - 1)))
-    yield archive_of([*head, ("values.shared.theta", np.zeros(1))])
-    yield archive_of([*head, ("packed.shared.theta", packed[4000])])
-    beyond = np.frombuffer(zlib.compress(bytes([1] * 9), wbits=-15), dtype=np.uint8)
-    yield archive_of([*head, ("values.shared.theta", np.zeros(1)), ("packed.shared.theta", beyond)])
-    for odd in (theta[:-1], theta.astype(np.float64), theta.reshape(1, -1), np.zeros(theta.size, dtype="S4")):
-        yield archive_of([*head, ("shared.theta", odd)])
-    yield archive_of(head)  # no theta
-    yield archive_of([("shared.theta", theta), *side])  # no round
-    yield archive_of([("round", np.array([3, 3])), *side, ("shared.theta", theta)])
-    yield archive_of([*head, ("shared.theta", theta), ("memories.0", theta)])
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("round.npy", b"")
-        with pytest.warns(UserWarning, match="Duplicate"):
-            archive.writestr("round.npy", b"")
-    yield buffer.getvalue()
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("shared.theta", b"not an array")
-    yield buffer.getvalue()
-    yield b"\x93NUMPY" + archive_of([*head, ("shared.theta", theta)])
-    yield bz2.compress(bytes(100))
+    side = {f"shared.{name}": array for name, array in state.shared.items() if name != "theta"}
+    whole = {**side, "shared.theta": theta}
+    zeros = np.zeros(30_000_000, dtype=np.float32)
+    yield write_arrays({**side, "shared.theta": zeros}, packed=True)
+    yield write_arrays({**side, "shared.theta": zeros.astype(np.int8)}, packed=True)
+    yield write_arrays({**whole, **{f"shared.theta{n}": zeros[:500_000] for n in range(60)}}, packed=True)
+    yield write_arrays({**whole, "private.more": zeros}, packed=True)
+    lying = describe({**side, "shared.theta": theta}, None, [array.nbytes for array in side.values()] + [1000])
+    rest = b"".join(array.tobytes() for array in side.values())
+    deflated = zlib.compress(bytes(30_000_000), wbits=-15)
+    yield lying + rest + (struct.pack("<H", 0) + deflated)[:1000].ljust(1000)
+    yield lying + rest + (struct.pack("<H", 1) + bytes(4) + deflated)[:1000].ljust(1000)
+    for odd in (theta[:-1], theta.astype(np.float64), theta.reshape(1, -1), theta.astype(np.int32)):
+        yield write_arrays({**side, "shared.theta": odd}, packed=True)
+    yield write_arrays(side)  # no theta
+    yield write_arrays({"shared.theta": theta})  # no block map
+    yield write_arrays({**whole, "residuals.0": theta})
+    yield write_arrays({**whole, "theta": theta})
+    yield write_arrays(whole)[:-1]
+    yield b""
+    yield b"\x93NUMPY" + write_arrays(whole)
 
 
 def test_snapshots_that_unpack_to_more_or_to_something_else_are_refused_in_little_memory(small):
@@ -203,7 +158,7 @@ def test_snapshots_that_unpack_to_more_or_to_something_else_are_refused_in_littl
         message = sealed(Kind.SNAPSHOT, 3, 3, sender.digest, snapshot)
 
         def follow(message=message):
-            with pytest.raises((CorruptMessage, OutOfSync)):
+            with pytest.raises((CorruptMessage, UnsupportedMessage, OutOfSync)):
                 downlink.follow(message, held)
 
         assert peak_of(follow) < 10e6, number
@@ -215,11 +170,10 @@ def test_side_information_that_unpacks_to_more_is_refused_in_little_memory(small
     (length,) = struct.unpack_from("<I", step)
     coded = step[4 + length :]
     held = replace(held, round=2)
-    zeros = np.zeros(30_000_000, dtype=np.uint8)
-    nested = zlib.compress(archive_of([("block_bounds", zeros)]))  # an archive of 30 MB within a few bytes
-    alien = zlib.compress(archive_of([("alien", np.zeros(3))]))
-    twice = zlib.compress(bytes(100)) + b"more"
-    for side in (zlib.compress(zeros.tobytes()), nested, alien, twice, b"\0", zlib.compress(b"PK")[:-2], bytes(50)):
+    bomb = write_arrays({"block_bounds": np.zeros(30_000_000, dtype=np.uint8)}, packed=True)
+    alien = write_arrays({"alien": np.zeros(3)}, packed=True)
+    more = write_arrays({"block_bounds": np.arange(3)}, packed=True) + b"more"
+    for side in (bomb, alien, more, b"\0", alien[:-2], bytes(50)):
         forged = struct.pack("<I", len(side)) + side + coded
         message = Broadcast(3, sender.digest, 2, (forged,)).to_bytes()
 

@@ -29,7 +29,7 @@ def bad_client(monkeypatch):
     """One client encodes the opposite of `theta`, the law that is furthest from what all others say."""
     honest = FedPM.client_update
 
-    def client_update(self, state, client, data, rng):
+    def client_update(self, state, client, data, rng, residual):
         upload = honest(self, state, client, data, rng)
         if client != BAD:
             return upload
@@ -69,7 +69,7 @@ def test_the_opposite_of_theta_costs_the_others_nothing(aggregate, bad_client, c
     assert [record.replies for record in attacked.ledger[1:]] == [{"ok": 9, "outsized": 1}] * 3
     assert [record.replies for record in alone.ledger] == [None] * 4
     assert "the message of client 9 does not count: it has" in caplog.text
-    assert set(attacked.state.downlink["held"].tolist()) == {3}  # it is not led on from ever older states
+    assert set(attacked.state.held.by_client.values()) == {3}  # it is not led on from ever older states
     for ours, theirs in zip(traffic(attacked), traffic(alone), strict=True):
         assert ours <= 1.2 * theirs
     assert accuracy(attacked) > accuracy(alone) - 0.05

@@ -39,7 +39,7 @@ def test_the_downlink_has_a_schedule_of_its_own():
 @pytest.mark.parametrize("given", [{}, {"downlink": "coded", "down_rate_schedule": "2:3,1"}])
 def test_a_scheduled_run_that_was_stopped_goes_on_as_if_it_was_not(given):
     config, federation, whole = run_of("trellis", rate_schedule="2:3,1", **given)
-    stored = State.from_bytes(whole[1].state.to_bytes(private=True))
+    stored = State.from_bytes(whole[1].state.to_bytes())
     assert figures(trained(config, federation, stored)) == figures(whole[2:])
 
 

@@ -78,10 +78,9 @@ def test_the_local_engine_takes_steps_of_that_length(rate, expected):
     name, shares = str(federation.method.vector_name), []
     for result in trained(config, federation):
         opened = Downlink(federation.method, config).open(result.state)
-        before = result.state.downlink.get(f"view.{name}")
-        if before is not None:
-            wanted = result.state.vector(name) - before
-            step = opened.state.vector(name) - before
-            shares.append(float(wanted @ step / (wanted @ wanted)))
+        before = result.state.held.state[name]
+        wanted = result.state.vector(name) - before
+        step = opened.state.vector(name) - before
+        shares.append(float(wanted @ step / (wanted @ wanted)))
     assert shares
     assert np.mean(shares) == pytest.approx(expected, rel=0.2)

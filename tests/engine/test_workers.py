@@ -226,7 +226,7 @@ def test_a_stopped_run_ends_its_workers_and_says_how_to_resume(tmp_path, when, n
     with started("run", "fedavg", *settings, "--workers", "2") as process:
         launched = 4  # with the command itself, and the tracker of resources that multiprocessing starts
         assert eventually(lambda: len(members(process.pid)) == launched)
-        assert when == "loading" or eventually((out / "checkpoint.npz").exists)
+        assert when == "loading" or eventually((out / "checkpoint.klms").exists)
         send(process, number)
         written = process.communicate(timeout=60)[0].decode()
         assert eventually(lambda: not members(process.pid))

@@ -7,8 +7,8 @@ import pytest
 
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, OutOfSync, SideInformationMismatch
 from klms.exchange.client import Client
-from klms.exchange.frame import Frame, Kind, LostAgain, WrongRound
 from klms.exchange.server import Server
+from klms.frame import Frame, Kind, LostAgain, WrongRound
 from tests.exchange.loop import D, Fleet, distance, model, same, trained
 
 

@@ -7,8 +7,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from klms.exchange.frame import Frame, Kind
 from klms.flower.phase import COUNTED
+from klms.frame import Frame, Kind
 
 try:
     from flwr.supercore.task_identity import TaskIdentity

@@ -17,10 +17,9 @@ from klms.compressors.envelope import wrap
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
 from klms.errors import InvalidArgument, RunFolderError
-from klms.exchange.frame import OVERHEAD, Frame, Kind, fingerprint
 from klms.flower import client_app, server_app, template_app
 from klms.flower.settings import ServerSettings, run_config, server_settings
-from klms.methods.state import State
+from klms.frame import OVERHEAD, Frame, Kind, digest_of, fingerprint
 from klms.runs import execution
 from klms.runs.federate import federate
 from klms.runs.run_folder import CHECKPOINT, RunFolder
@@ -75,8 +74,8 @@ def test_flower_and_the_local_engine_give_the_same_bytes(method, given, mnist, t
         assert other.model_dump(exclude=flower_only) == mine.model_dump(exclude=flower_only)
         assert other.payload_bytes == mine.uplink_bytes + OVERHEAD * 2
         assert other.train_loss is not None
-    local, remote = (State.from_bytes((tmp_path / name / CHECKPOINT).read_bytes()) for name in ("local", "flower"))
-    assert local.to_bytes(private=False) == remote.to_bytes(private=False)
+    local, remote = (RunFolder(tmp_path / name).state().shared for name in ("local", "flower"))
+    assert digest_of(0, local) == digest_of(0, remote)
     assert replies(flower) == {"ok": 2}
 
 
@@ -205,11 +204,10 @@ def test_bad_clients_are_counted_by_cause_and_leave_no_trace(method, mnist, tmp_
             return reply if node - 1 > 5 or (node - 1 == 3 and self.rounds == 1) else None
 
     on_flower(config, tmp_path / "good", GoodOnly())
-    bad, good = (State.from_bytes((tmp_path / name / CHECKPOINT).read_bytes()) for name in ("bad", "good"))
-    held = good.downlink[
-        "held"
-    ]  # a client that sent something bad holds the state, and one that did not answer may not
-    assert replace(bad, downlink={**bad.downlink, "held": held}).to_bytes(private=True) == good.to_bytes(private=True)
+    bad, good = (RunFolder(tmp_path / name).state() for name in ("bad", "good"))
+    # A client that sent something bad holds the state, and one that did not answer may not.
+    held = replace(bad.held, by_client=good.held.by_client)
+    assert replace(bad, held=held).to_bytes() == good.to_bytes()
 
 
 def test_a_round_with_too_few_replies_is_passed_over_and_its_number_not_used_again(mnist, tmp_path):

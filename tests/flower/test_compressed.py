@@ -16,11 +16,11 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from klms.codec import inspect
 from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.container import read_arrays
 from klms.errors import InvalidArgument, NothingTrained
-from klms.exchange.arrays import read_arrays
-from klms.exchange.frame import Frame, Kind
 from klms.exchange.request import RequestBody
 from klms.flower import Compressed, compress
+from klms.frame import Frame, Kind
 from tests.flower.in_process import InProcessGrid, counts_of, with_head
 from tests.support.messages import KEY, sealed
 

@@ -9,13 +9,12 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from klms.exchange.frame import Frame, Kind
 from klms.flower import client_app, server_app, template_app
 from klms.flower.deployment import Deployment
 from klms.flower.settings import ServerSettings
-from klms.methods.state import State
+from klms.frame import Frame, Kind
 from klms.runs import execution
-from klms.runs.run_folder import CHECKPOINT, RunFolder
+from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
 from tests.flower.in_process import InProcessGrid, serve
 from tests.support.small_data import write_mnist
@@ -62,7 +61,7 @@ def app_for(tmp_path: Path, config, **settings) -> tuple[Path, RunFolder]:
 
 
 def states(*folders: Path) -> list[bytes]:
-    return [State.from_bytes((folder / CHECKPOINT).read_bytes()).to_bytes(private=True) for folder in folders]
+    return [RunFolder(folder).state().to_bytes() for folder in folders]
 
 
 def test_flower_s_simulation_and_the_local_engine_give_the_same_bytes(tmp_path):

@@ -68,7 +68,7 @@ class Nodes(InProcessGrid):
 def run(config, grid, folder, **settings):
     own = ServerSettings(run_folder=str(folder), **{"join_timeout": 0.01, **settings})
     serve(server_app(config, own, model=network, test=held_out), grid)
-    return list(RunFolder(folder).records()), State.from_bytes((folder / CHECKPOINT).read_bytes())
+    return list(RunFolder(folder).records()), RunFolder(folder).state()
 
 
 def by_the_local_engine(config, clients_of_rounds):
@@ -100,7 +100,7 @@ def agree(records, state, config):
     """The local engine, with the clients that the ledger names, has the same messages and ends in the same state."""
     expected, last = by_the_local_engine(config, [record.clients for record in records])
     assert [record.digest for record in records] == [record.digest for record in expected]
-    assert state.to_bytes(private=True) == last.to_bytes(private=True)
+    assert state.to_bytes() == last.to_bytes()
     return expected
 
 
@@ -155,26 +155,26 @@ def tampered(grid, node):
     name = "theta" if "theta" in state.shared else "weights"
     vector = state.vector(name).copy()
     vector.view(np.uint32)[11] ^= 1 << 20
-    store(grid, node, replace(state, shared={**state.shared, name: vector}).to_bytes(private=True))
+    store(grid, node, replace(state, shared={**state.shared, name: vector}).to_bytes())
 
 
 def without_numbers(grid, node):
     state = held(grid, node)
     name = "theta" if "theta" in state.shared else "weights"
     vector = state.vector(name) * np.float32("nan")
-    store(grid, node, replace(state, shared={**state.shared, name: vector}).to_bytes(private=True))
+    store(grid, node, replace(state, shared={**state.shared, name: vector}).to_bytes())
 
 
 def of_another_model(grid, node):
-    store(grid, node, replace(held(grid, node), shared={"other": np.zeros(3)}).to_bytes(private=True))
+    store(grid, node, replace(held(grid, node), shared={"other": np.zeros(3)}).to_bytes())
 
 
 def of_a_later_round(grid, node):
-    store(grid, node, replace(held(grid, node), round=900).to_bytes(private=True))
+    store(grid, node, replace(held(grid, node), round=900).to_bytes())
 
 
 def damaged(grid, node):
-    data = bytearray(held(grid, node).to_bytes(private=True))
+    data = bytearray(held(grid, node).to_bytes())
     data[len(data) // 2] ^= 4
     store(grid, node, bytes(data))
 
@@ -268,7 +268,7 @@ def test_a_server_that_is_started_again_knows_what_its_clients_hold(tmp_path):
         return [record.model_dump(exclude={"seconds"}) for record in records]
 
     assert figures(records) == figures(whole)  # bytes and resyncs, too
-    assert state.to_bytes(private=True) == last.to_bytes(private=True)
+    assert state.to_bytes() == last.to_bytes()
 
 
 def test_a_server_that_lost_its_last_rounds_leads_its_clients_back(tmp_path):
@@ -295,12 +295,12 @@ def test_a_broadcast_that_is_damaged_harms_nobody_s_state(tmp_path):
     config = config_of(rounds=3)
     grid = Nodes(config)
     run(config, grid, tmp_path / "run")
-    before = held(grid, 1).to_bytes(private=True)
+    before = held(grid, 1).to_bytes()
     for data in (b"", b"KD", bytes(100), np.random.default_rng(0).bytes(300)):
         arrays = ArrayRecord({"state": Array(np.frombuffer(data, dtype=np.uint8))})
         content = RecordDict({"klms": arrays, "klms.round": ConfigRecord({"round": 4, "seed": 3})})
         (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
         assert reply.has_error()
         assert "not of klms" in reply.error.reason
-    assert held(grid, 1).to_bytes(private=True) == before
+    assert held(grid, 1).to_bytes() == before
     assert held(grid, 1).round == 2

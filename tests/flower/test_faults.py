@@ -13,10 +13,10 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from klms.exchange.frame import Frame, Kind
 from klms.flower import Compressed, client_app, compress, server_app
 from klms.flower.client import ROUND, federation_of
 from klms.flower.settings import ServerSettings
+from klms.frame import Frame, Kind
 from klms.methods.state import State
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve

@@ -13,14 +13,14 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian
 
+from klms.container import read_arrays, write_arrays
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
-from klms.exchange.arrays import read_arrays, write_arrays
 from klms.exchange.broadcast import Broadcast
 from klms.exchange.client import Client
-from klms.exchange.frame import OVERHEAD, Frame, Kind
 from klms.exchange.request import RequestBody
 from klms.exchange.step_length import step_length
 from klms.flower import Compressed, compress
+from klms.frame import OVERHEAD, Frame, Kind
 from tests.flower.in_process import InProcessGrid
 
 SHAPES = {"w": (150, 120), "bias": (120,), "scale": (120,), "head": (120, 10), "steps": (1,)}
@@ -417,8 +417,8 @@ def test_rounds_of_32_bits_between_others_send_the_model_unchanged():
 
 @pytest.mark.parametrize("shape", [[0, 1 << 62], [0, 1 << 70], [0] * 70, [-1], [1.5], "12", [True]])
 def test_snapshots_of_shapes_that_numpy_cannot_make_are_refused(shape):
-    described = zlib.compress(json.dumps({"arrays": [["w", "<f4", shape]], "meta": None}).encode())
-    snapshot = len(described).to_bytes(4, "little") + described
+    described = zlib.compress(json.dumps({"names": ["w"], "types": ["<f4"], "shapes": [shape]}).encode())
+    snapshot = b"\1" + len(described).to_bytes(4, "little") + described
     grid = InProcessGrid(client(compress()), 1)
     run(Compressed(FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1), seed=1), grid, rounds=1)
     broadcast = Broadcast(1, bytes(8), 1, snapshot=snapshot).to_bytes()

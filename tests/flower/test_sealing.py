@@ -8,11 +8,11 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from klms.errors import CorruptMessage, InvalidArgument
-from klms.exchange.frame import Frame, Kind
 from klms.exchange.request import RequestBody
 from klms.exchange.sealing import OVERHEAD, ServerKey
 from klms.flower import Compressed, client_app, compress, server_app
 from klms.flower.settings import ServerSettings
+from klms.frame import Frame, Kind
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
 from tests.flower.in_process import InProcessGrid, serve

@@ -15,8 +15,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedXgbBagging
 
 from klms.errors import InvalidArgument
-from klms.exchange.frame import Frame, Kind
 from klms.flower import Compressed, compress
+from klms.frame import Frame, Kind
 from tests.flower.in_process import InProcessGrid, counts_of
 
 SHAPES = {"w": (60, 50), "head": (50, 20), "b": (50,)}

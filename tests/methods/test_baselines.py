@@ -24,12 +24,12 @@ def test_error_feedback_remembers_what_was_not_sent():
     first = method.client_update(state, 1, examples(), method.private_rng(1, 1))
     update, _ = method.local_update(state.vector("weights"), examples(), method.private_rng(1, 1))
     sent = method.compressor.decode(first.message, {}, key=method.key(1, 1)).vector
-    np.testing.assert_allclose(first.memory + sent, update, atol=1e-7)
+    np.testing.assert_allclose(first.residual + sent, update, atol=1e-7)
 
     # With it, what two rounds send adds up to what two rounds learned, but for what is still remembered.
-    again = method.client_update(state.remembering({1: first.memory}), 1, examples(), method.private_rng(1, 1))
+    again = method.client_update(state, 1, examples(), method.private_rng(1, 1), first.residual)
     sent = sent + method.compressor.decode(again.message, {}, key=method.key(1, 1)).vector
-    np.testing.assert_allclose(again.memory + sent, 2 * update, atol=1e-6)
+    np.testing.assert_allclose(again.residual + sent, 2 * update, atol=1e-6)
     forgetful = method.client_update(state, 1, examples(), method.private_rng(1, 1))
     assert forgetful.message != again.message
 
@@ -38,14 +38,13 @@ def test_error_feedback_is_a_setting_of_every_dense_method():
     for given, remembers in (({}, False), ({"error_feedback": True}, True)):
         method = method_of("signsgd", **given)
         upload = method.client_update(method.init(), 0, examples(), np.random.default_rng(0))
-        assert (upload.memory is not None) == remembers
+        assert (upload.residual is not None) == remembers
 
 
-def test_memories_are_in_the_checkpoint_and_not_in_the_broadcast():
+def test_residuals_are_in_the_checkpoint():
     state = State(3, {"weights": np.zeros(2)}, {}, {7: np.array([1.0, 2.0], dtype=np.float32)})
-    restored = State.from_bytes(state.to_bytes(private=True))
-    np.testing.assert_array_equal(restored.memories[7], [1, 2])
-    assert not State.from_bytes(state.to_bytes(private=False)).memories
+    restored = State.from_bytes(state.to_bytes())
+    np.testing.assert_array_equal(restored.residuals[7], [1, 2])
 
 
 def rounds(method, count: int, clients: int = 3) -> list[State]:

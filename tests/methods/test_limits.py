@@ -10,8 +10,8 @@ from klms import Bernoulli, Blocks, Codec, Decoded, SharedKey, fixed_blocks
 from klms.codec import Chosen, Distribution
 from klms.compressors.base import Side, SideLearner
 from klms.compressors.block_coder import BlockCoder, BlockSettings
-from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
+from klms.compressors.plain import Float32
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument, OutsizedMessage
 from klms.learning.examples import Schedule
@@ -22,6 +22,7 @@ from klms.methods.limits import Limits, MessageBound, TrimmedSum
 from klms.methods.state import State
 from klms.methods.table import METHODS
 from tests.support.training import learner_without_model, method_of, play_round
+from tests.support.vectors import flat
 
 D = 400
 SCHEDULE = Schedule(1, 1, 0.1, "sgd")
@@ -29,7 +30,7 @@ SCHEDULE = Schedule(1, 1, 0.1, "sgd")
 
 def dense(limits: Limits | None = None) -> Dense:
     learner = learner_without_model(D)
-    return Dense(learner, 1, 10, Float32(D), SCHEDULE, 1.0, limits=limits or Limits(factor=4.0))
+    return Dense(learner, 1, 10, Float32(flat(D)), SCHEDULE, 1.0, limits=limits or Limits(factor=4.0))
 
 
 def updates(count: int, seed: int = 0) -> list[np.ndarray]:
@@ -179,7 +180,7 @@ def test_freely_chosen_masks_move_theta_by_at_most_one_over_the_number_of_client
 def test_freely_chosen_ternary_updates_are_multiples_of_norms_which_are_clipped():
     ternary, norm = SCHEMES["qsgd-klms"].create(learner_without_model(D).layout, {"fixed": 50}), 3e4
     side = ternary.start()
-    message = message_of_any_indices(ternary.coder, ternary._frequencies(side), side, [norm])
+    message = message_of_any_indices(ternary.coder, ternary.p(side), side, [norm])
     decoded = ternary.decode(message, side, key=SharedKey(1, 1, 0))
     assert set(np.unique(decoded.vector)) == {-norm, 0.0, norm}
     received = Received(D, SideLearner({}), Limits(factor=4.0), norm=1.0)
@@ -190,7 +191,7 @@ def test_freely_chosen_ternary_updates_are_multiples_of_norms_which_are_clipped(
 def test_freely_chosen_samples_of_a_gaussian_are_within_its_table():
     gaussian = KLMSGaussian(0.5, BlockSettings(fixed=50).coder(D, None))
     side = gaussian.start()
-    message = message_of_any_indices(gaussian.coder, gaussian.noise, side)
+    message = message_of_any_indices(gaussian.coder, gaussian.p(side), side)
     assert np.abs(gaussian.decode(message, side, key=SharedKey(1, 1, 0)).vector).max() <= 0.5 * 4.4
 
 

@@ -4,7 +4,6 @@ import multiprocessing
 import random
 import shutil
 import time
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -87,9 +86,7 @@ def test_every_flipped_bit_is_found_or_harmless(tmp_path):
 
 def _error_of_resuming(folder: Path) -> str:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a flip in the digest of the settings
-            run(folder, rounds=4)
+        run(folder, rounds=4)
     except RunFolderError as error:
         return str(error)
     return ""

@@ -1,13 +1,13 @@
 import json
-import struct
-import zlib
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from klms.cli import app
+from klms.container import write_arrays
 from klms.errors import CorruptMessage
+from klms.frame import Frame, Kind
 from klms.runs import export
 from klms.runs.run_folder import RunFolder
 from tests.support.small_data import write_mnist
@@ -53,7 +53,7 @@ def test_an_exported_model_can_be_inspected(tmp_path):
     about = json.loads(shown.output)
     assert (about["method"], about["round"], about["mask"]) == ("fedpm-klms", 1, True)
     assert "fedpm-klms" in runner.invoke(app, ["inspect", str(run / "model.klms")]).output
-    (run / "model.klms").write_bytes(export.MAGIC + bytes(9))
+    (run / "model.klms").write_bytes(b"KX\1" + bytes(40))
     broken = runner.invoke(app, ["inspect", str(run / "model.klms")])
     assert broken.exit_code == 1
     assert "checksum" in broken.output
@@ -80,11 +80,13 @@ ABOUT |= {"round": 1, "mask": False, "gain": 1.0}
 SIZE = 5 * 5 + 1 + 2 * 25 + 2 + 25 * 2 * 16 + 25 + 10 * 25 + 10
 
 
-def write(file, about, parameters=bytes(4 * SIZE)):
+ZEROS = np.zeros(SIZE, np.float32)
+
+
+def write(file, about, parameters=ZEROS):
     """Write what a stranger would: whatever they like, with a checksum that fits."""
-    header = about if isinstance(about, bytes) else json.dumps(about).encode()
-    body = export.MAGIC + struct.pack("<I", len(header)) + header + parameters
-    file.write_bytes(body + zlib.crc32(body).to_bytes(4, "little"))
+    body = write_arrays({"parameters": parameters}, about)
+    file.write_bytes(Frame(Kind.MODEL, 1, 0, bytes(8), body).to_bytes())
     return file
 
 
@@ -104,26 +106,27 @@ def test_a_description_is_not_taken_on_trust(tmp_path, change):
         export.load(write(tmp_path / "bad", ABOUT | change))
 
 
-@pytest.mark.parametrize("header", [b"", b"[1]", b"[" * 1_000_000, b'{"classes": 1' + b"0" * 10_000 + b"}"])
-def test_a_description_that_is_none(tmp_path, header):
+@pytest.mark.parametrize("about", [None, [1], {"classes": 1}, "text"])
+def test_a_description_that_is_none(tmp_path, about):
     with pytest.raises(CorruptMessage, match="description"):
-        export.load(write(tmp_path / "bad", header))
+        export.load(write(tmp_path / "bad", about))
 
 
 def test_parameters_are_finite_and_as_many_as_the_model_has(tmp_path):
     for value in (np.nan, np.inf):
         with pytest.raises(CorruptMessage, match="not finite"):
-            export.load(write(tmp_path / "bad", ABOUT, np.full(SIZE, value, dtype="<f4").tobytes()))
-    for size in (0, 4 * SIZE - 1, 4 * SIZE + 4):
-        with pytest.raises(CorruptMessage, match="bytes for"):
-            export.load(write(tmp_path / "bad", ABOUT, bytes(size)))
+            export.load(write(tmp_path / "bad", ABOUT, np.full(SIZE, value, dtype=np.float32)))
+    for size in (0, SIZE - 1, SIZE + 1):
+        with pytest.raises(CorruptMessage, match="numbers for"):
+            export.load(write(tmp_path / "bad", ABOUT, np.zeros(size, np.float32)))
+    for other in (np.zeros(SIZE), np.zeros((SIZE, 1), np.float32), np.zeros(SIZE, np.uint8)):
+        with pytest.raises(CorruptMessage, match="does not hold"):
+            export.load(write(tmp_path / "bad", ABOUT, other))
 
 
 @pytest.mark.parametrize(("model", "shape", "width"), [("lenet", [1, 12, 12], 1.0), ("lstm", [3], 1e-9)])
 def test_a_model_with_an_empty_layer_is_refused(tmp_path, model, shape, width):
     about = {"method": "fedpm", "model": model, "width": width, "shape": shape, "classes": 2, "seed": 0, "round": 1}
-    header = json.dumps(about | {"mask": True}).encode()
-    body = export.MAGIC + struct.pack("<I", len(header)) + header + bytes(70)
-    (tmp_path / "model.klms").write_bytes(body + struct.pack("<I", zlib.crc32(body)))
+    file = write(tmp_path / "model.klms", about | {"mask": True}, np.zeros(70, np.uint8))
     with pytest.raises(CorruptMessage, match="a layer would have no parameters"):
-        export.load(tmp_path / "model.klms")
+        export.load(file)

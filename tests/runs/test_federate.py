@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import klms
 from klms.cli import app
-from klms.compressors.float32 import Float32
+from klms.compressors.plain import Float32
 from klms.engine.federation import Federation
 from klms.errors import DataError, InvalidArgument, RunFolderError
 from klms.learning.examples import Schedule, examples_from
@@ -170,7 +170,7 @@ def test_test_data_of_any_length_can_be_evaluated():
 def test_workers_change_no_byte():
     one, two = (train(models.WithDropout, "fedpm-klms", rounds=2, workers=workers) for workers in (1, 2))
     assert digests(one) == digests(two)
-    assert one.state.to_bytes(private=True) == two.state.to_bytes(private=True)
+    assert one.state.to_bytes() == two.state.to_bytes()
     assert one.accuracy == two.accuracy
 
 
@@ -189,7 +189,7 @@ def test_a_saved_run_is_a_run_folder(tmp_path):
     assert folder.config() == run.config
     assert list(folder.records()) == run.ledger
     assert folder.rounds() == 2
-    assert folder.state().to_bytes(private=True) == run.state.to_bytes(private=True)
+    assert folder.state().to_bytes() == run.state.to_bytes()
     description = folder.description()
     assert [layer.size for layer in description.layers] == [480, 40, 120, 3]
     assert [sum(client) for client in description.split] == [60, 60, 60]
@@ -226,7 +226,7 @@ def test_an_interrupted_run_resumes_from_its_folder(tmp_path, method):
     assert seen == [3, 4]
     assert digests(run) == digests(whole)
     assert run.accuracy == whole.accuracy
-    assert run.state.to_bytes(private=True) == whole.state.to_bytes(private=True)
+    assert run.state.to_bytes() == whole.state.to_bytes()
     again = train(models.WithDropout, method, rounds=4, folder=tmp_path / "run", progress=pytest.fail)
     assert digests(again) == digests(whole)
     with pytest.raises(RunFolderError, match=r"different settings \(lr\)"):
@@ -319,7 +319,7 @@ class FedProx(Dense):
 def test_a_penalty_shortens_the_update():
     learner = Learner(Network.of(seeded(models.WithDropout)))
     data = examples_from(three_classes(60))
-    arguments = (learner, 1, 1, Float32(learner.layout.d), Schedule(5, 10, 0.1, "sgd"), 1.0)
+    arguments = (learner, 1, 1, Float32(learner.layout), Schedule(5, 10, 0.1, "sgd"), 1.0)
     lengths = []
     for method in (Dense(*arguments), FedProx(*arguments, mu=0.0), FedProx(*arguments, mu=1.0)):
         upload = method.client_update(method.init(), 0, data, np.random.default_rng(0))

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 import klms
 from klms.cli import app
 from klms.compressors.schemes import SCHEMES
+from klms.container import write_arrays
 from klms.errors import CorruptMessage, RunFolderError, UnsupportedMessage
+from klms.frame import Frame, Kind
 from klms.methods.state import State
-from klms.runs import export
 from klms.runs.inspection import ModelInfo, SchemeInfo, UpdateInfo, fields
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
@@ -27,9 +28,8 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J[/bold]\u202e\ud800\r\n"
 
 def exported() -> bytes:
     about = {"method": "fedavg", "model": "lenet", "width": 0.05, "shape": [1, 28, 28], "classes": 10, "seed": 0}
-    header = json.dumps(about | {"round": 1, "mask": False}).encode()
-    body = export.MAGIC + len(header).to_bytes(4, "little") + header + bytes(12)
-    return body + export.zlib.crc32(body).to_bytes(4, "little")
+    body = write_arrays({"parameters": np.zeros(3, np.float32)}, about | {"round": 1, "mask": False})
+    return Frame(Kind.MODEL, 1, 0, bytes(8), body).to_bytes()
 
 
 def update(name: str = "weight") -> bytes:
@@ -78,7 +78,7 @@ def test_what_is_found():
     info = klms.inspect(update())
     assert isinstance(info, UpdateInfo)
     assert info.arrays == {"weight": "[20, 30] <f4", "steps": "[3] <i8"}
-    assert (info.parameters, info.bits_per_parameter) == (603, 8 * len(update()) / 603)
+    assert (info.parameters, info.bits_per_parameter, info.round) == (603, 8 * len(update()) / 603, KEY.round)
     info = klms.inspect(exported())
     assert isinstance(info, ModelInfo)
     assert (info.method, info.shape, info.parameter_bytes) == ("fedavg", (1, 28, 28), 12)
@@ -98,7 +98,8 @@ def test_every_scheme_with_an_envelope_is_named(name):
         (b"", CorruptMessage),
         (b"KB", CorruptMessage),
         (b"KB\x09" + bytes(9), UnsupportedMessage),
-        (b"KU" + bytes(20), UnsupportedMessage),
+        (b"KX" + bytes(40), UnsupportedMessage),
+        (Frame(Kind.REPLY, 1, 1, bytes(8)).to_bytes(), CorruptMessage),
         (b"KL" + bytes(40), UnsupportedMessage),
         (exported()[:-1], CorruptMessage),
         (b"something else, which has no magic bytes", CorruptMessage),

@@ -1,5 +1,6 @@
 """Run folders of strangers: what lies in the place of a file may wait, have no end or fill the memory."""
 
+import dataclasses
 import json
 import shutil
 import tracemalloc
@@ -10,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from klms.cli import app
+from klms.engine.federation import Layer, RunDescription
 from klms.engine.ledger import LedgerRecord
 from klms.errors import RunFolderError
-from klms.experiments import catalogue, grid
+from klms.experiments import catalogue
 from klms.methods.state import State
 from klms.report.collect import collect
 from klms.report.serve import Server
@@ -41,7 +43,7 @@ def state(number: int, size: int = 9) -> State:
 
 def write(path: Path, seed: int) -> None:
     made = RunFolder.create(path, resolve("fedpm-klms", profile="small", given={"seed": seed}))
-    made.describe({"layers": [{"name": "a", "size": 9}]})
+    made.describe(RunDescription(layers=[Layer(name="a", size=9)]))
     for number in (1, 2):
         made.append(record(number), state(number))
     made.write_table()
@@ -87,7 +89,7 @@ def test_it_is_not_resumed(name, kind, folder):
 def test_what_a_resumed_run_writes_anew_is_replaced(kind, folder):
     for name in (DESCRIPTION, TABLE):
         replace(folder.path / name, kind)
-    for write_again in (lambda: folder.describe({"layers": []}), folder.write_table):
+    for write_again in (lambda: folder.describe(RunDescription()), folder.write_table):
         if kind == "a folder":
             with pytest.raises(RunFolderError, match="cannot be written"):
                 write_again()
@@ -133,12 +135,13 @@ def test_a_file_to_inspect_or_to_take_settings_from_is_a_regular_one(kind, tmp_p
 
 @pytest.mark.parametrize("kind", ODD)
 def test_the_status_of_an_experiment(kind, written, tmp_path):
-    cell = catalogue.load("kl-by-layer").cells("small")[0]
-    shutil.copytree(written / "odd", cell.folder(tmp_path))
-    assert grid.status([cell], tmp_path)[0].rounds == 2
-    replace(cell.folder(tmp_path) / CHECKPOINT, kind)
+    (cell, *_) = catalogue.load("kl-by-layer").cells("small", tmp_path)
+    shutil.copytree(written / "odd", cell.folder.path)
+    cell = dataclasses.replace(cell, config=cell.folder.config())
+    assert cell.rounds() == 2
+    replace(cell.folder.path / CHECKPOINT, kind)
     with pytest.raises(RunFolderError, match=kind):
-        grid.status([cell], tmp_path)
+        cell.rounds()
 
 
 @pytest.mark.parametrize("kind", ODD)
@@ -178,7 +181,7 @@ def test_what_could_not_be_read_again_is_not_written(name, folder, monkeypatch):
 
     def write_more() -> None:
         if name == DESCRIPTION:
-            folder.describe({"layers": [{"name": "much longer", "size": 9}]})
+            folder.describe(RunDescription(layers=[Layer(name="much longer", size=9)]))
         else:
             folder.append(record(3), state(3, size=10_000))
 
@@ -209,7 +212,7 @@ def test_the_memory_of_a_report_does_not_grow_with_the_model(folder):
 def test_a_block_map_is_not_larger_than_any_that_klms_makes(folder, monkeypatch):
     monkeypatch.setattr(run_folder, "_LARGEST_BLOCK_MAP", 1000)
     folder.append(record(3), State(3, {"block_bounds": np.arange(1000)}))
-    with pytest.raises(RunFolderError, match="unpacks to more than 1000 bytes"):
+    with pytest.raises(RunFolderError, match="take more than 1,000 bytes"):
         folder.checkpointed_blocks()
 
 

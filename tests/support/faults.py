@@ -8,10 +8,10 @@ import numpy as np
 
 from klms import Bernoulli, Codec, fixed_blocks
 from klms.codec import Chosen, inspect
-from klms.engine.downlink import Opened
+from klms.engine.downlink import Broadcasts
 from klms.engine.federation import Federation
 from klms.engine.local import LocalClients, update
-from klms.engine.rounds import Memory, one_round
+from klms.engine.rounds import Residual, one_round
 from klms.errors import KLMSError
 from klms.methods.base import Upload
 from klms.methods.fedpm import FedPM
@@ -37,7 +37,7 @@ def plan(rounds: int, clients: int, share: float = 0.3, faults: Sequence[str] = 
     return {(number, int(client)): next(kinds) for number, those in bad for client in those}
 
 
-def nobody(state: bytes, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+def nobody(state: State, wanted: Sequence[tuple[int, Residual]]) -> Iterator[Upload]:
     """Do the work of no client."""
     return iter(())
 
@@ -57,28 +57,28 @@ class FaultyClients(LocalClients):
     _errors: dict[int, list[str]] = field(default_factory=dict)
     _arriving_late: set[int] = field(default_factory=set)
 
-    def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
-        list(super().run(broadcast, []))  # the replica follows the broadcast
-        state, number = broadcast.state, broadcast.state.round + 1
+    def run(self, broadcasts: Broadcasts, wanted: Sequence[tuple[int, Residual]]) -> Iterator[Upload]:
+        list(super().run(broadcasts, []))  # the replica follows the broadcast
+        state, number = broadcasts.state, broadcasts.state.round + 1
         late, self._late, self._faulty, self._errors = self._late, [], {}, {}
         self._arriving_late = {upload.client for upload in late}
         assert self.federation is not None
-        for client, memory in wanted:
+        for client, residual in wanted:
             fault = self.faults.get((number, client))
             if fault is None:
-                yield self._remembered(update(self.federation, state, client, memory))
+                yield self._remembered(update(self.federation, state, client, residual))
             elif not self.only_good:
                 self._faulty[client] = fault
-                yield from self._sent_with(fault, state, client, memory)
+                yield from self._sent_with(fault, state, client, residual)
         yield from () if self.only_good else late
 
     def _remembered(self, upload: Upload) -> Upload:
         self._sent.setdefault(upload.client, upload)
         return upload
 
-    def _sent_with(self, fault: str, state: State, client: int, memory: Memory) -> Iterator[Upload]:
+    def _sent_with(self, fault: str, state: State, client: int, residual: Residual) -> Iterator[Upload]:
         assert self.federation is not None
-        upload = update(self.federation, state, client, memory)
+        upload = update(self.federation, state, client, residual)
         message = upload.message
         if fault in LOST:
             self._late += [upload] if fault == "slow" else []

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from klms.compressors.description import BFLOAT16, Described, Description
+from klms.container import Array
 from klms.errors import InvalidArgument
-
-Array = npt.NDArray[Any]
 
 _INTEGERS = "pass it as integers, with .view('i8')"
 _REMEDIES = {
@@ -21,38 +18,31 @@ _REMEDIES = {
 """By NumPy's letter for a family of types."""
 
 
-def arrays_of(update: object) -> tuple[list[Array], Description]:
-    """Return the arrays of an update, and their names, shapes and types.
+def arrays_of(update: object) -> dict[str, Array]:
+    """Return the arrays of an update, an array or a mapping of arrays, by name; an array alone has an empty name.
 
-    An update is an array or a mapping of arrays. The arrays share memory with it where they can, and may have any
-    strides and byte order.
+    They share memory with the update where they can, and may have any strides and byte order.
     """
     if isinstance(update, list | tuple):
         raise InvalidArgument("a list of arrays has no names: pass a dictionary of arrays")
     if not isinstance(update, Mapping):
-        array, kind = _checked(update, "the update")
-        return [array], Description([Described("", array.shape, kind)], named=False)
-    arrays, described = [], []
-    for name, value in update.items():
+        return {"": _checked(update, "the update")}
+    for name in update:
         if not isinstance(name, str):
             raise InvalidArgument(f"the names of arrays must be strings, and {name!r} is not")
-        array, kind = _checked(value, f"array {name!r}")
-        arrays.append(array)
-        described.append(Described(name, array.shape, kind))
-    return arrays, Description(described, named=True)
+    return {name: _checked(value, f"array {name!r}") for name, value in update.items()}
 
 
-def _checked(value: object, what: str) -> tuple[Array, str]:
-    """Return an array of a type that can be sent, and the name of that type in the description."""
+def _checked(value: object, what: str) -> Array:
+    """Return an array of a type that can be sent."""
     if isinstance(value, Mapping):
         raise InvalidArgument(f"{what} is a dictionary itself: pass one flat dictionary of arrays")
     if np.ma.isMaskedArray(value):
         raise InvalidArgument(f"{what} is masked, and masks cannot be sent: pass array.filled(0)")
     tensor: Any = value
-    is_bfloat16 = str(getattr(tensor, "dtype", "")) == f"torch.{BFLOAT16}"
     try:
-        if hasattr(tensor, "detach"):  # a torch tensor
-            tensor = (tensor.float() if is_bfloat16 else tensor).numpy(force=True)
+        if hasattr(tensor, "detach"):  # a torch tensor; NumPy has no bfloat16
+            tensor = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy(force=True)
         array = np.asarray(tensor)
     except (TypeError, ValueError, RuntimeError) as error:  # an unknown type, rows of different lengths, no storage
         raise InvalidArgument(f"{what} cannot become a NumPy array, convert it first: {error}") from error
@@ -62,4 +52,4 @@ def _checked(value: object, what: str) -> tuple[Array, str]:
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # long double
         with np.errstate(over="ignore"):  # what is not finite is refused later
             array = array.astype(np.float64)
-    return array, BFLOAT16 if is_bfloat16 else array.dtype.newbyteorder("<").str
+    return array

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -37,10 +37,9 @@ class TopK(Compressor):
 
     @property
     def most_entries(self) -> int:
-        return max(1, math.ceil(self.keep * self.layout.d))
+        return max(1, math.ceil(self.keep * self.d))
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         count = self.most_entries
         places = np.sort(np.argpartition(np.abs(update), update.size - count)[update.size - count :])
         places = places[update[places] != 0]
@@ -50,10 +49,10 @@ class TopK(Compressor):
         largest = magnitudes.max(initial=0.0)
         fractions = (magnitudes / (largest or 1.0)).astype("<f2")
         head = np.uint32(places.size).tobytes() + write_scales(np.array([largest])) + fractions.tobytes()
-        return wrap(_NUMBER, self.layout.d, head + write_symbols(self.layout, symbols, 3), key)
+        return wrap(_NUMBER, self.d, head + write_symbols(self.layout, symbols, 3), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.layout.d, key)
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        payload = unwrap(message, _NUMBER, self.d, key)
         count = int.from_bytes(payload[:4], "little")
         if count > self.most_entries:
             raise SideInformationMismatch(f"the message has {count} entries; {self.most_entries} were agreed")
@@ -65,7 +64,7 @@ class TopK(Compressor):
         places = np.flatnonzero(symbols)
         if places.size != count:
             raise CorruptMessage(f"{places.size} positions for {count} magnitudes")
-        vector = np.zeros(self.layout.d, dtype=np.float32)
+        vector = np.zeros(self.d, dtype=np.float32)
         vector[places] = np.array([0, 1, -1], dtype=np.float32)[symbols[places]] * fractions * largest
         return Decoded(vector)
 

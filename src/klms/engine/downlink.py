@@ -10,18 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from klms.engine.downlink_state import DownlinkState
 from klms.engine.federation import participants
 from klms.engine.steps import CodedSteps, RelayedSteps, write_relayed
 from klms.errors import InvalidArgument
 from klms.exchange.broadcast import Sender, Trail
-from klms.exchange.echo import Echo
-from klms.exchange.held import Held, Rule, follow, led
+from klms.exchange.held import Held, Rule, follow, lead
 from klms.exchange.step_length import step_length
 from klms.methods.base import Method, Outcome
 from klms.methods.entry import RunSettings
 from klms.methods.state import State
-from klms.numerics.jit import Int64
 
 
 class Relay:
@@ -39,21 +36,20 @@ class Relay:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A round whose broadcast is ready."""
+class Broadcasts:
+    """What goes out at the start of a round."""
 
     downlink: "Downlink"
-    state: State
+    held: Held[State]
     """What every client holds once it has read its message."""
-    trail: Trail
     sender: Sender
-    held: Int64
-    """Number of the state that each client holds, as far as the server knows."""
-    echo: Echo
-    """Errors of the coded steps so far."""
+
+    @property
+    def state(self) -> State:
+        return self.held.state
 
     def message(self, client: int) -> bytes:
-        return self.sender.message(int(self.held[client]))
+        return self.sender.message(self.held.by(str(client)))
 
     def snapshot(self) -> bytes:
         """Return the message for a client that turned out to hold something else."""
@@ -71,29 +67,28 @@ class Downlink:
         if self.settings.downlink == "coded" and self.method.vector_name is None:
             raise InvalidArgument(f"{self.settings.method} has no coded downlink: use downlink auto or snapshot")
 
-    def open(self, state: State) -> Opened:
-        """Return the broadcast of the round after `state`. The same state always gives the same bytes."""
-        kept = DownlinkState.of(state, self.settings.clients)
-        held, echo = Held(state, kept.trail), kept.echo
-        if kept.trail.number < state.round:
-            held, echo = self._led(state, kept)
-        return Opened(self, held.state, held.trail, held.sender(self._rule()), kept.held, echo)
+    def open(self, state: State) -> Broadcasts:
+        """Return the broadcasts of the round after `state`. The same state always gives the same bytes."""
+        held = state.held.of(state)
+        if state.held.state is not None:
+            view = replace(state, round=held.number, shared=state.held.state)
+            held = self._lead(state, state.held.of(view))
+        return Broadcasts(self, held, held.sender(self._rule()))
 
-    def close(self, before: State, opened: Opened, outcome: Outcome, reached: Sequence[int], relay: "Relay") -> State:
-        """Return the outcome with what the next broadcast needs, given the clients that answered and what led to it."""
-        after, trail = outcome.state, opened.trail
-        held = opened.held.copy()
-        held[list(reached)] = trail.number
+    def close(
+        self, before: State, broadcasts: Broadcasts, outcome: Outcome, reached: Sequence[int], relay: Relay
+    ) -> State:
+        """Return the outcome with what the next broadcasts need, given the clients that answered and what led to it."""
+        after, held = outcome.state, broadcasts.held.reached(*map(str, reached))
         if self.settings.downlink == "coded":
             name = str(self.method.vector_name)
             if outcome.undone or not relay.size:  # that leaves the server's own vector, not what clients hold of it
                 after = replace(after, shared={**after.shared, name: before.vector(name)})
-            return DownlinkState(held, trail, opened.state.shared, opened.echo).in_state(after)
+            return replace(after, held=held.of(held.state.shared))
+        trail = Trail(held.number + 1)
         if self.settings.downlink == "auto" and relay.size <= relay.limit:
-            trail = trail.then(b"".join(relay.parts), relay.limit)
-        else:
-            trail = Trail(trail.number + 1)
-        return DownlinkState(held, trail).in_state(after)
+            trail = held.trail.then(b"".join(relay.parts), relay.limit)
+        return replace(after, held=Held(None, trail, held.by_client))
 
     def follow(self, data: bytes, held: State | None) -> State:
         """Return the state that a broadcast leads a client to, from what it holds; None means the first state.
@@ -106,19 +101,14 @@ class Downlink:
     def digest(self, state: State) -> bytes:
         return self._rule().digest(state, state.round)
 
-    def _led(self, state: State, kept: DownlinkState) -> tuple[Held[State], Echo]:
-        """Return what clients hold after a coded step or a jump towards `state`, and the errors of all steps so far."""
-        rule, number = self._coded(), kept.trail.number
-        view = replace(state, round=number, shared=kept.view)
-        difference = rule.difference(view, state)
-        share, length = 1.0, 1.0
-        if not self.method.noisy_steps:
-            share, length = kept.echo.of(difference), self._length(state.round)
+    def _lead(self, state: State, held: Held[State]) -> Held[State]:
+        """Return what clients hold after a coded step or a jump towards `state`."""
         rate = self.settings.down_rate_in(state.round + 1, self.method.layout.d)
-        step = rule.code(view, state, state.round, rate, share, length)
-        coming = kept.held[participants(self.settings, state.round + 1)]
-        held = led(rule, Held(view, kept.trail), state, step, rate, (number - coming).tolist())
-        return held, kept.echo.then(difference, rule.difference(view, held.state))
+        lags = held.lags(map(str, participants(self.settings, state.round + 1)))
+        rule = CodedSteps(self.method, self.settings)
+        if self.method.noisy_steps:
+            return lead(rule, held, state, rate, lags, echo=1.0)
+        return lead(rule, held, state, rate, lags, length=self._length(state.round))
 
     def _length(self, number: int) -> float:
         """Return the share of the difference to state `number` that a step covers."""
@@ -128,7 +118,5 @@ class Downlink:
         return step_length(bits, self.settings.down_rate_in(number + 1, d))
 
     def _rule(self) -> Rule[State]:
-        return self._coded() if self.settings.downlink == "coded" else RelayedSteps(self.method, self.settings)
-
-    def _coded(self) -> CodedSteps:
-        return CodedSteps(self.method, self.settings)
+        coded = self.settings.downlink == "coded"
+        return CodedSteps(self.method, self.settings) if coded else RelayedSteps(self.method, self.settings)

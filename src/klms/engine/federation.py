@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, NonNegativeInt, field_validator
 
 from klms import data as datasets
 from klms.data import Dataset, splits
@@ -32,6 +33,30 @@ class ClientData(Protocol):
     def __getitem__(self, client: int, /) -> Any: ...
 
 
+class Layer(BaseModel, frozen=True):
+    """A layer of the model, in the order of the parameter vector."""
+
+    name: str
+    size: NonNegativeInt
+
+
+class RunDescription(BaseModel, frozen=True):
+    """What a run trained, and on which data."""
+
+    layers: tuple[Layer, ...] = ()
+    split: tuple[tuple[NonNegativeInt, ...], ...] = ()
+    """Examples per class, for each client as far as they are known; one number if there are no classes."""
+    tested: NonNegativeInt = 0
+    """Number of test examples."""
+
+    @field_validator("split")
+    @classmethod
+    def _rectangular(cls, split: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        if len({len(client) for client in split}) > 1 or () in split:
+            raise ValueError("clients have different numbers of classes, or none")
+        return split
+
+
 @dataclass(frozen=True)
 class Federation:
     """A method, its clients' data and its test data."""
@@ -39,8 +64,7 @@ class Federation:
     method: Method
     clients: ClientData
     test: Examples | None
-    description: dict[str, object]
-    """Layers and their sizes, the examples per class of every client as far as they are known, and those to test on."""
+    description: RunDescription
     recipe: "Callable[..., Federation]"
     """Makes the same federation in another process, given `threads`."""
     seeded: bool = True
@@ -101,10 +125,9 @@ class Federation:
         examples = sum(map(len, labels)) or None
         method = METHODS[config.method].make(Setup(config, Learner(network), threads, examples))
         layout = method.layout
-        layers = [{"name": name, "size": size} for name, size in zip(layout.names, layout.sizes, strict=True)]
+        layers = [Layer(name=name, size=size) for name, size in zip(layout.names, layout.sizes, strict=True)]
         counts = [np.bincount(y, minlength=classes).tolist() if classes > 1 else [len(y)] for y in labels]
-        tested = 0 if test is None else len(test)
-        description = {"layers": layers, "split": counts, "classes": classes, "tested": tested}
+        description = RunDescription(layers=layers, split=counts, tested=0 if test is None else len(test))
         return cls(method, clients, test, description, recipe, config.seeded)
 
     def examples(self, client: int) -> Examples:

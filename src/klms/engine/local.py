@@ -4,13 +4,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from klms.engine.downlink import Opened
+from klms.engine.downlink import Broadcasts
 from klms.engine.federation import Federation
-from klms.engine.rounds import Memory, RoundResult, rounds
+from klms.engine.rounds import Residual, RoundResult, rounds
 from klms.engine.workers import pool_of
 from klms.errors import KLMSError, OutsizedMessage
 from klms.methods.base import Upload
@@ -18,8 +18,8 @@ from klms.methods.state import State
 from klms.methods.table import RunConfig
 
 log = logging.getLogger("klms")
-Work = Callable[[bytes, Sequence[tuple[int, Memory]]], Iterator[Upload]]
-"""Does the part of every wanted client, given the bytes of the state that all of them hold."""
+Work = Callable[[State, Sequence[tuple[int, Residual]]], Iterator[Upload]]
+"""Does the part of every wanted client, given the state that all of them hold."""
 
 
 @dataclass
@@ -38,12 +38,12 @@ class LocalClients:
     outsized: int = 0
     """Messages of this round that were refused."""
 
-    def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+    def run(self, broadcasts: Broadcasts, wanted: Sequence[tuple[int, Residual]]) -> Iterator[Upload]:
         self.asked, self.outsized = len(wanted), 0
-        held = self.replica or (None if broadcast.state.round else broadcast.downlink.method.init())
-        message = broadcast.sender.message(None if held is None else held.round)
-        self.replica = broadcast.downlink.follow(message, held)
-        return self.work(self.replica.to_bytes(private=False), wanted)
+        first = None if broadcasts.state.round else 0  # after a run was resumed, the replica starts from a snapshot
+        message = broadcasts.sender.message(self.replica.round if self.replica else first)
+        self.replica = broadcasts.downlink.follow(message, self.replica)
+        return self.work(State(self.replica.round, self.replica.shared), wanted)
 
     def refuse(self, client: int, error: KLMSError) -> None:
         if not isinstance(error, OutsizedMessage):
@@ -70,20 +70,16 @@ def run(federation: Federation, config: RunConfig, state: State, workers: int) -
 def clients_in(federation: Federation, workers: int) -> Iterator[LocalClients]:
     """Run clients in this process, or in `workers` processes that live as long as the run."""
     if workers <= 1:
-        yield LocalClients(
-            lambda state, wanted: (update(federation, State.from_bytes(state), *client) for client in wanted)
-        )
+        yield LocalClients(lambda state, wanted: (update(federation, state, *client) for client in wanted))
         return
     with pool_of(workers, _start_worker, federation.recipe, workers) as pool:
         yield LocalClients(lambda state, wanted: pool.map(partial(_update, state), wanted))
 
 
-def update(federation: Federation, state: State, client: int, memory: Memory = None) -> Upload:
-    """Do one client's part of a round, from the state that it holds and what it remembers."""
-    if memory is not None:
-        state = replace(state, memories={client: memory})
+def update(federation: Federation, state: State, client: int, residual: Residual = None) -> Upload:
+    """Do one client's part of a round, from the state that it holds and what it has not sent yet."""
     rng = federation.private_rng(state.round + 1, client)
-    return federation.method.client_update(state, client, federation.examples(client), rng)
+    return federation.method.client_update(state, client, federation.examples(client), rng, residual)
 
 
 _worker: dict[str, Any] = {}  # a worker process serves one run: its federation
@@ -93,5 +89,5 @@ def _start_worker(recipe: Callable[..., Federation], workers: int) -> None:
     _worker["federation"] = recipe(threads=max(1, (os.cpu_count() or 1) // workers))
 
 
-def _update(state: bytes, client: tuple[int, Memory]) -> Upload:
-    return update(_worker["federation"], State.from_bytes(state), *client)
+def _update(state: State, client: tuple[int, Residual]) -> Upload:
+    return update(_worker["federation"], state, *client)

@@ -6,16 +6,15 @@ Messages whose length is up to the client wait until all have come, since they a
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.compressors.base import check_decoded
 from klms.engine import undo
 from klms.engine.divergence import explained
-from klms.engine.downlink import Downlink, Opened, Relay
+from klms.engine.downlink import Broadcasts, Downlink, Relay
 from klms.engine.federation import Federation, participants
 from klms.engine.ledger import LedgerRecord
 from klms.errors import KLMSError, SideInformationMismatch
@@ -25,13 +24,14 @@ from klms.methods.limits import MessageBound
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 
-Memory = npt.NDArray[np.generic] | None
+Residual = npt.NDArray[np.generic] | None
+"""What a client has not sent yet, for methods with error feedback."""
 
 
 class Clients(Protocol):
     """Those who train."""
 
-    def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+    def run(self, broadcasts: Broadcasts, wanted: Sequence[tuple[int, Residual]]) -> Iterator[Upload]:
         """Yield the uploads of the wanted clients in their order, as many as come."""
 
     def refuse(self, client: int, error: KLMSError) -> None:
@@ -68,11 +68,11 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
     downlink = Downlink(method, config)
     with clock("total"):
         with clock("downlink"):
-            broadcast = downlink.open(state)
-        wanted = [(client, state.memories.get(client)) for client in participants(config, number)]
-        intake = _Intake(method, broadcast.state)
+            broadcasts = downlink.open(state)
+        wanted = [(client, state.residuals.get(client)) for client in participants(config, number)]
+        intake = _Intake(method, broadcasts.state)
         with explained(config, number, method.layout.d):
-            for upload in intake.compared(_timed(clients.run(broadcast, wanted), clock)):
+            for upload in intake.compared(_timed(clients.run(broadcasts, wanted), clock)):
                 try:
                     with clock("decode"):
                         intake.add(upload)
@@ -80,14 +80,14 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
                     clients.refuse(upload.client, error)
         with clock("aggregate"):
             if enough := clients.enough(len(intake.clients)):
-                outcome = method.conclude(broadcast.state, intake.received)
+                outcome = method.conclude(broadcasts.state, intake.received)
             else:
-                unchanged = broadcast.state.after(broadcast.state.shared)
+                unchanged = broadcasts.state.after(broadcasts.state.shared)
                 outcome = Outcome(unchanged, {"bits_per_parameter": 0.0, "passed_over": 1.0})
         with clock("downlink"):
             relay = intake.relay if enough else Relay(state)
-            state = downlink.close(state, broadcast, outcome, sorted(intake.reached), relay)
-        state = state.remembering(intake.memories)
+            state = downlink.close(state, broadcasts, outcome, sorted(intake.reached), relay)
+        state = replace(state, residuals={**state.residuals, **intake.residuals})
         metrics: dict[str, float] = {}
         if federation.test is not None and (number % config.evaluate_every == 0 or number == config.rounds):
             with clock("evaluate"):
@@ -99,7 +99,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
         "digest": intake.digest.hexdigest(),
         "uplink_bytes": sum(intake.message_bytes),
         "message_bytes": intake.message_bytes,
-        "downlink_bytes": sum(len(broadcast.message(client)) for client, _ in wanted),
+        "downlink_bytes": sum(len(broadcasts.message(client)) for client, _ in wanted),
         **outcome.metrics,
         **intake.measurements(),
         **clients.report(),
@@ -115,10 +115,10 @@ def _evaluated(method: Method, state: State, test: Examples, factor: float) -> t
     loss = undo.loss_of(metrics)
     if loss is None or factor == 0:
         return metrics, state
-    if not undo.has_exploded(state, loss, factor):
+    if state.sound is None or not undo.has_exploded(state.sound, loss, factor):
         return metrics, undo.marked_sound(state, loss)
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    return finite | {"undone": 1.0}, undo.returned(state)
+    return finite | {"undone": 1.0}, undo.returned(state, state.sound)
 
 
 class _Intake:
@@ -134,7 +134,7 @@ class _Intake:
         self.digest = hashlib.blake2b(digest_size=8)
         self.message_bytes: list[int] = []
         self.seconds = {"train": 0.0, "encode": 0.0}
-        self.memories: dict[int, npt.NDArray[np.generic]] = {}
+        self.residuals: dict[int, npt.NDArray[np.generic]] = {}
         self._measured: dict[str, list[float | Sequence[float]]] = {}
         self._factor = method.compressor_in(state.round + 1).message_factor
         self._bound = MessageBound(0.0)
@@ -153,7 +153,7 @@ class _Intake:
         if upload.client in self.clients:
             raise SideInformationMismatch(f"client {upload.client} has sent a message of this round already")
         self._bound.check(upload.message)
-        decoded = check_decoded(self._method.decode(self._state, upload.client, upload.message))
+        decoded = self._method.decode(self._state, upload.client, upload.message)
         self.received.add(decoded, len(upload.message))
         self.clients.append(upload.client)
         self.relay.add(upload.client, upload.message)
@@ -161,8 +161,8 @@ class _Intake:
         self.message_bytes.append(len(upload.message))
         for phase in self.seconds:
             self.seconds[phase] += upload.seconds[phase]
-        if upload.memory is not None:
-            self.memories[upload.client] = upload.memory
+        if upload.residual is not None:
+            self.residuals[upload.client] = upload.residual
         for name, values in upload.measurements.items():
             self._measured.setdefault(name, []).append(values)
 

@@ -3,32 +3,33 @@
 A relayed step is the messages of a round: for each, in the order in which they were added up, client (u32), length
 (u32) and bytes. All parties share the keys, so everybody decodes them and computes the same next state.
 
-A coded step is the length of the side information that changed (u32), that, deflated (`klms.exchange.arrays`), and a
-message of the dense scheme for the difference between the state `w_hat` that clients hold and the server's own `w`. Its
-error is not carried over, since the next round starts from `w_hat`.
+A coded step is a packed container of the side information that changed, with its length (u32) before it, and a message
+of the dense scheme for the difference between the state `w_hat` that clients hold and the server's own `w`. Its error
+is not carried over, since the next round starts from `w_hat`.
+
+A snapshot is a packed container of the shared arrays, and of what else clients need to take the server's step.
 """
 
 import struct
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.base import check_decoded
+from klms.compressors.base import Vector
 from klms.compressors.trellis import Trellis
-from klms.engine.snapshot import most_bytes, read_snapshot, write_snapshot
+from klms.container import Array, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage
-from klms.exchange.arrays import read_arrays, write_arrays
 from klms.exchange.broadcast import SERVER
-from klms.exchange.frame import digest_of
+from klms.frame import digest_of
 from klms.methods.base import Method
 from klms.methods.entry import RunSettings
-from klms.methods.state import Arrays, State
+from klms.methods.state import State
 
 _RELAYED = struct.Struct("<II")
 _SIDE = struct.Struct("<I")
+_SPARE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,20 @@ class Steps:
 
     def write(self, state: State) -> bytes:
         # Only clients that take the server's step themselves need what it keeps.
-        relayed = self.settings.downlink == "auto"
-        return write_snapshot(state, self.method.server_only if relayed else frozenset(state.private))
+        left_out = self.method.server_only if self.settings.downlink == "auto" else state.private.keys()
+        private = {name: array for name, array in state.private.items() if name not in left_out}
+        return write_arrays(joined({"shared": state.shared, "private": private}), packed=True)
 
     def read(self, snapshot: bytes, number: int) -> State:
-        state = read_snapshot(snapshot, self.method.init())
-        if state.round != number:
-            raise CorruptMessage(f"the snapshot is of state {state.round}, not of state {number}")
-        return state
+        like = self.method.init()
+        arrays, _ = read_arrays(snapshot, _most_bytes([*like.shared.values(), *like.private.values()]))
+        groups = grouped(arrays, ("shared", "private"))
+        for name, array in like.shared.items():
+            found = groups["shared"].get(name)
+            # Side information may change its shape, parameters may not.
+            if found is None or (array.dtype.kind == "f" and (found.dtype, found.shape) != (array.dtype, array.shape)):
+                raise CorruptMessage(f"the snapshot is not of this model: {name} is missing, or has another shape")
+        return State(number, groups["shared"], groups["private"])
 
     def digest(self, state: State, number: int) -> bytes:
         return digest_of(number, state.shared)
@@ -65,7 +72,7 @@ class RelayedSteps(Steps):
     def take(self, state: State, number: int, step: bytes) -> State:
         received = self.method.receive(state)
         for client, message in relayed(step):
-            received.add(check_decoded(self.method.decode(state, client, message)), len(message))
+            received.add(self.method.decode(state, client, message), len(message))
         return self.method.conclude(state, received).state if received.count else state.after(state.shared)
 
 
@@ -77,17 +84,17 @@ class CodedSteps(Steps):
         """Name of the array that is coded."""
         return str(self.method.vector_name)
 
-    def difference(self, base: State, wanted: State) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    def difference(self, base: State, wanted: State) -> Vector:
         return wanted.vector(self.name) - base.vector(self.name)
 
     def code(
         self, base: State, wanted: State, number: int, rate: float, echo: float = 1.0, length: float = 1.0
     ) -> bytes:
-        """Return a step of this share of the way from the base to the wanted state."""
         coder = Trellis(self.method.layout, rate, echo=echo)
         rng = np.random.default_rng([self.settings.seed, 0xD011, number])
         side = {name: array for name, array in wanted.shared.items() if name != self.name}
-        packed = _pack({name: array for name, array in side.items() if not np.array_equal(array, base.shared[name])})
+        changed = {name: array for name, array in side.items() if not np.array_equal(array, base.shared[name])}
+        packed = write_arrays(changed, packed=True) if changed else b""
         difference = np.float32(length) * self.difference(base, wanted)
         message = coder.encode(difference, {}, key=self._key(number), rng=rng)
         return _SIDE.pack(len(packed)) + packed + message
@@ -98,17 +105,10 @@ class CodedSteps(Steps):
         end = _SIDE.size + _SIDE.unpack_from(step)[0]
         decoded = Trellis(self.method.layout, agreed=False).decode(step[end:], {}, key=self._key(number))
         vector = self.method.feasible(state.vector(self.name) + decoded.vector.astype(np.float32, copy=False))
-        side = _unpack(step[_SIDE.size : end], most_bytes([vector]))
+        side = read_arrays(step[_SIDE.size : end], _most_bytes([vector]))[0] if end > _SIDE.size else {}
         if not side.keys() <= state.shared.keys():
             raise CorruptMessage("the step has side information that the method does not know")
         return replace(state, round=number, shared={**state.shared, **side, self.name: vector})
-
-    def distance(self, state: State, wanted: State) -> float:
-        difference = self.difference(state, wanted)
-        return float(np.dot(difference, difference))
-
-    def parameters(self, wanted: State) -> int:
-        return self.method.layout.d
 
     def _key(self, number: int) -> SharedKey:
         return SharedKey(self.settings.seed, number, SERVER)
@@ -131,18 +131,6 @@ def relayed(step: bytes) -> Iterable[tuple[int, bytes]]:
         place += length
 
 
-def _pack(arrays: Arrays) -> bytes:
-    return zlib.compress(write_arrays(arrays)) if arrays else b""
-
-
-def _unpack(data: bytes, limit: int) -> Arrays:
-    if not data:
-        return {}
-    unpacker = zlib.decompressobj()
-    try:
-        unpacked = unpacker.decompress(data, limit)
-    except zlib.error as error:
-        raise CorruptMessage(f"the side information of the step cannot be read: {error}") from error
-    if not unpacker.eof:
-        raise CorruptMessage("the side information of the step is cut off, or larger than the model's can be")
-    return read_arrays(unpacked)[0]
+def _most_bytes(arrays: Iterable[Array]) -> int:
+    """Return to how many bytes arrays like these may unpack; block maps are larger than at first."""
+    return 4 * sum(array.nbytes for array in arrays) + _SPARE_BYTES

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from klms.errors import CorruptMessage
-from klms.exchange.frame import OVERHEAD, Frame, Kind
+from klms.frame import OVERHEAD, Frame, Kind
 
 _LENGTH = struct.Struct("<I")
 ANCHOR = 0
@@ -91,6 +91,16 @@ class Trail:
     def start(self) -> int:
         """Number of the state before the first step."""
         return self.number - len(self.steps)
+
+    def to_bytes(self) -> bytes:
+        """Return the trail as the broadcast of all its steps, of no digest."""
+        return Broadcast(self.number, bytes(8), self.base(self.start), self.steps).to_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Trail":
+        """Undo `to_bytes`; raise a `KLMSError` for other bytes."""
+        broadcast = Broadcast.from_bytes(data)
+        return cls(broadcast.number, broadcast.steps, broadcast.jumps)
 
     def then(self, step: bytes, limit: int) -> "Trail":
         """Return the trail with one more step, and at most `limit` bytes of steps and their lengths."""

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from klms.compressors.base import Vector
-from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
-from klms.exchange.arrays import Array, Arrays, read_arrays, write_arrays
-from klms.exchange.frame import Frame, Kind, digest_of
+from klms.container import Array, Arrays, read_arrays, write_arrays
+from klms.errors import InvalidArgument, KLMSError, OutOfSync
 from klms.exchange.held import follow
 from klms.exchange.model import Model
 from klms.exchange.model_steps import ModelSteps
 from klms.exchange.reply import looks_like_updates, write_reply
 from klms.exchange.request import CompressionRequest, RequestBody, Terms, agreement
+from klms.frame import Frame, Kind, digest_of
 
 log = logging.getLogger("klms")
 _LONG = 2.0  # seconds of encoding that are worth a line
@@ -60,7 +60,7 @@ class _Memory:
             kept, meta = read_arrays(data)
             arrays = {name.removeprefix("model."): a for name, a in kept.items() if name.startswith("model.")}
             return cls(int(meta["number"]), arrays, dict(meta["terms"]), kept.get(_LOST))
-        except (CorruptMessage, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (KLMSError, ValueError, TypeError, KeyError, AttributeError) as error:
             log.warning("klms: the state that this client kept cannot be read, and is dropped: %s", error)
             return cls()
 
@@ -109,8 +109,8 @@ class Client:
             steps = ModelSteps.read_agreed(terms.get(_STEPS), self.threads)
             if held.terms.get(_STEPS) != terms[_STEPS]:  # another server, which counts anew
                 number, arrays = 0, {}
-            number, arrays = follow(steps, body.broadcast, number, arrays)
-            digests.append(steps.digest(arrays, number))
+            number, arrays, digest = follow(steps, body.broadcast, number, arrays)
+            digests.append(digest)
         received = {**(arrays if body.broadcast else {}), **beside}
         if beside:
             digests.append(digest_of(0, beside))

@@ -17,10 +17,11 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from klms.compressors.base import Vector
-from klms.compressors.pieces import product
-from klms.numerics.jit import Float64
+from klms.compressors.trellis import product
+from klms.numerics.jit import Float32, Float64
 
 SIZE = 4096
 LAGS = 8
@@ -33,17 +34,22 @@ _NOISE = 9.0  # variances of a measured share: no more than that may be noise
 class Echo:
     """Sketches of the errors of the last steps, the latest first, one per row."""
 
-    sketches: Float64 = field(default_factory=lambda: np.zeros((0, SIZE)))
+    sketches: Float32 = field(default_factory=lambda: np.zeros((0, SIZE), dtype=np.float32))
 
-    def of(self, difference: Vector) -> float:
+    @classmethod
+    def of(cls, sketches: npt.NDArray[np.generic]) -> "Echo":
+        """Return the sketches in an array from outside; raise a `ValueError` if it is another."""
+        return cls(sketches.astype(np.float32).reshape(-1, SIZE))
+
+    def share_in(self, difference: Vector) -> float:
         """Return the share of earlier errors that this difference holds, from 0 to 1.
 
         For errors that are undone bit by bit, `h_k = c (1 - c)^(k - 1)`, it is `c`, which is both the largest of them
         and `2 s / (1 + s)` for the sum `s` of their squares. For others it is the larger of these two.
         """
-        own = sketch(difference)
-        energies = np.square(self.sketches).sum(axis=1)
-        known = self.sketches[energies > 0]
+        own, sketches = sketch(difference), self.sketches.astype(np.float64)
+        energies = np.square(sketches).sum(axis=1)
+        known = sketches[energies > 0]
         energies = energies[energies > 0]
         shares = (known @ own) / energies
         noise = _NOISE * float(own @ own) / (energies * SIZE)
@@ -57,7 +63,8 @@ class Echo:
         error, energy = difference - step, product(difference, difference)
         if energy > 0:
             error -= np.float32(product(error, difference) / energy) * difference
-        return Echo(np.concatenate([sketch(error)[None], self.sketches[: LAGS - 1]]))
+        latest = sketch(error).astype(np.float32)[None]
+        return Echo(np.concatenate([latest, self.sketches[: LAGS - 1]]))
 
 
 def sketch(vector: Vector) -> Float64:

@@ -10,16 +10,23 @@ a normal distribution. If that costs clients fewer bytes in all, it becomes the 
 later is led through it.
 """
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
-from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
-from klms.errors import OutOfSync
+import numpy as np
+
+from klms.compressors.base import Vector
+from klms.compressors.trellis import MAX_RATE, MIN_RATE
+from klms.container import Array, Arrays
+from klms.errors import CorruptMessage, OutOfSync
 from klms.exchange.broadcast import ANCHOR, Broadcast, Sender, Trail
+from klms.exchange.echo import Echo
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _SHARES = 0.4, 0.6  # of the bits that a normal distribution would take: the least to hope for, and a first guess
 _NEARER, _FARTHER = 0.9, 1.05  # squared error of a jump, relative to the wanted one
@@ -52,14 +59,14 @@ class Rule(Protocol[T]):
 class CodedRule(Rule[T], Protocol[T]):
     """Steps that are coded differences."""
 
-    def code(self, base: T, wanted: T, number: int, rate: float) -> bytes:
-        """Return a step of so many bits per parameter from the base towards state `number`, with the least error."""
+    def difference(self, base: T, wanted: T) -> Vector:
+        """Return the difference of the parameters that are coded."""
 
-    def distance(self, state: T, wanted: T) -> float:
-        """Return the squared distance of the parameters that are coded."""
+    def code(self, base: T, wanted: T, number: int, rate: float, echo: float = 1.0, length: float = 1.0) -> bytes:
+        """Return a step of this share of the way from the base to state `number`, at so many bits per parameter.
 
-    def parameters(self, wanted: T) -> int:
-        """Return how many parameters are coded."""
+        `echo` is the share of earlier errors in the difference; with all of it, the step has the least error.
+        """
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,16 @@ class Held(Generic[T]):
     trail: Trail = field(default_factory=lambda: Trail(ANCHOR))
     by_client: Mapping[str, int] = field(default_factory=dict)
     """Number of the state that each client holds, as far as the server knows."""
+    echo: Echo = field(default_factory=Echo)
+    """Errors of the latest coded steps."""
 
     @property
     def number(self) -> int:
         return self.trail.number
+
+    def of(self, state: U) -> "Held[U]":
+        """Return the same, with another form of the state."""
+        return Held(state, self.trail, self.by_client, self.echo)
 
     def reached(self, *clients: str) -> "Held[T]":
         """Return the same, where these clients hold the latest state."""
@@ -83,17 +96,38 @@ class Held(Generic[T]):
         """Return the same, where this client holds nothing of use."""
         return replace(self, by_client={name: n for name, n in self.by_client.items() if name != client})
 
+    def by(self, client: str) -> int:
+        """Return the number of the state that a client holds; one that was never seen can have the anchor."""
+        return self.by_client.get(client, ANCHOR)
+
+    def lags(self, clients: Iterable[str]) -> list[int]:
+        """Return how many steps these clients lack."""
+        return [self.number - self.by(client) for client in clients]
+
     def sender(self, rule: Rule[T], snapshot_size: int | None = None) -> Sender:
         digest, size = rule.digest(self.state, self.number), rule.nbytes(self.state)
         return Sender(self.trail, digest, lambda: rule.write(self.state), size, snapshot_size)
 
-    def lags(self, clients: Sequence[str]) -> list[int]:
-        """Return how many steps these clients lack; all of them if nothing is known."""
-        return [self.number - self.by_client.get(client, ANCHOR) for client in clients]
+    def to_arrays(self) -> dict[str, Array]:
+        """Return everything but the state as arrays."""
+        steps = np.frombuffer(self.trail.to_bytes(), np.uint8)
+        clients = np.frombuffer(json.dumps(dict(self.by_client)).encode(), np.uint8)
+        return {"steps": steps, "clients": clients, "echo": self.echo.sketches}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, state: T) -> "Held[T]":
+        """Undo `to_arrays`; raise `CorruptMessage` for other arrays."""
+        try:
+            trail = Trail.from_bytes(arrays["steps"].tobytes())
+            clients = json.loads(arrays["clients"].tobytes())
+            by_client = {str(client): int(number) for client, number in clients.items()}
+            return cls(state, trail, by_client, Echo.of(arrays["echo"]))
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise CorruptMessage(f"it is not known what clients hold: {error!r}") from error
 
 
-def follow(rule: Rule[T], data: bytes, number: int, state: T) -> tuple[int, T]:
-    """Return the state that a broadcast leads a client to, and its number, from what it holds.
+def follow(rule: Rule[T], data: bytes, number: int, state: T) -> tuple[int, T, bytes]:
+    """Return the number of the state that a broadcast leads a client to from what it holds, that state and its digest.
 
     Raise `OutOfSync` if it does not lead there, and another `KLMSError` if the bytes are not a broadcast.
     """
@@ -113,24 +147,40 @@ def follow(rule: Rule[T], data: bytes, number: int, state: T) -> tuple[int, T]:
             raise OutOfSync(f"a step does not fit this client's state {number}: {error}") from error
     if rule.digest(state, number) != broadcast.digest:
         raise OutOfSync(f"this client's state {number} differs from the server's state {broadcast.number}")
-    return number, state
+    return number, state, broadcast.digest
 
 
-def led(rule: CodedRule[T], held: Held[T], wanted: T, step: bytes, rate: float, lags: Sequence[int]) -> Held[T]:
+def lead(
+    rule: CodedRule[T],
+    held: Held[T],
+    wanted: T,
+    rate: float,
+    lags: Sequence[int],
+    *,
+    echo: float | None = None,
+    length: float = 1.0,
+) -> Held[T]:
     """Return what clients hold after a step towards the wanted state, or after a jump if that is cheaper for them.
 
-    `step` has been coded already, at `rate` bits per parameter; `lags` are how many steps the clients that will come
-    lack besides this one.
+    A step takes `rate` bits per parameter. `lags` are how many steps the clients that will come lack besides this one.
+    `echo` is as in `CodedRule.code`, and measured unless it is given.
     """
-    trail = held.trail.then(step, rule.nbytes(wanted))
+    difference = rule.difference(held.state, wanted)
+    share = held.echo.share_in(difference) if echo is None else echo
+    step = rule.code(held.state, wanted, held.number + 1, rate, share, length)
+    size = rule.nbytes(wanted)
+    trail = held.trail.then(step, size)
+    jump = None
     if any(lags):
-        size = rule.nbytes(wanted)
         paths = [trail.size_since(held.number - lag) for lag in lags]
         cost = sum(size if path is None else min(size, path) for path in paths)
         jump = _jump(rule, held, wanted, rate, _WORTH * cost / len(lags))
-        if jump is not None:
-            return replace(held, state=jump[1], trail=held.trail.jump(jump[0]))
-    return replace(held, state=rule.take(held.state, trail.number, step), trail=trail)
+    if jump is None:
+        state = rule.take(held.state, trail.number, step)
+    else:
+        trail, state = held.trail.jump(jump[0]), jump[1]
+    errors = held.echo.then(difference, rule.difference(held.state, state)) if echo is None else held.echo
+    return Held(state, trail, held.by_client, errors)
 
 
 def _jump(rule: CodedRule[T], held: Held[T], wanted: T, rate: float, most: float) -> tuple[bytes, T] | None:
@@ -138,33 +188,35 @@ def _jump(rule: CodedRule[T], held: Held[T], wanted: T, rate: float, most: float
 
     Return None if that takes more than `most` bytes.
     """
-    anchor, number = rule.anchor(), held.number + 1
-    far, before = rule.distance(anchor, wanted), rule.distance(held.state, wanted)
-    near = before / 4**rate
+    anchor = rule.anchor()
+    number = held.number + 1
+
+    def distance(state: T) -> float:
+        """Return the squared distance to the wanted state."""
+        difference = rule.difference(state, wanted)
+        return float(np.dot(difference, difference))
+
+    def coded(rate: float) -> tuple[bytes, T]:
+        jump = rule.code(anchor, wanted, number, min(max(rate, MIN_RATE), MAX_RATE))
+        return jump, rule.take(anchor, number, jump)
+
+    far = distance(anchor)
+    near = distance(held.state) / 4**rate
     if held.number == ANCHOR or not 0 < near < far:  # a jump to state 1 would be the step
         return None
     bits = _bits(far, near)
-    if _SHARES[0] * bits * rule.parameters(wanted) / 8 > most:
+    if _SHARES[0] * bits * rule.difference(anchor, wanted).size / 8 > most:
         return None
-    coded = _coder(rule, anchor, wanted, number)
     rate = _SHARES[1] * bits
     jump, landed = coded(rate)
-    found = max(rule.distance(landed, wanted), _TINY * near)
+    found = max(distance(landed), _TINY * near)
     if not _NEARER < found / near < _FARTHER:
         lacking = _bits(found, near)
         if lacking < 0:  # fewer than that may be taken off: the first bits gain more than the last ones
             lacking *= rate / (bits - lacking)
         jump, landed = coded(rate + lacking)
-    fits = len(jump) <= most and rule.distance(landed, wanted) < _FARTHER * near
+    fits = len(jump) <= most and distance(landed) < _FARTHER * near
     return (jump, landed) if fits else None
-
-
-def _coder(rule: CodedRule[T], anchor: T, wanted: T, number: int) -> Callable[[float], tuple[bytes, T]]:
-    def coded(rate: float) -> tuple[bytes, T]:
-        jump = rule.code(anchor, wanted, number, min(max(rate, MIN_RATE), MAX_RATE))
-        return jump, rule.take(anchor, number, jump)
-
-    return coded
 
 
 def _bits(error: float, wanted: float) -> float:

@@ -1,7 +1,7 @@
 """Coded steps of a model of named arrays: how a client gets from the model that it holds to the next one.
 
 A step holds the length of a description (u32) and the description, which are there only where the step starts from
-nothing (`arrays.py`); the length of the head (u32) and the head; and the message of the dense scheme (`model.py`). A
+nothing (`container.py`); the length of the head (u32) and the head; and the message of the dense scheme (`model.py`). A
 snapshot is a container of all arrays.
 """
 
@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from klms.codec import SharedKey
+from klms.compressors.base import Vector
 from klms.compressors.trellis import Trellis
+from klms.container import Array, Arrays, describe, read_arrays, read_description, write_arrays
 from klms.errors import CorruptMessage
-from klms.exchange.arrays import Array, Arrays, describe, read_arrays, read_description, write_arrays
 from klms.exchange.broadcast import SERVER
-from klms.exchange.frame import digest_of
 from klms.exchange.model import Model, check_finite
+from klms.frame import digest_of
 
 _LENGTH = struct.Struct("<I")
 _PARAMETERS_PER_BYTE = 1 << 18  # more than any step conveys, be it of zeros; what claims more gets no memory
@@ -64,6 +65,9 @@ class ModelSteps:
     def anchor(self) -> dict[str, Array]:
         return {}
 
+    def difference(self, base: Arrays, wanted: Arrays) -> Vector:
+        return self.model(base or _zeros(wanted)).difference(wanted)
+
     def code(
         self, base: Arrays, wanted: Arrays, number: int, rate: float, echo: float = 1.0, length: float = 1.0
     ) -> bytes:
@@ -108,13 +112,6 @@ class ModelSteps:
     def nbytes(self, state: Arrays) -> int:
         return sum(array.nbytes for array in state.values())
 
-    def parameters(self, wanted: Arrays) -> int:
-        return self.model(wanted).layout.d
-
-    def distance(self, state: Arrays, wanted: Arrays) -> float:
-        difference = self.model(state or _zeros(wanted)).difference(wanted)
-        return float(np.dot(difference, difference))
-
 
 def _cut(data: bytes) -> tuple[bytes, bytes]:
     """Return the part whose length stands before it, and the rest."""
@@ -129,8 +126,8 @@ def _zeros(arrays: Arrays) -> dict[str, Array]:
 
 def _described(description: bytes, message_bytes: int) -> Mapping[str, Array]:
     """Return zeros of the described shapes, if a message of this length can be for so many parameters."""
-    shapes, _, end = read_description(description)
-    parameters = sum(one.entries for one in shapes)
-    if end != len(description) or parameters > _PARAMETERS_PER_BYTE * (message_bytes + _SPARE_BYTES):
+    described = read_description(description)
+    parameters = sum(one.entries for one in described.arrays)
+    if described.end != len(description) or parameters > _PARAMETERS_PER_BYTE * (message_bytes + _SPARE_BYTES):
         raise CorruptMessage(f"{message_bytes} bytes cannot be a step to {parameters} parameters")
-    return {one.name: np.zeros(one.shape, dtype=one.dtype) for one in shapes}
+    return {one.name: np.zeros(one.shape, dtype=one.dtype) for one in described.arrays}

@@ -11,13 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
+from klms import frame
 from klms.compressors.base import Compressor, SideLearner, Vector
+from klms.container import Array, Arrays
 from klms.errors import CorruptMessage
-from klms.exchange import frame
-from klms.exchange.arrays import Array, Arrays
-from klms.exchange.frame import Frame, Kind
 from klms.exchange.model import DTypes, Model
 from klms.exchange.request import CompressionRequest, Terms
+from klms.frame import Frame, Kind
 
 _HEAD = struct.Struct("<BI")
 _LOOKS_LIKE_UPDATES = 1

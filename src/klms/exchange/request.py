@@ -4,7 +4,7 @@ The terms of a request (scheme, settings, seed, what is sent how) are the same f
 that a request holds only those that changed since the last one that the server knows to have arrived.
 
 The body of the frame: flags (u8: 1 if all terms are there), the length of the terms (u32), the terms as JSON (deflated
-if all are there), the length of the side information (u32), the side information (`arrays.py`), and the broadcast,
+if all are there), the length of the side information (u32), the side information (`container.py`), and the broadcast,
 which is empty if the model travels beside the request.
 """
 
@@ -23,9 +23,9 @@ from klms.compressors.grouped import Grouped
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.container import read_arrays, write_arrays
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, UnsupportedMessage
-from klms.exchange.arrays import read_arrays, write_arrays
-from klms.exchange.frame import fingerprint
+from klms.frame import fingerprint
 
 VERSION = 7
 _WHOLE = 1

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from klms.container import Array
 from klms.errors import InvalidArgument
-from klms.exchange.arrays import Array
 from klms.exchange.model import Model
 from klms.numerics.jit import Float64
 

@@ -20,16 +20,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klms.compressors.piece_rates import MAX_RATE
 from klms.compressors.schemes import UPDATE_SCHEMES
-from klms.compressors.trellis import TrellisSettings
+from klms.compressors.trellis import MAX_RATE, TrellisSettings
+from klms.container import Array, Arrays, describe, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, SideInformationMismatch
 from klms.exchange import reply as replies_module
-from klms.exchange.arrays import Array, Arrays, describe, read_arrays, write_arrays
 from klms.exchange.broadcast import ANCHOR, Sender, Trail
-from klms.exchange.echo import Echo
-from klms.exchange.frame import Frame, Kind, LostAgain, digest_of
-from klms.exchange.held import Held, led
+from klms.exchange.held import Held, lead
 from klms.exchange.model import SMALL, Model
 from klms.exchange.model_steps import ModelSteps
 from klms.exchange.policy import AUTO, ArrayBits, CompressionPolicy
@@ -38,6 +35,7 @@ from klms.exchange.reply import Expected, Reply
 from klms.exchange.request import RequestBody, Terms, agreement, changed
 from klms.exchange.step_length import step_length
 from klms.exchange.uplink import Ask, Uplink, integers_of
+from klms.frame import Frame, Kind, LostAgain, digest_of
 from klms.numerics.checks import check_name
 
 log = logging.getLogger("klms")
@@ -113,7 +111,6 @@ class Server:
         """Number of this round, which keys and rates depend on; it never repeats."""
         self.clients = 0
         """How many clients a round has, as far as a budget needs to know; by default as many as the last one."""
-        self.echo = Echo()
         self._before = self.round if rounds_before else 0  # at most one model per round, and the last
         self._key = None
         if client_secrets:
@@ -279,20 +276,15 @@ class Server:
     @property
     def state(self) -> bytes:
         """Everything that a server needs to go on after a restart, as `Server.restored` takes it."""
-        kept = {f"held.{name}": array for name, array in self.held.state.items()}
-        kept |= {f"wanted.{name}": array for name, array in self._wanted.items()}
-        trail = self.held.trail
-        kept |= {f"step.{n}": np.frombuffer(step, dtype=np.uint8) for n, step in enumerate(trail.steps)}
+        groups = {"model": self.held.state, "wanted": self._wanted, "held": self.held.to_arrays()}
         meta = {
             "round": self.round,
             "steps": None if self._steps is None else self._steps.agreed(),
-            "trail": [trail.number, trail.anchored],
-            "by_client": dict(self.held.by_client),
             "integers": None if self.uplink.integers is None else sorted(self.uplink.integers),
             "seed": self.uplink.seed,
             "bytes": [self.uplink_bytes, self.downlink_bytes],
         }
-        return write_arrays(kept, meta)
+        return write_arrays(joined(groups), meta)
 
     @classmethod
     def restored(cls, state: bytes, **arguments: Any) -> "Server":
@@ -303,11 +295,9 @@ class Server:
         kept, meta = read_arrays(state)
         try:
             server = cls(**arguments, seed=meta["seed"])
-            number, anchored = meta["trail"]
-            steps = tuple(kept[f"step.{n}"].tobytes() for n in range(sum(name[:5] == "step." for name in kept)))
-            held = {name[5:]: array for name, array in kept.items() if name[:5] == "held."}
-            server._wanted = {name[7:]: array for name, array in kept.items() if name[:7] == "wanted."}
-            server.held = Held(held, Trail(number, steps, anchored), dict(meta["by_client"]))
+            groups = grouped(kept, ("model", "wanted", "held"))
+            server._wanted = groups["wanted"]
+            server.held = Held.from_arrays(groups["held"], groups["model"])
             server._steps = None if meta["steps"] is None else ModelSteps.read_agreed(meta["steps"], None)
             server.uplink.integers = None if meta["integers"] is None else frozenset(meta["integers"])
             server.round = meta["round"] + 1  # the keys of the round under way may have been used
@@ -322,8 +312,7 @@ class Server:
 
     def _lead(self, wanted: Arrays) -> None:
         if _shapes(wanted) != _shapes(self.held.state) and self.held.state:  # another model altogether
-            self.held = Held({}, Trail(ANCHOR))
-            self.echo = Echo()
+            self.held = Held({})
             self._steps = None
             for sent in self._sent.values():
                 sent.terms = {}
@@ -331,19 +320,15 @@ class Server:
         rate = None if policy is None else self._rate(policy, wanted)
         self._sender = None
         if rate is None:
-            self.held = replace(self.held, state=wanted, trail=Trail(self.held.number + 1))
-            self.echo = Echo()
+            self.held = Held(wanted, Trail(self.held.number + 1), self.held.by_client)
             return
         assert policy is not None
         assert policy.bits is not None
-        rule, base, number = self._rule(wanted), self.held.state, self.held.number + 1
-        model = rule.model(base or {name: np.zeros_like(array) for name, array in wanted.items()})
-        difference = model.difference(wanted)
-        rate, length = (rate, step_length(self._bits, policy.bits)) if base else (max(rate, self.first), 1.0)
-        share = self.echo.of(difference)
-        step = rule.code(base, wanted, number, rate, share, length)
-        self.held = led(rule, self.held, wanted, step, rate, self._lags if base else [])
-        self.echo = self.echo.then(difference, model.difference(self.held.state))
+        if self.held.state:
+            length = step_length(self._bits, policy.bits)
+            self.held = lead(self._rule(), self.held, wanted, rate, self._lags, length=length)
+        else:
+            self.held = lead(self._rule(wanted), self.held, wanted, max(rate, self.first), [])
 
     def _lost(self, client: str, sent: Sent) -> None:
         """Take note that a client holds something else, and raise an `OutOfSync`, or `LostAgain` if it had a snapshot.
@@ -392,7 +377,7 @@ class Server:
         return self._asks[which]
 
     def _broadcast(self, client: str) -> bytes:
-        self._lags.append(max(0, self.held.number - self.held.by_client.get(client, ANCHOR) - 1))
+        self._lags.append(max(0, self.held.number - self.held.by(client) - 1))
         return self._sender_now().message(self.held.by_client.get(client, self._start(client)))
 
     def _start(self, client: str) -> int | None:

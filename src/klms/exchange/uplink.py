@@ -7,7 +7,7 @@ import numpy as np
 
 from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.layout import Layout
-from klms.exchange.arrays import Array
+from klms.container import Array
 from klms.exchange.model import Model
 from klms.exchange.policy import CompressionPolicy, Plan
 from klms.exchange.request import CompressionRequest

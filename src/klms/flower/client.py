@@ -25,10 +25,11 @@ from klms.engine.downlink import Downlink
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
-from klms.exchange.frame import Frame, Kind, fingerprint
+from klms.exchange.broadcast import Broadcast
 from klms.exchange.sealing import seal
 from klms.flower.records import RECORD, REPLY
 from klms.flower.settings import run_config
+from klms.frame import Frame, Kind
 from klms.learning.examples import Examples
 from klms.methods.state import State
 from klms.methods.table import RunConfig
@@ -44,7 +45,7 @@ METRICS = "metrics"
 CLIENT = "client"
 SECONDS = "seconds."
 OUT_OF_SYNC = "klms.out-of-sync"
-_MEMORY = "klms.memory"
+_RESIDUAL = "klms.residual"
 _HELD = "klms.held"  # in the node's context: the state of its last round
 
 
@@ -92,15 +93,15 @@ def client_app(
             state = downlink.follow(broadcast, _held(context))
         except OutOfSync as error:
             return Message(RecordDict({OUT_OF_SYNC: ConfigRecord({"reason": str(error)})}), reply_to=message)
-        stored = np.frombuffer(state.to_bytes(private=True), dtype=np.uint8)
+        stored = np.frombuffer(state.to_bytes(), dtype=np.uint8)
         context.state[_HELD] = ArrayRecord({STATE: Array(stored)})
-        kept = context.state.array_records.get(_MEMORY)
+        kept = context.state.array_records.get(_RESIDUAL)
         with explained(chosen, number, federation.method.layout.d):
             upload = update(federation, state, client, None if kept is None else kept[STATE].numpy())
-        if upload.memory is not None:
-            context.state[_MEMORY] = ArrayRecord({STATE: Array(upload.memory)})
-        agreed = fingerprint([downlink.digest(state)])
-        payload = Frame(Kind.METHOD, number, client, agreed, upload.message).to_bytes()
+        if upload.residual is not None:
+            context.state[_RESIDUAL] = ArrayRecord({STATE: Array(upload.residual)})
+        digest = Broadcast.from_bytes(broadcast).digest  # that of the state, or `follow` had raised
+        payload = Frame(Kind.METHOD, number, client, digest, upload.message).to_bytes()
         metrics = MetricRecord({SECONDS + phase: value for phase, value in upload.seconds.items()})
         if isinstance(server := asked.get(SERVER), bytes):
             payload = seal(payload, server)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+from klms.container import Array as NumPyArray
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
-from klms.exchange.arrays import Array as NumPyArray
 from klms.exchange.client import Client
 from klms.flower.records import (
     ARRAYS,

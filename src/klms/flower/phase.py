@@ -14,10 +14,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from klms.errors import InvalidArgument, KLMSError, OutOfSync, SideInformationMismatch
-from klms.exchange.frame import cause_of
 from klms.exchange.reply import Reply
 from klms.exchange.server import Base, Server
 from klms.flower.records import MODEL, RECORD, REPLY, REQUEST, Places, arrays_of, equal, places_of
+from klms.frame import cause_of
 from klms.printable import printable
 
 log = logging.getLogger("flwr")

@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
+from klms.container import Array as NumPyArray
 from klms.errors import InvalidArgument
-from klms.exchange.arrays import Array as NumPyArray
 from klms.numerics.checks import checked_shape
 
 T = TypeVar("T")

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
+from klms.container import Array
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformationMismatch
-from klms.exchange.arrays import Array
-from klms.exchange.frame import cause_of
 from klms.exchange.model import check_finite
 from klms.exchange.reply import Reply
 from klms.exchange.robust import Robust, robust_arrays
 from klms.exchange.server import Server
 from klms.flower.phase import Answer
 from klms.flower.records import ARRAYS, RECORD, answers, arrays_of, gathered, scattered
+from klms.frame import cause_of
 from klms.methods.limits import MessageBound
 from klms.printable import printable
 

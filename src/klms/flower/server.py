@@ -19,17 +19,17 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from klms.engine.downlink import Opened
+from klms.engine.downlink import Broadcasts
 from klms.engine.federation import OWN, Federation
 from klms.engine.ledger import LedgerRecord
-from klms.engine.rounds import Memory, RoundResult, rounds
+from klms.engine.rounds import Residual, RoundResult, rounds
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformationMismatch
-from klms.exchange.frame import CAUSES, Frame, Kind, cause_of, fingerprint
 from klms.exchange.sealing import ServerKey
 from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, ROUND, SECONDS, SERVER, STATE, federation_of
 from klms.flower.phase import cause_of_failure
 from klms.flower.records import RECORD, REPLY
 from klms.flower.settings import ServerSettings, run_config, server_settings
+from klms.frame import CAUSES, Frame, Kind, cause_of
 from klms.methods.base import Upload
 from klms.methods.state import State
 from klms.methods.table import RunConfig
@@ -134,7 +134,7 @@ class FlowerClients:
     key: ServerKey = field(default_factory=ServerKey)
     """Opens what clients send with `client_secrets`."""
 
-    def run(self, broadcast: Opened, wanted: Sequence[tuple[int, Memory]]) -> Iterator[Upload]:
+    def run(self, broadcasts: Broadcasts, wanted: Sequence[tuple[int, Residual]]) -> Iterator[Upload]:
         """Ask the clients, wait for them, and yield what they sent, one by one and in the order of their numbers."""
         self.round += 1
         self.causes = Counter(dict.fromkeys(CAUSES, 0))
@@ -143,16 +143,15 @@ class FlowerClients:
         clients = [client for client, _ in wanted]
         online = self._online(clients)
         asked = {self.nodes[client]: client for client in clients if self.nodes.get(client) in online}
-        seed = broadcast.downlink.method.seed
-        replies = self._ask(seed, {client: (node, broadcast.message(client)) for node, client in asked.items()})
+        seed = broadcasts.downlink.method.seed
+        replies = self._ask(seed, {client: (node, broadcasts.message(client)) for node, client in asked.items()})
         lost = [client for client, reply in replies.items() if not reply.has_error() and OUT_OF_SYNC in reply.content]
         self.resyncs = len(lost)
         for client in lost:
             log.warning("klms: client %d held another state, and gets a snapshot", client)
             del replies[client]  # one that does not answer again is missing
-        replies |= self._ask(seed, {client: (self.nodes[client], broadcast.snapshot()) for client in lost})
+        replies |= self._ask(seed, {client: (self.nodes[client], broadcasts.snapshot()) for client in lost})
         self.causes["missing"] += len(clients) - len(replies)
-        agreed = fingerprint([broadcast.sender.digest])
         for client in sorted(replies):
             reply = replies.pop(client)
             if reply.has_error():
@@ -160,7 +159,7 @@ class FlowerClients:
                 log.warning("klms: client %d failed: %s", client, printable(reply.error.reason))
                 continue
             try:
-                upload = self._open(reply, Frame(Kind.METHOD, self.round, client, agreed))
+                upload = self._open(reply, Frame(Kind.METHOD, self.round, client, broadcasts.sender.digest))
             except KLMSError as error:
                 self.refuse(client, error)
                 continue

@@ -12,9 +12,9 @@ from pydantic import Field, field_validator, model_validator
 from klms.compressors.base import Compressor
 from klms.compressors.budget import bits_within
 from klms.compressors.layout import Layout
-from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
 from klms.compressors.scheme import Needs, Settings, without_effect
 from klms.compressors.schemes import SCHEMES
+from klms.compressors.trellis import MAX_RATE, MIN_RATE
 from klms.errors import InvalidArgument
 from klms.learning.examples import Optimizer, Schedule
 from klms.methods.base import Method

@@ -18,8 +18,8 @@ import numpy as np
 from pydantic import Field
 
 from klms.codec import Decoded, MessageInfo, inspect
-from klms.compressors.pieces import product
 from klms.compressors.scheme import Settings
+from klms.compressors.trellis import product
 from klms.errors import KLMSError, OutsizedMessage
 from klms.numerics.jit import Float32, Float64, kernel
 

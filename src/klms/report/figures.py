@@ -2,12 +2,22 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-
-from klms.report.groups import Style
-from klms.report.tracks import AXES, Track
+from dataclasses import asdict, dataclass
 
 Line = tuple[object, ...]
+"""A line of a CSV file."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a row is drawn: a family of methods shares a hue, and methods without KLMS have hollow markers."""
+
+    hue: int
+    shade: int
+    shape: int
+    dashes: int
+    """Number of the dash pattern; 0 is a solid line."""
+    hollow: bool
 
 
 @dataclass(frozen=True)
@@ -19,27 +29,6 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Point:
-    """A mean over seeds, and its standard deviation if there is more than one seed."""
-
-    x: tuple[float | None, ...]
-    """A number for each axis of its figure; None if the runs did not record it."""
-    y: float
-    deviation: float | None = None
-
-
-@dataclass(frozen=True)
-class Series:
-    """Points of one row of the table."""
-
-    row: str
-    style: Style
-    points: tuple[Point, ...]
-    paper: bool = False
-    """Whether the paper reports them, as opposed to a run."""
-
-
-@dataclass(frozen=True)
 class Figure(ABC):
     """Base class of all kinds of figures."""
 
@@ -47,47 +36,27 @@ class Figure(ABC):
     title: str
     caption: str
 
-    @property
-    def kind(self) -> str:
-        return type(self).__name__.lower()
-
     def drawn(self) -> dict[str, object]:
-        """What the page's script draws from."""
-        return {"kind": self.kind, **asdict(self)}
+        """Return what the page's script draws from."""
+        return {"kind": type(self).__name__.lower(), **asdict(self)}
 
     @abstractmethod
     def table(self) -> Iterator[Line]:
-        """The rows of the CSV file, starting with the header."""
+        """Yield the lines of the CSV file, starting with the header."""
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A column of the tracks that a figure shows, and what it is called where the figure shows several."""
+class Point:
+    """What one row reached: a mean over seeds, and its standard deviation if there is more than one seed."""
 
-    column: str
-    label: str
-
-
-@dataclass(frozen=True)
-class Curves(Figure):
-    """Columns of the tracks, against any of the axes and for runs or means over them, as the reader chooses."""
-
-    y: Axis
-    measures: tuple[Measure, ...]
-    tracks: tuple[Track, ...] = ()
-
-    def drawn(self) -> dict[str, object]:
-        return Figure.drawn(replace(self, tracks=()))  # the page has the tracks once, with its runs
-
-    def table(self) -> Iterator[Line]:
-        axes = [name for name in AXES if any(name in track.columns for track in self.tracks)]
-        names = [*axes, *(measure.column for measure in self.measures)]
-        yield ("run", "series", "seed", *(AXES[name] for name in axes), *(measure.label for measure in self.measures))
-        for track in self.tracks:
-            empty = (None,) * len(track.columns["round"])
-            lines = zip(*(track.columns.get(name, empty) for name in names), strict=True)
-            measured = (line for line in lines if any(number is not None for number in line[len(axes) :]))
-            yield from ((track.run, track.row, track.seed, *line) for line in measured)
+    row: str
+    style: Style
+    x: tuple[float | None, ...]
+    """A number for each axis of its figure; None if it is unknown."""
+    y: float
+    deviation: float | None = None
+    paper: bool = False
+    """Whether the paper reports it, as opposed to a run."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +65,12 @@ class Points(Figure):
 
     x: tuple[Axis, ...]
     y: Axis
-    series: tuple[Series, ...]
+    points: tuple[Point, ...]
 
     def table(self) -> Iterator[Line]:
         yield ("series", *(axis.label for axis in self.x), self.y.label, "deviation")
-        for one in self.series:
-            name = f"paper: {one.row}" if one.paper else one.row
-            yield from ((name, *point.x, point.y, point.deviation) for point in one.points)
+        for point in self.points:
+            yield (f"paper: {point.row}" if point.paper else point.row, *point.x, point.y, point.deviation)
 
 
 @dataclass(frozen=True)

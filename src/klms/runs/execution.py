@@ -33,9 +33,8 @@ class Summary:
     metrics: dict[str, float]
     bits_per_parameter: float
     uplink_bytes: int
-    downlink_bytes: int | None
-    """None, like all that depends on it, if a round is of a release that did not count it."""
-    total_bytes: int | None
+    downlink_bytes: int
+    total_bytes: int
     times_smaller_up: float | None
     """The uplink, against 32 bits per parameter."""
     times_smaller_total: float | None

@@ -1,13 +1,10 @@
 """The final model of a run as a file, and back as a torch module.
 
-    "KLMSMODEL1", newline   length of the description (u32)   description (JSON)   parameters   CRC32 (u32)
-
-The parameters of a FedPM model are its arithmetic-coded mask, because its frozen weights follow from the seed; those of
-all other models are float32 weights.
+The file is a `Frame` with a container of one array, and what the model is beside it. The array of a FedPM model is its
+arithmetic-coded mask, because its frozen weights follow from the seed; that of all other models are float32 weights.
 """
 
-import struct
-import zlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +13,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from klms.compressors.mask import Mask
+from klms.container import Array, read_arrays, write_arrays
 from klms.engine.federation import OWN, ClientData, Federation, Parts
-from klms.errors import CorruptMessage, InvalidArgument, RunFolderError
+from klms.errors import CorruptMessage, InvalidArgument, KLMSError, RunFolderError
 from klms.files import read, replace
+from klms.frame import OVERHEAD, Frame, Kind
 from klms.methods.fedpm import FedPM
 from klms.methods.state import State
 from klms.methods.table import RunConfig
@@ -27,17 +26,17 @@ from klms.runs.run_folder import RunFolder
 if TYPE_CHECKING:
     from torch import nn
 
-MAGIC = b"KLMSMODEL1\n"
 LARGEST = (1 << 30) + (1 << 20)
 """Bytes of the largest exported model: float32 weights of as many parameters as a message may have, and a description.
 
 ResNet-18, the largest built-in model, has a twentieth of that."""
 _MASK_PARAMETERS_PER_BYTE = 1024  # ten times what the most skewed masks of FedPM have
 _SMALLEST_BOUND = 1 << 16  # parameters that any file may describe
+_PARAMETERS = "parameters"
 
 
-class Description(BaseModel):
-    """What the file says of the model. Nothing is converted: a fraction is no number of classes."""
+class ModelDescription(BaseModel):
+    """What an exported model says of itself. Nothing is converted: a fraction is no number of classes."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -63,7 +62,7 @@ def write(run: Path | str, file: Path | str) -> Path:
     federation = Federation.create(config)
     assert isinstance(federation.clients, Parts)
     method, dataset = federation.method, federation.clients.dataset
-    description = Description(
+    about = ModelDescription(
         method=config.method,
         model=config.model,
         width=config.width,
@@ -74,15 +73,15 @@ def write(run: Path | str, file: Path | str) -> Path:
         mask=isinstance(method, FedPM),
         gain=method.settings.gain if isinstance(method, FedPM) else 1.0,
     )
+    parameters: Array
     if isinstance(method, FedPM):
-        parameters = Mask(method.layout).pack(method.sample_mask(state))
+        parameters = np.frombuffer(Mask(method.layout).pack(method.sample_mask(state)), np.uint8)
     else:
-        parameters = method.parameters(state).astype("<f4").tobytes()
-    header = description.model_dump_json().encode()
-    body = MAGIC + struct.pack("<I", len(header)) + header + parameters
-    if len(body) + 4 > LARGEST:
+        parameters = method.parameters(state)
+    body = write_arrays({_PARAMETERS: parameters}, about.model_dump(mode="json"))
+    if len(body) + OVERHEAD > LARGEST:
         raise RunFolderError(f"the model of {run} would have {len(body):,} bytes, but at most {LARGEST:,} can be read")
-    replace(Path(file), body + struct.pack("<I", zlib.crc32(body)))
+    replace(Path(file), Frame(Kind.MODEL, state.round, 0, bytes(8), body).to_bytes())
     return Path(file)
 
 
@@ -123,35 +122,29 @@ def load(file: Path | str) -> "nn.Module":
         d = count_parameters(*architecture)  # before anything is allocated on the file's word
     except (ValueError, InvalidArgument) as error:
         raise CorruptMessage(f"{file}: the description is not that of a model: {error}") from error
-    if not about.mask and len(parameters) != 4 * d:
-        raise CorruptMessage(f"{file}: {len(parameters)} bytes for {d} parameters")
-    if d > max(_SMALLEST_BOUND, _MASK_PARAMETERS_PER_BYTE * len(parameters)):
-        raise CorruptMessage(f"{file}: {len(parameters)} bytes cannot be a mask of {d} parameters")
+    if not about.mask and parameters.size != d:
+        raise CorruptMessage(f"{file}: {parameters.size} numbers for {d} parameters")
+    if d > max(_SMALLEST_BOUND, _MASK_PARAMETERS_PER_BYTE * parameters.nbytes):
+        raise CorruptMessage(f"{file}: {parameters.nbytes} bytes cannot be a mask of {d} parameters")
     network = Network.create(*architecture)
+    vector = parameters
     if about.mask:
-        vector = network.signed_constants(about.seed, about.gain) * Mask(network.layout).unpack(parameters)
-    else:
-        vector = np.frombuffer(parameters, dtype="<f4").astype(np.float32)
+        vector = network.signed_constants(about.seed, about.gain) * Mask(network.layout).unpack(parameters.tobytes())
     if not np.isfinite(vector).all():
         raise CorruptMessage(f"{file}: a parameter is not finite")
     return network.module_with(vector)
 
 
-def describe(data: bytes, file: Path | str) -> tuple[Description, bytes]:
-    """Return what an exported model says of itself, and its parameters; errors call it `file`."""
-    start = len(MAGIC) + 4
-    if not is_model(data) or len(data) < start + 4:
-        raise CorruptMessage(f"{file} is not an exported klms model")
-    if zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
-        raise CorruptMessage(f"{file}: the checksum does not match")
-    length = int.from_bytes(data[len(MAGIC) : start], "little")
+def describe(data: bytes, file: Path | str) -> tuple[ModelDescription, Array]:
+    """Return what an exported model says of itself, and its mask or its weights; errors call it `file`."""
     try:
-        about = Description.model_validate_json(data[start : start + length])
+        arrays, meta = read_arrays(Frame.from_bytes(data, Kind.MODEL).body)
+        about = ModelDescription.model_validate_json(json.dumps(meta))  # as JSON, since a list is no tuple
+    except KLMSError as error:
+        raise type(error)(f"{file} is not an exported klms model: {error}") from error
     except ValueError as error:
         raise CorruptMessage(f"{file}: the description is not that of a model: {error}") from error
-    return about, data[start + length : -4]
-
-
-def is_model(data: bytes) -> bool:
-    """Return whether these bytes begin as an exported model does."""
-    return data[: len(MAGIC)] == MAGIC
+    parameters = arrays.get(_PARAMETERS, np.zeros(0))
+    if len(arrays) != 1 or parameters.ndim != 1 or parameters.dtype != (np.uint8 if about.mask else np.float32):
+        raise CorruptMessage(f"{file} does not hold the parameters that it describes")
+    return about, parameters

@@ -66,13 +66,13 @@ class Run:
         return uplink_bytes(self.ledger)
 
     @property
-    def downlink_bytes(self) -> int | None:
-        """Bytes that were sent to all clients; None if the run resumed that of a release that did not count them."""
+    def downlink_bytes(self) -> int:
+        """Bytes that were sent to all clients."""
         return downlink_bytes(self.ledger)
 
     @property
-    def total_bytes(self) -> int | None:
-        """Bytes both ways; None if `downlink_bytes` is."""
+    def total_bytes(self) -> int:
+        """Bytes both ways."""
         return total_bytes(self.ledger)
 
     def model(self) -> "nn.Module":

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from klms import compression, files
+from klms import files, frame
 from klms.codec import MessageInfo
 from klms.codec import inspect as inspect_codec
+from klms.compression import inspect_update
 from klms.compressors import envelope
 from klms.compressors.schemes import SCHEMES
 from klms.errors import KLMSError, RunFolderError, UnreadableFile
+from klms.frame import Frame, Kind
 from klms.runs import export
 from klms.runs.execution import Summary
 from klms.runs.run_folder import RunFolder
@@ -27,8 +29,10 @@ class UpdateInfo:
     parameters: int
     total_bytes: int
     bits_per_parameter: float
-    tag: bytes
-    """Tag of the key that the message was made with."""
+    key_digest: bytes
+    """Digest of the key that the message was made with."""
+    round: int
+    """Round of that key."""
     arrays: dict[str, str]
     """Shape and type of each array by name; one that was not in a dictionary has no name."""
 
@@ -45,7 +49,7 @@ class SchemeInfo:
     bits_per_parameter: float
 
 
-class ModelInfo(export.Description):
+class ModelInfo(export.ModelDescription):
     """Description of an exported model."""
 
     parameter_bytes: int
@@ -92,21 +96,21 @@ def _run(folder: RunFolder) -> Summary:
 
 def _read(data: bytes) -> Info:
     """Tell by the first bytes what this is, and read it."""
-    if export.is_model(data):
-        about, parameters = export.describe(data, "the model")
-        return ModelInfo(**about.model_dump(), parameter_bytes=len(parameters))
-    if data[:2] == compression.MAGIC:
-        return _update(data)
     if data[:2] == envelope.MAGIC:
         return _scheme(data)
-    return inspect_codec(data)
+    if data[:2] != frame.MAGIC:
+        return inspect_codec(data)
+    if Frame.from_bytes(data, Kind.UPDATE, Kind.MODEL).kind == Kind.UPDATE:
+        return _update(data)
+    about, parameters = export.describe(data, "the model")
+    return ModelInfo(**about.model_dump(), parameter_bytes=parameters.nbytes)
 
 
 def _update(data: bytes) -> UpdateInfo:
-    tag, described, _ = compression.describe(data)
-    arrays = {one.name: f"{list(one.shape)} {one.kind}" for one in described.arrays}
-    rate = 8 * len(data) / max(1, described.parameters)
-    return UpdateInfo(described.parameters, len(data), rate, tag, arrays)
+    update, described = inspect_update(data)
+    arrays = {one.name: f"{list(one.shape)} {one.dtype.str}" for one in described.arrays}
+    parameters = sum(one.entries for one in described.arrays)
+    return UpdateInfo(parameters, len(data), 8 * len(data) / max(1, parameters), update.digest, update.first, arrays)
 
 
 def _scheme(data: bytes) -> SchemeInfo:

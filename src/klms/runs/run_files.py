@@ -11,7 +11,7 @@ from typing import IO
 from klms import files
 from klms.errors import RunFolderError
 
-CONFIG, VERSIONS, METRICS, CHECKPOINT = "config.toml", "versions.json", "metrics.jsonl", "checkpoint.npz"
+CONFIG, VERSIONS, METRICS, CHECKPOINT = "config.toml", "versions.json", "metrics.jsonl", "checkpoint.klms"
 DESCRIPTION, TABLE, LOCK = "run.json", "metrics.csv", "lock"
 
 LARGEST = {

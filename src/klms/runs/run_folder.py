@@ -3,34 +3,37 @@
 Reading is tolerant, because a report reads folders while they are being written, or after they were copied around: what
 is damaged is left out and explained. The line of a round is written before its checkpoint, so a run that is killed at
 any moment has at least the lines of its checkpoint; resuming drops those beyond it and loses only that round. Every
-file carries a digest of itself (see `seals`), and resuming refuses a folder in which one does not match. A folder may
-come from anybody; `run_files` has the largest size of every file, and the only functions that read and write them.
+file carries a digest or a checksum of itself (`digests.py`, and the frame of the checkpoint), and resuming refuses a
+folder in which one does not match. A folder may come from anybody; `run_files.py` has the largest size of every file,
+and the only functions that read and write them.
 """
 
 import csv
 import io
 import json
 import platform
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import IO, NamedTuple, Self, TypeVar
+from typing import IO, Self, TypeVar
 
 import numpy as np
 
 import klms
 from klms import files
+from klms.container import read_some
+from klms.engine.federation import RunDescription
 from klms.engine.ledger import LedgerRecord
-from klms.errors import CorruptMessage, InvalidArgument, RunFolderError, UnreadableFile
+from klms.errors import CorruptMessage, InvalidArgument, KLMSError, RunFolderError, UnreadableFile
+from klms.frame import BODY, Frame, Kind, body_in, fingerprint
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 from klms.runs import run_files
+from klms.runs.digests import key_of, settings_with_digest, settings_without_digest, with_digest, without_digest
 from klms.runs.run_files import CHECKPOINT, CONFIG, DESCRIPTION, LOCK, LONGEST_LINE, METRICS, TABLE, VERSIONS
-from klms.runs.seals import Seal, open_settings, seal_settings
 from klms.runs.settings import parse_toml, resolve, to_toml
 
 _LARGEST_BLOCK_MAP = 1 << 27  # bytes of the bounds of 2^24 blocks
@@ -42,23 +45,6 @@ try:
     import fcntl
 except ImportError:  # Windows has no flock: there, users must not run two processes in one folder
     fcntl = None
-
-
-class Layer(NamedTuple):
-    """A layer of the model, in the order of the parameter vector."""
-
-    name: str
-    size: int
-
-
-class RunDescription(NamedTuple):
-    """What a run trained, and on which data; fields are empty where the folder does not say."""
-
-    layers: tuple[Layer, ...] = ()
-    split: tuple[tuple[int, ...], ...] = ()
-    """Examples per class, for each client."""
-    tested: int = 0
-    """Number of test examples."""
 
 
 class RunFolder:
@@ -73,13 +59,13 @@ class RunFolder:
         cls.check_free(path)
         made = cls(path)
         settings = to_toml(config)
-        seal = Seal.of(settings)
         try:
             made.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(f"{path} cannot be created: {error.strerror}") from error
-        run_files.replace(made.path, VERSIONS, seal.seal_object(json.dumps(_versions())).encode())
-        run_files.replace(made.path, CONFIG, seal_settings(settings).encode())
+        versions = with_digest(json.dumps(_versions()), key_of(settings))
+        run_files.replace(made.path, VERSIONS, versions.encode())
+        run_files.replace(made.path, CONFIG, settings_with_digest(settings).encode())
         return made
 
     @classmethod
@@ -106,7 +92,7 @@ class RunFolder:
         if config.rounds < self.rounds():
             raise RunFolderError(f"{self.path} has {self.rounds()} rounds already: it cannot end after {config.rounds}")
         with self.locked():
-            run_files.replace(self.path, CONFIG, seal_settings(to_toml(config)).encode())
+            run_files.replace(self.path, CONFIG, settings_with_digest(to_toml(config)).encode())
 
     def exists(self) -> bool:
         return (self.path / CONFIG).exists()
@@ -129,7 +115,7 @@ class RunFolder:
     def settings(self) -> dict[str, object]:
         """Return the settings as written, unchecked except for their digest, that they are TOML and name a method."""
         try:
-            settings = parse_toml(self._settings()[0], CONFIG)
+            settings = parse_toml(self._settings(), CONFIG)
         except InvalidArgument as error:
             raise RunFolderError(str(error)) from error
         if not isinstance(settings.get("method"), str):
@@ -151,24 +137,16 @@ class RunFolder:
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise RunFolderError(f"{self.path / VERSIONS} cannot be read: {error}") from error
 
-    def describe(self, description: Mapping[str, object]) -> None:
-        run_files.replace(self.path, DESCRIPTION, self._seal.seal_object(json.dumps(description)).encode())
+    def describe(self, description: RunDescription) -> None:
+        text = json.dumps(description.model_dump(mode="json"))
+        run_files.replace(self.path, DESCRIPTION, with_digest(text, self._key).encode())
 
     def description(self) -> RunDescription:
         """Read what `describe` wrote. What is missing or makes no sense is empty; a wrong digest is an error."""
         try:
-            found = json.loads(self._object(DESCRIPTION))
-            layers = tuple(Layer(str(layer["name"]), int(layer["size"])) for layer in found.get("layers", []))
-            split = tuple(tuple(int(examples) for examples in client) for client in found.get("split", []))
-            tested = max(0, int(found.get("tested", 0)))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            return RunDescription.model_validate_json(self._object(DESCRIPTION))
+        except (OSError, ValueError):
             return RunDescription()
-        if any(layer.size < 0 for layer in layers):
-            layers = ()
-        widths = {len(client) for client in split}
-        if len(widths) > 1 or 0 in widths or any(examples < 0 for client in split for examples in client):
-            split = ()
-        return RunDescription(layers, split, tested)
 
     def read_ledger(self) -> tuple[list[LedgerRecord], str]:
         """Return the records of rounds 1, 2, ... up to the first damaged line, and a note on that line.
@@ -181,7 +159,6 @@ class RunFolder:
             return [], f"there is no {METRICS} yet"
         except OSError as error:
             return [], f"{METRICS}: {error.strerror}"
-        sealed = self._settings()[1]
         good: list[LedgerRecord] = []
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -189,8 +166,7 @@ class RunFolder:
             try:
                 if len(line) > LONGEST_LINE:
                     raise RunFolderError(f"it has {len(line):,} bytes, and no line has more than {LONGEST_LINE:,}")
-                text = self._seal.open_object(line.decode(errors="replace"), required=sealed)
-                record = LedgerRecord.from_json(text)
+                record = LedgerRecord.from_json(without_digest(line.decode(errors="replace"), self._key))
                 if record.round != len(good) + 1:
                     raise RunFolderError(f"round {record.round} instead of {len(good) + 1}")
             except RunFolderError as error:
@@ -205,15 +181,11 @@ class RunFolder:
 
     def rounds(self) -> int:
         """Return how many rounds are complete, that is, in the ledger and in the checkpoint."""
-        return min(len(self.read_ledger()[0]), self.checkpointed())
-
-    def checkpointed(self) -> int:
-        """Return the round of the checkpoint; 0 if there is none."""
-        return self.checkpointed_blocks()[0]
+        return min(len(self.read_ledger()[0]), self.checkpointed_blocks()[0])
 
     def state(self) -> State | None:
         """Return the state to resume from; None before the first round is complete."""
-        stored = self._checkpoint(State.read)
+        stored = self._checkpoint(_state)
         records, note = self.read_ledger()
         if stored is None:
             if len(records) > 1:  # one line may be ahead of its checkpoint
@@ -225,20 +197,11 @@ class RunFolder:
         return stored
 
     def resume(self) -> State | None:
-        """Check every file, drop lines beyond the checkpoint, and return the state to resume from.
-
-        A folder of a release without digests gets them, the settings last: whoever has those has all.
-        """
-        state, sealed = self.state(), self._settings()[1]
-        versions = self.versions() if (self.path / VERSIONS).exists() else None
+        """Check every file, drop lines beyond the checkpoint, and return the state to resume from."""
+        state = self.state()
+        if (self.path / VERSIONS).exists():
+            self.versions()
         self.rewind(state.round if state else 0)
-        if not sealed:
-            warnings.warn(f"{self.path} has no digests yet: damage before now would not be noticed", stacklevel=2)
-            if versions is not None:
-                run_files.replace(self.path, VERSIONS, self._seal.seal_object(json.dumps(versions)).encode())
-            if state is not None:
-                self._write_checkpoint(state)
-            run_files.replace(self.path, CONFIG, seal_settings(self._settings()[0]).encode())
         return state
 
     def checkpointed_blocks(self) -> tuple[int, list[int]]:
@@ -251,7 +214,8 @@ class RunFolder:
     def append(self, record: LedgerRecord, state: State) -> None:
         """Write the line of a round, then the checkpoint after it."""
         run_files.append_line(self.path, self._line(record).encode())
-        self._write_checkpoint(state)
+        checkpoint = Frame(Kind.CHECKPOINT, state.round, 0, fingerprint([self._key]), state.to_bytes())
+        run_files.replace(self.path, CHECKPOINT, checkpoint.to_bytes())
 
     def rewind(self, rounds: int) -> None:
         """Drop the lines after so many rounds."""
@@ -268,14 +232,14 @@ class RunFolder:
         run_files.replace(self.path, TABLE, text.getvalue().encode())
 
     @cached_property
-    def _seal(self) -> Seal:
-        # A folder that is being written keeps the seal that it started with.
-        return Seal.of(self._settings()[0])
+    def _key(self) -> bytes:
+        # A folder that is being written keeps the key that it started with.
+        return key_of(self._settings())
 
-    def _settings(self) -> tuple[str, bool]:
-        """Return the text of the settings without its digest, and whether it has one."""
+    def _settings(self) -> str:
+        """Return the text of the settings without its digest."""
         try:
-            return open_settings(run_files.read_text(self.path, CONFIG))
+            return settings_without_digest(run_files.read_text(self.path, CONFIG))
         except OSError as error:
             raise RunFolderError(f"{CONFIG}: {error.strerror}") from error
         except RunFolderError as error:
@@ -284,7 +248,7 @@ class RunFolder:
     def _object(self, name: str) -> str:
         """Return the text of a JSON file without its digest."""
         try:
-            return self._seal.open_object(run_files.read_text(self.path, name), required=self._settings()[1])
+            return without_digest(run_files.read_text(self.path, name), self._key)
         except UnreadableFile as error:
             raise RunFolderError(f"{name}: {error.strerror}") from error
         except RunFolderError as error:
@@ -292,33 +256,35 @@ class RunFolder:
             raise RunFolderError(f"{name} is damaged ({error}): {remedy}") from error
 
     def _line(self, record: LedgerRecord) -> str:
-        return f"{self._seal.seal_object(record.to_json())}\n"
+        return f"{with_digest(record.to_json(), self._key)}\n"
 
-    def _write_checkpoint(self, state: State) -> None:
-        run_files.replace(self.path, CHECKPOINT, self._seal.seal_archive(state.to_bytes(private=True)))
-
-    def _checkpoint(self, read: Callable[[IO[bytes]], T]) -> T | None:
+    def _checkpoint(self, read: Callable[[Frame, IO[bytes]], T]) -> T | None:
         """Return what `read` finds in the checkpoint; None if there is none. Damage raises a `RunFolderError`."""
         if not (self.path / CHECKPOINT).exists():
             return None
-        sealed = self._settings()[1]
         try:
             with run_files.opened(self.path, CHECKPOINT) as file:
-                self._seal.check_archive(file, required=sealed)
-                return read(file)
+                frame = Frame.from_file(file, Kind.CHECKPOINT)
+                if frame.digest != fingerprint([self._key]):
+                    raise CorruptMessage("it is of another run")
+                return read(frame, file)
         except OSError as error:
             raise RunFolderError(f"{CHECKPOINT} cannot be read: {error.strerror} (in {self.path})") from error
-        except (RunFolderError, CorruptMessage) as error:
+        except KLMSError as error:
             raise RunFolderError(f"{CHECKPOINT} is damaged ({error}): delete {self.path} and run it again") from error
 
 
-def _round_and_blocks(checkpoint: IO[bytes]) -> tuple[int, list[int]]:
+def _state(frame: Frame, file: IO[bytes]) -> State:
+    return State.from_bytes(body_in(file))
+
+
+def _round_and_blocks(frame: Frame, file: IO[bytes]) -> tuple[int, list[int]]:
     """Return the round of a checkpoint, and the bounds of its blocks if they are a block map."""
-    stored = State.read(checkpoint, only=("round", "shared.block_bounds"), limit=_LARGEST_BLOCK_MAP)
-    bounds = np.asarray(stored.shared.get("block_bounds", []))
+    name = "shared.block_bounds"
+    bounds = read_some(file, BODY, [name], _LARGEST_BLOCK_MAP).get(name, np.zeros(0))
     valid = bounds.dtype.kind in "iu" and bounds.ndim == 1 and bounds.size >= 2
     is_map = valid and bounds[0] == 0 and bool(np.all(np.diff(bounds) > 0))
-    return stored.round, bounds.tolist() if is_map else []
+    return frame.first, bounds.tolist() if is_map else []
 
 
 def _versions() -> dict[str, str]:

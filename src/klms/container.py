@@ -1,0 +1,289 @@
+"""Named arrays as bytes: the one container of messages, snapshots, states and checkpoints.
+
+0  version (u8)   1  length of the description (u32)   5  description   then the arrays, end to end
+
+The description is deflated JSON: `{"names": [...], "types": [...], "shapes": [...], "meta": ...}`, with types as NumPy
+writes them. safetensors has the same idea; its header is not deflated and has the offsets of every array, which alone
+would be more than a message at 0.1 bits per parameter. Arrays are C-ordered and little-endian.
+
+A packed container also lists the `lengths` at which arrays are stored. One that is stored at its own length is
+unchanged. Any other begins with the number of values in its table (u16). If that is 0, the array follows, deflated: the
+first bytes of all entries, then the second bytes, and so on. Otherwise the values follow, and for every entry the index
+of its value (u8), deflated: averages of masks have few different values.
+
+What is read may come from anybody. All shapes are known before anything is unpacked, and what they add up to is
+bounded. A reader for an older version belongs into `read_description`.
+"""
+
+import json
+import math
+import struct
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from klms.errors import CorruptMessage, InvalidArgument, UnsupportedMessage
+from klms.numerics.checks import checked_shape
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+NAMES = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
+DTYPES: dict[int, np.dtype[Any]] = dict(enumerate(map(np.dtype, NAMES), start=1))
+"""The types of arrays that klms sends, by the number that stands for each in a message."""
+MOST_TEXT = 1 << 22
+"""Bytes of JSON in a description: fifty thousand arrays, which take a reader a fraction of a second."""
+
+_VERSION = 1
+_HEAD = struct.Struct("<BI")
+_COUNT = struct.Struct("<H")
+_KNOWN = {name: np.dtype(name) for name in NAMES}
+_MOST_VALUES = 256  # of a table
+_PEEK = 4096  # entries; if these have too many values, so has the array
+_LONGEST = 80  # characters of a name that are shown
+
+
+class ArrayInfo(NamedTuple):
+    """What a description says of an array."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def entries(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.itemsize * self.entries
+
+    def __str__(self) -> str:
+        name = self.name if len(self.name) <= _LONGEST else self.name[:_LONGEST] + "..."
+        return f"{name!r} of type {self.dtype.str} and shape {self.shape}"
+
+
+class Description(NamedTuple):
+    """What a container says of its arrays, and what stands beside them."""
+
+    arrays: tuple[ArrayInfo, ...]
+    meta: Any
+    lengths: tuple[int, ...]
+    """Bytes of each array as it is stored."""
+    end: int
+    """Bytes before the first array."""
+
+
+def describe(arrays: Arrays, meta: object = None, lengths: Sequence[int] | None = None) -> bytes:
+    """Return everything of a container but its arrays; raise `InvalidArgument` if nobody could read it."""
+    parts: dict[str, object] = {
+        "names": list(arrays),
+        "types": [array.dtype.newbyteorder("<").str for array in arrays.values()],
+        "shapes": [array.shape for array in arrays.values()],
+    }
+    if meta is not None:
+        parts["meta"] = meta
+    if lengths is not None:
+        parts["lengths"] = lengths
+    try:
+        text = json.dumps(parts, separators=(",", ":"), ensure_ascii=False).encode()
+        _parse(text, 0)
+    except (CorruptMessage, UnicodeEncodeError) as error:
+        raise InvalidArgument(f"the arrays cannot be sent: {error}") from error
+    packed = zlib.compress(text, 9)
+    return _HEAD.pack(_VERSION, len(packed)) + packed
+
+
+def write_arrays(arrays: Arrays, meta: object = None, *, packed: bool = False) -> bytes:
+    """Return the arrays as bytes, packed or unchanged, with anything that JSON can hold beside them."""
+    parts: list[Any] = [little(array) for array in arrays.values()]
+    if packed:
+        parts = list(map(_packed, parts))
+    lengths = list(map(len, parts)) if packed else None
+    return b"".join([describe(arrays, meta, lengths), *parts])
+
+
+def read_description(data: bytes | memoryview) -> Description:
+    """Return what a container says of its arrays, which may be missing."""
+    if len(data) < _HEAD.size:
+        raise CorruptMessage("the description of the arrays is cut off")
+    version, length = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise UnsupportedMessage(f"version {version} of the container; this release reads version {_VERSION}")
+    end = _HEAD.size + length
+    if len(data) < end:
+        raise CorruptMessage("the description of the arrays is cut off")
+    inflater = zlib.decompressobj()
+    try:
+        text = inflater.decompress(data[_HEAD.size : end], MOST_TEXT + 1)
+    except zlib.error as error:
+        raise CorruptMessage(f"the description of the arrays cannot be read: {error}") from error
+    if len(text) <= MOST_TEXT and (not inflater.eof or inflater.unused_data):
+        raise CorruptMessage("the description of the arrays is cut off, or more follows it")
+    return _parse(text, end)
+
+
+def read_arrays(data: bytes, limit: int | None = None) -> tuple[dict[str, Array], Any]:
+    """Undo `write_arrays`; raise a `KLMSError` for other bytes.
+
+    Arrays that are not packed are views of the bytes, which cannot be written to. All arrays together take at most
+    `limit` bytes, by default no more than the data itself.
+    """
+    described, view = read_description(data), memoryview(data)
+    if described.end + sum(described.lengths) != len(data):
+        raise CorruptMessage(f"the bytes end before the arrays do, or go on: {len(data):,} bytes")
+    return _read(described, lambda place, length: view[place : place + length], len(data) if limit is None else limit)
+
+
+def read_some(file: IO[bytes], start: int, only: Collection[str], limit: int) -> dict[str, Array]:
+    """Return those of the named arrays that the container at this place of a file has. Nothing else is loaded."""
+    file.seek(start)
+    head = file.read(_HEAD.size)
+    length = _HEAD.unpack(head)[1] if len(head) == _HEAD.size else 0
+    described = read_description(head + file.read(min(length, MOST_TEXT)))
+
+    def take(place: int, length: int) -> bytes:
+        file.seek(start + place)
+        return file.read(length)
+
+    return _read(described, take, limit, only)[0]
+
+
+def joined(groups: Mapping[str, Arrays]) -> dict[str, Array]:
+    """Return the arrays of several groups in one dictionary, as `group.name`."""
+    return {f"{group}.{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
+
+
+def grouped(arrays: Arrays, groups: Collection[str]) -> dict[str, dict[str, Array]]:
+    """Undo `joined`; raise `CorruptMessage` if an array is of another group."""
+    found: dict[str, dict[str, Array]] = {group: {} for group in groups}
+    for name, array in arrays.items():
+        group, _, own = name.partition(".")
+        if group not in found:
+            raise CorruptMessage(f"there is an array {name!r}, which does not belong here")
+        found[group][own] = array
+    return found
+
+
+def little(array: Array) -> Array:
+    """Return an array as it is written."""
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
+
+
+def _parse(text: bytes, end: int) -> Description:
+    if len(text) > MOST_TEXT:
+        raise CorruptMessage(
+            f"names, shapes and types take more than {MOST_TEXT:,} bytes: use shorter names, or several messages"
+        )
+    try:
+        found = json.loads(text.decode())
+        names, types, shapes = (list(found[part]) for part in ("names", "types", "shapes"))
+        arrays = tuple(map(_info, names, types, shapes))
+        lengths = tuple(found.get("lengths", [one.nbytes for one in arrays]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptMessage(f"the description of the arrays cannot be read: {error!r}") from error
+    if not len(names) == len(types) == len(shapes) == len(lengths):
+        raise CorruptMessage("the description of the arrays makes no sense")
+    if len(set(names)) < len(names):
+        raise CorruptMessage("the names of arrays are not different strings of Unicode")
+    if not all(type(length) is int and length >= 0 for length in lengths):
+        raise CorruptMessage("the lengths of arrays are not numbers of bytes")
+    return Description(arrays, found.get("meta"), lengths, end)
+
+
+def _info(name: object, dtype: object, shape: object) -> ArrayInfo:
+    try:
+        unicode = isinstance(name, str) and name.encode() is not None
+    except UnicodeEncodeError:  # half of a surrogate pair, which nobody could print
+        unicode = False
+    if not unicode:
+        raise CorruptMessage("the names of arrays are not different strings of Unicode")
+    if not isinstance(dtype, str) or dtype not in _KNOWN:
+        raise CorruptMessage(f"an array is of {str(dtype)[:_LONGEST]!r}, which is not a type that klms sends")
+    return ArrayInfo(str(name), _KNOWN[dtype], checked_shape(shape))
+
+
+def _read(
+    described: Description,
+    take: Callable[[int, int], bytes | memoryview],
+    limit: int,
+    only: Collection[str] | None = None,
+) -> tuple[dict[str, Array], Any]:
+    wanted = [one for one in described.arrays if only is None or one.name in only]
+    if sum(one.nbytes for one in wanted) > limit:
+        raise CorruptMessage(f"the arrays take more than {limit:,} bytes")
+    arrays: dict[str, Array] = {}
+    place = described.end
+    for one, length in zip(described.arrays, described.lengths, strict=True):
+        if only is None or one.name in only:
+            stored = take(place, length)
+            if len(stored) < length:
+                raise CorruptMessage(f"the bytes end in the array {one.name!r}")
+            arrays[one.name] = read_array(one, stored)
+        place += length
+    return arrays, described.meta
+
+
+def _packed(array: Array) -> bytes:
+    """Return an array in fewer bytes, if it has any to spare."""
+    table = _table(array)
+    if table is None:
+        planes = np.ascontiguousarray(array.reshape(-1, 1).view(np.uint8).T)
+        packed = _COUNT.pack(0) + _deflated(planes, strings=array.dtype.kind != "f")
+    else:
+        packed = _COUNT.pack(table[0].size) + table[0].tobytes() + _deflated(table[1], strings=False)
+    return packed if len(packed) < array.nbytes else array.tobytes()
+
+
+def read_array(one: ArrayInfo, stored: bytes | memoryview) -> Array:
+    """Return the array that these bytes stand for: a view of them, or what they unpack to."""
+    length = len(stored)
+    if one.dtype.kind == "b" and length == one.nbytes:
+        return np.not_equal(np.frombuffer(stored, np.uint8), 0).reshape(one.shape)
+    if length == one.nbytes:
+        return np.frombuffer(stored, one.dtype).reshape(one.shape)
+    if length < _COUNT.size:
+        raise CorruptMessage(f"the array {one.name!r} is cut off")
+    (count,) = _COUNT.unpack_from(stored)
+    if count == 0:
+        planes = np.frombuffer(_inflated(stored[_COUNT.size :], one.nbytes), np.uint8)
+        return np.ascontiguousarray(planes.reshape(one.dtype.itemsize, -1).T).view(one.dtype).reshape(one.shape)
+    start = _COUNT.size + count * one.dtype.itemsize
+    indices = np.frombuffer(_inflated(stored[start:], one.entries), np.uint8)
+    if start > length or indices.max(initial=0) >= count:
+        raise CorruptMessage(f"the array {one.name!r} has no table of its values")
+    return np.frombuffer(stored[_COUNT.size : start], one.dtype)[indices].reshape(one.shape)
+
+
+def _table(array: Array) -> tuple[Array, npt.NDArray[np.uint8]] | None:
+    """Return the different values of a vector and which of them each entry has, if there are few."""
+    if array.ndim != 1 or array.dtype.kind != "f" or array.size < _PEEK:
+        return None
+    bits = array.view(f"u{array.dtype.itemsize}")  # as numbers, 0 and -0 would be the same value
+    if np.unique(bits[:_PEEK]).size > _MOST_VALUES // 2:
+        return None
+    values = np.unique(bits)
+    if values.size > _MOST_VALUES:
+        return None
+    return values.view(array.dtype), np.searchsorted(values, bits).astype(np.uint8)
+
+
+def _deflated(array: Array, *, strings: bool) -> bytes:
+    """Deflate an array. Without a search for repeated strings, where there are none, this takes a tenth of the time."""
+    strategy = zlib.Z_DEFAULT_STRATEGY if strings else zlib.Z_RLE
+    deflater = zlib.compressobj(wbits=-zlib.MAX_WBITS, strategy=strategy)
+    return deflater.compress(array.tobytes()) + deflater.flush()
+
+
+def _inflated(data: bytes | memoryview, size: int) -> bytes:
+    """Return so many bytes from what stands for them; no more are ever inflated."""
+    inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+    try:
+        inflated = inflater.decompress(data, size + 1)
+    except zlib.error as error:
+        raise CorruptMessage(f"an array cannot be unpacked: {error}") from error
+    if len(inflated) != size or not inflater.eof or inflater.unused_data:
+        raise CorruptMessage("an array unpacks to fewer or more entries than it has")
+    return inflated
