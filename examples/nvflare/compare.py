@@ -26,7 +26,6 @@ CLIENTS = 3
 RATES = {
     "stock": "",
     "1 bit": "bits_per_parameter=1, first=1",
-    "0.3 bits": "bits_per_parameter=0.3, first=1",
     "0.1 bits": "bits_per_parameter=0.1, first=1",
 }
 """Arguments of `compress`. The model is new, so that one bit will do for the first broadcast."""
@@ -61,9 +60,9 @@ def main() -> None:
     """Run all combinations and print one line for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("comparison.json"))
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--images", type=int, default=6000)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--only", action="append", default=[], choices=RATES)
     options = parser.parse_args()
     outcome = json.loads(options.out.read_text()) if options.out.exists() else {}

@@ -10,7 +10,7 @@
 `docs/openfl.md` says what that does in a federation. Needs the extra `openfl`.
 
 OpenFL codes one tensor at a time, and tells its pipelines neither the round nor who is coding. It also relies on equal
-tensors becoming equal bytes: the aggregator codes a difference once for its own model, and again for every collaborator.
+tensors becoming equal bytes: the aggregator codes a difference once for its own model and again for each collaborator.
 So the randomness of a message is a function of the tensor, by a seed that travels in the message.
 """
 
@@ -71,7 +71,7 @@ class Pipeline(TransformationPipeline):
         super().__init__([KlmsTransformer(bits_per_parameter)], **kwargs)
 
     def forward(self, data: npt.ArrayLike, **kwargs: Any) -> tuple[bytes, list[dict[str, Any]]]:
-        """Code a tensor; models that OpenFL is about to write to a file go through its pipeline too, and stay unchanged."""
+        """Code a tensor. Models that OpenFL writes to files, after they have been here too, stay unchanged."""
         unchanged = sys._getframe(1).f_code.co_name == "construct_model_proto"
         message, metadata = super().forward(data, unchanged=unchanged, **kwargs)
         return message, metadata

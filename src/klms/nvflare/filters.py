@@ -14,7 +14,7 @@ import numpy.typing as npt
 from nvflare.apis.dxo import DXO, DataKind, MetaKey
 from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.client.config import ExchangeFormat
@@ -74,11 +74,11 @@ class SendModel(_Filter):
             self.log_warning(fl_ctx, f"klms: the model goes out uncompressed: {error}")
             return None
 
-    def request_again(self, topic: str, lost: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Answer a client that could not follow its request, with another one."""
+    def request_again(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Answer a client that has lost the model, with another request."""
         client = _client_of(fl_ctx)
         try:
-            self.receive(client, lost[_KLMS])
+            self.receive(client, request[_KLMS])
         except OutOfSync:
             return Shareable({_KLMS: self._request(client)})
         except KLMSError as error:
@@ -86,13 +86,13 @@ class SendModel(_Filter):
         return make_reply(ReturnCode.BAD_REQUEST_DATA)
 
     def receive(self, client: str, reply: bytes) -> tuple[Arrays, Arrays]:
-        """Return what a client has trained, and what it began with."""
+        """Return what a client has trained, and the model of the round."""
         with self._lock:
             if client not in self._asked:
                 raise SideInformationMismatch(f"client {client!r} answers to a model of an earlier round")
             arrays = self.server.receive(client, reply)
             self._entries["up"] += sum(array.size for array in arrays.values())
-            return arrays, self.server.model
+            return arrays, self._model
 
     def _request(self, client: str, model: Arrays | None = None) -> bytes:
         """Return what leads a client to a model. Another model than the last one begins another round."""
@@ -113,14 +113,14 @@ class ReceiveUpdate(_Filter):
         if _KLMS not in dxo.meta:
             return None
         sender: SendModel = fl_ctx.get_prop(_KLMS)
-        arrays, held = sender.receive(_client_of(fl_ctx), dxo.data[_KLMS])
-        if dxo.data_kind == DataKind.WEIGHT_DIFF:
-            arrays = {name: array - held[name] for name, array in arrays.items()}
+        arrays, model = sender.receive(_client_of(fl_ctx), dxo.data[_KLMS])
+        if dxo.data_kind == DataKind.WEIGHT_DIFF:  # the controller adds it to its own model, not to what clients hold
+            arrays = {name: array - model[name] for name, array in arrays.items()}
         return _decoded(dxo, arrays)
 
 
 class ReceiveModel(_Filter):
-    """Restores the model from what the server sent. Where the simulator swaps clients, a file keeps what they hold."""
+    """Restores the model from what the server sent. A file keeps what simulated clients hold, which NVFlare may end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,8 +132,6 @@ class ReceiveModel(_Filter):
             file = _state_file(fl_ctx)
             self.client = Client(file.read_bytes() if file.exists() else b"")
             fl_ctx.set_prop(_KLMS, self, private=True, sticky=True)
-        elif event_type == EventType.SWAP_OUT:
-            _state_file(fl_ctx).write_bytes(self.client.state)
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         self.received = {}
@@ -159,7 +157,10 @@ class SendUpdate(_Filter):
             arrays, form = _arrays_of(dxo)
             if dxo.data_kind == DataKind.WEIGHT_DIFF:
                 arrays = {name: receiver.received.get(name, 0) + array for name, array in arrays.items()}
-            return _replaced(dxo, {_KLMS: receiver.client.reply(arrays)}, {_KLMS: form})
+            payload = receiver.client.reply(arrays)
+            if fl_ctx.get_prop(FLContextKey.SIMULATE_MODE):
+                _state_file(fl_ctx).write_bytes(receiver.client.state)
+            return _replaced(dxo, {_KLMS: payload}, {_KLMS: form})
         except InvalidArgument as error:
             self.log_warning(fl_ctx, f"klms: the update goes out uncompressed: {error}")
             return None
@@ -168,11 +169,10 @@ class SendUpdate(_Filter):
 def _request_again(lost: OutOfSync, fl_ctx: FLContext) -> bytes:
     """Return another request from the server, which needs nothing that the client holds."""
     question = Shareable({_KLMS: lost.reply})
-    replies = fl_ctx.get_engine().send_aux_request(None, _KLMS, question, _PATIENCE, fl_ctx)
-    for reply in replies.values():
-        if reply.get_return_code() == ReturnCode.OK:
-            return bytes(reply[_KLMS])
-    raise lost
+    reply = fl_ctx.get_engine().send_aux_request(None, _KLMS, question, _PATIENCE, fl_ctx).get("server")
+    if reply is None or reply.get_return_code() != ReturnCode.OK:
+        raise lost
+    return bytes(reply[_KLMS])
 
 
 def _state_file(fl_ctx: FLContext) -> Path:
