@@ -109,6 +109,7 @@ class CountingClient(AggregatorClientInterface):
         self.name = name
         self.up = 0
         self.down = 0
+        self.accuracy = 0.0
 
     def ping(self):
         """Do nothing: the aggregator is here."""
@@ -131,6 +132,9 @@ class CountingClient(AggregatorClientInterface):
         messages = [tensor.SerializeToString() for tensor in named_tensors]
         self.up += sum(map(len, messages))
         tensors = [base_pb2.NamedTensor.FromString(message) for message in messages]
+        for tensor in tensors:
+            if tensor.name == "accuracy":
+                self.accuracy = float(np.frombuffer(tensor.data_bytes, np.float32)[0])
         self.aggregator.send_local_task_results(self.name, round_number, task_name, data_size, tensors)
 
     def send_message_to_server(self, openfl_message, collaborator_name):
@@ -219,7 +223,9 @@ def main():
         accuracy = float(runner.validate_(runner.data_loader.get_valid_loader()).value)
     up = sum(client.up for client in clients)
     down = sum(client.down for client in clients)
-    print(f"{options.pipeline} {options.bits:g}: accuracy {accuracy:.4f}, {up:,} bytes up, {down:,} bytes down")
+    held = np.mean([client.accuracy for client in clients])
+    accuracies = f"accuracy {accuracy:.4f} (saved model), {held:.4f} (at the collaborators, last round)"
+    print(f"{options.pipeline} {options.bits:g}: {accuracies}, {up:,} bytes up, {down:,} bytes down")
 
 
 if __name__ == "__main__":

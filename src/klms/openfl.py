@@ -34,8 +34,8 @@ except ImportError as error:
     ) from error
 
 _SEED = 8  # bytes
-_LEAST = 256
-"""Bytes that a tensor may take whatever its size: a message has some 80 bytes of headers."""
+_LEAST = 512
+"""Bytes that a tensor may take whatever its size: some 120 of them are headers."""
 _MOST = 8.0
 """Bits per parameter beyond which a tensor is sent unchanged."""
 
