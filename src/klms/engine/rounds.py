@@ -80,9 +80,9 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
                     clients.refuse(upload.client, error)
         with clock("aggregate"):
             if enough := clients.enough(len(intake.clients)):
-                outcome = method.conclude(broadcasts.state, intake.received)
+                outcome = method.conclude(broadcasts.model, intake.received)
             else:
-                unchanged = broadcasts.state.after(broadcasts.state.shared)
+                unchanged = broadcasts.model.after(broadcasts.model.shared)
                 outcome = Outcome(unchanged, {"bits_per_parameter": 0.0, "passed_over": 1.0})
         with clock("downlink"):
             relay = intake.relay if enough else Relay(state)

@@ -10,7 +10,7 @@ import numpy as np
 
 from klms.compressors.base import Vector
 from klms.container import Array, Arrays, read_arrays, write_arrays
-from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
+from klms.errors import InvalidArgument, KLMSError, OutOfSync
 from klms.exchange.held import follow
 from klms.exchange.model import Model
 from klms.exchange.model_steps import ModelSteps
@@ -60,7 +60,7 @@ class _Memory:
             kept, meta = read_arrays(data)
             arrays = {name.removeprefix("model."): a for name, a in kept.items() if name.startswith("model.")}
             return cls(int(meta["number"]), arrays, dict(meta["terms"]), kept.get(_LOST))
-        except (CorruptMessage, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (KLMSError, ValueError, TypeError, KeyError, AttributeError) as error:
             log.warning("klms: the state that this client kept cannot be read, and is dropped: %s", error)
             return cls()
 
