@@ -21,10 +21,10 @@ from klms.flower.deployment import Deployment
 HERE = Path(__file__).parent
 RATES = {
     "stock": "",
-    "1 bit": "bits_per_parameter=1, first=1",
-    "0.3 bits": "bits_per_parameter=0.3, first=1",
-    "0.1 up, 0.3 down": "up=0.1, down=0.3, first=1",
-    "0.1 bits": "bits_per_parameter=0.1, first=1",
+    "1 bit": "bits_per_parameter=1",
+    "0.3 bits": "bits_per_parameter=0.3",
+    "0.1 up, 0.3 down": "up=0.1, down=0.3",
+    "0.1 bits": "bits_per_parameter=0.1",
 }
 """Arguments of `Compressed`. The model is new, so that one bit will do for the first broadcast."""
 ALL = tuple(RATES)

@@ -67,7 +67,7 @@ class Fleet:
         decoded = []
         for name in names:
             received, reply = self.answer(server, name, server.request(name))
-            assert same(received, server.model)
+            assert same(received, server.view)
             decoded.append(server.receive(name, reply))
         mean = {key: np.mean([arrays[key] for arrays in decoded], axis=0) for key in decoded[0]}
         server.step({key: array.astype(server.model[key].dtype) for key, array in mean.items()})

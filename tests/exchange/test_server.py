@@ -7,6 +7,7 @@ import pytest
 
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, OutOfSync, SideInformationMismatch
 from klms.exchange.client import Client
+from klms.exchange.held import JUMP_RATE
 from klms.exchange.server import Server
 from klms.frame import Frame, Kind, LostAgain, WrongRound
 from tests.exchange.loop import D, Fleet, distance, model, same, trained
@@ -18,7 +19,7 @@ def test_both_directions_keep_to_their_bits_and_the_model_is_learned():
         fleet.round(server, ["a", "b", "c"])
     assert distance(server.model) < 0.02
     assert server.uplink_bytes == pytest.approx(12 * 3 * 2 * D / 8, rel=0.03)
-    first = 3 * 8 * D / 8
+    first = 3 * JUMP_RATE * D / 8
     assert server.downlink_bytes == pytest.approx(first + 11 * 3 * D / 8, rel=0.05)
 
 
@@ -182,7 +183,7 @@ def test_requests_repeat_no_terms_that_a_client_holds():
 
 def test_clients_that_come_rarely_jump():
     names = [f"client {n}" for n in range(40)]
-    server, fleet = Server(model(), bits_per_parameter=1, seed=1, first=4), Fleet(noise=0.05)
+    server, fleet = Server(model(), bits_per_parameter=1, seed=1), Fleet(noise=0.05)
     spent = []
     for number in range(30):
         before = server.downlink_bytes
@@ -193,7 +194,7 @@ def test_clients_that_come_rarely_jump():
 
 
 def test_one_line_of_arguments_that_cannot_be_met():
-    for wrong in ({"first": 0}, {"small": -1}, {"step": 0.0}, {"seed": -1}, {"replies": "nothing"}, {"up": 0}):
+    for wrong in ({"small": -1}, {"step": 0.0}, {"seed": -1}, {"replies": "nothing"}, {"up": 0}):
         with pytest.raises(InvalidArgument):
             Server(model(), **wrong)
     with pytest.raises(InvalidArgument, match="no model yet"):

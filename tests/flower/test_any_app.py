@@ -417,7 +417,7 @@ def only_adapters(content, message, context):
 def test_replies_with_some_of_the_layers_are_compressed(scheme, down):
     shapes = {**LORA, "base": (100, 100)}
     start, target = arrays_of(shapes), arrays_of(shapes, seed=1)
-    strategy = Compressed(Merging(fraction_evaluate=0.0), scheme=scheme, up=2, down=down, first=8, seed=1)
+    strategy = Compressed(Merging(fraction_evaluate=0.0), scheme=scheme, up=2, down=down, seed=1)
     grid = InProcessGrid(app_of(target, compress(), replies=only_adapters), 3)
     result = strategy.start(grid, record(start), num_rounds=12, timeout=5)
     assert distance(result.arrays, {name: target[name] for name in ADAPTERS}) < 0.25

@@ -96,12 +96,12 @@ def test_all_clients_train_and_evaluate_one_model_that_follows_the_server_s():
 
 
 def test_bytes_keep_to_the_bits_that_were_said_and_evaluation_resends_nothing():
-    strategy = Compressed(FedAvg(), up=2, down=0.5, first=1, seed=1)
+    strategy = Compressed(FedAvg(), up=2, down=0.5, seed=1)
     grid = InProcessGrid(client(compress()), 3)
     result = run(strategy, grid, rounds=6)
     train = [record["klms-downlink-bytes"] for record in result.train_metrics_clientapp.values()]
     evaluate = [record["klms-downlink-bytes"] for record in result.evaluate_metrics_clientapp.values()]
-    assert train[0] < 3 * (1.3 * D / 8)
+    assert 3 * (2.8 * D / 8) < train[0] < 3 * (3.1 * D / 8)
     assert all(3 * 0.3 * D / 8 < count < 3 * 0.56 * D / 8 for count in evaluate)
     assert all(count < 3 * 64 for count in train[1:])  # evaluation has brought the model
     assert strategy.downlink_bytes == sum(train) + sum(evaluate)
@@ -140,7 +140,7 @@ def test_arrays_that_are_not_coded_arrive_exactly():
 
 def test_at_low_rates_small_arrays_join_in_and_scales_stay_positive():
     seen = {}
-    strategy = Compressed(FedAvg(), up=0.5, down=0.2, first=1, seed=1)
+    strategy = Compressed(FedAvg(), up=0.5, down=0.2, seed=1)
     result = run(strategy, InProcessGrid(client(compress(), seen=seen), 3), rounds=10)
     assert all(models[0]["scale"].min() >= 0 for models in seen.values())
     assert result.arrays["scale"].numpy().min() >= 0
@@ -212,7 +212,7 @@ def test_a_server_that_is_started_again_leads_the_same_nodes_to_its_model():
     assert resyncs_of(result) == {}
     assert [record["klms-ok"] for record in result.train_metrics_clientapp.values()] == [3, 3, 3]
     near = seen["train", 1][0]["w"] - first.arrays["w"].numpy()
-    assert np.linalg.norm(near) < 0.1 * np.linalg.norm(first.arrays["w"].numpy())
+    assert np.linalg.norm(near) < 0.17 * np.linalg.norm(first.arrays["w"].numpy())
 
 
 def test_nodes_without_the_mod_get_arrays_and_are_asked_only_once():
@@ -228,7 +228,8 @@ def test_nodes_without_the_mod_get_arrays_and_are_asked_only_once():
     strategy = Compressed(FedAvg(), bits_per_parameter=1, seed=1)
     result = run(strategy, grid, rounds=5)
     for models in seen.values():
-        assert all(same(models[0], model) for model in models.values())
+        assert same(models[0], models[2])
+        assert np.linalg.norm(models[0]["w"] - models[1]["w"]) < 0.16 * np.linalg.norm(models[1]["w"])
     assert all(record["klms-ok"] == 3 for record in result.train_metrics_clientapp.values())
     assert all(record["klms-uncompressed"] == 1 for record in result.train_metrics_clientapp.values())
     alone = [m.metadata.dst_node_id for m in grid.sent if not m.content.array_records]
@@ -343,7 +344,7 @@ def test_what_a_step_adds_or_leaves_out_is_not_carried_over(kind):
 )
 def test_steps_are_shorter_where_few_clients_at_few_bits_leave_much_noise(up, nodes):
     seen, wanted = {}, []
-    compressed = Compressed(FedAvg(fraction_evaluate=0.0), up=up, down=0.1, first=4, seed=3)
+    compressed = Compressed(FedAvg(fraction_evaluate=0.0), up=up, down=0.1, seed=3)
     aggregate = compressed._inner["aggregate_train"]
 
     def noted(number, replies):
@@ -370,7 +371,7 @@ class Stubborn(FedAvg):
 
 def test_the_model_of_a_strategy_that_does_not_start_from_that_of_clients_is_followed():
     seen = {}
-    strategy = Compressed(Stubborn(fraction_evaluate=0.0), up=1, down=0.5, first=1, seed=3)
+    strategy = Compressed(Stubborn(fraction_evaluate=0.0), up=1, down=0.5, seed=3)
     run(strategy, InProcessGrid(client(compress(), seen=seen), 2), rounds=25)
     errors = [float(np.linalg.norm(models[0]["w"] - TARGET["w"])) for models in seen.values()]
     assert max(errors) < 3 * errors[0]

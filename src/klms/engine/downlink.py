@@ -49,6 +49,11 @@ class Broadcasts:
     def state(self) -> State:
         return self.held.state
 
+    @property
+    def model(self) -> State:
+        """The state to which the updates of clients are added."""
+        return self.held.model
+
     def message(self, client: int) -> bytes:
         return self.sender.message(self.held.by(str(client)))
 
@@ -70,10 +75,10 @@ class Downlink:
 
     def open(self, state: State) -> Broadcasts:
         """Return the broadcasts of the round after `state`. The same state always gives the same bytes."""
-        held = state.held.of(state)
+        held = state.held.of(lambda _: state)
         if state.held.state is not None:
-            view = replace(state, round=held.number, shared=state.held.state)
-            held = self._lead(state, state.held.of(view))
+            views = state.held.of(lambda shared: replace(state, round=held.number, shared=shared or {}))
+            held = self._lead(state, views)
         return Broadcasts(self, held, held.sender(self._rule()))
 
     def close(
@@ -85,7 +90,7 @@ class Downlink:
             name = str(self.method.vector_name)
             if outcome.undone or not relay.size:  # that leaves the server's own vector, not what clients hold of it
                 after = replace(after, shared={**after.shared, name: before.vector(name)})
-            return replace(after, held=held.of(held.state.shared))
+            return replace(after, held=held.of(lambda state: state.shared))
         trail = Trail(held.number + 1)
         if self.settings.downlink == "auto" and relay.size <= relay.limit:
             trail = held.trail.then(b"".join(relay.parts), relay.limit)

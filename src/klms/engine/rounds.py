@@ -79,10 +79,10 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
         with clock("aggregate"):
             relay = intake.relay
             if clients.enough(len(intake.clients)):
-                outcome = method.conclude(broadcasts.state, intake.received)
+                outcome = method.conclude(broadcasts.model, intake.received)
             else:
                 relay = Relay(state)
-                unchanged = broadcasts.state.after(broadcasts.state.shared)
+                unchanged = broadcasts.model.after(broadcasts.model.shared)
                 outcome = Outcome(unchanged, {"bits_per_parameter": 0.0, "passed_over": 1.0})
         with clock("downlink"):
             state = downlink.close(state, broadcasts, outcome, sorted(intake.reached), relay)

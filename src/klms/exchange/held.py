@@ -4,22 +4,24 @@ A `Rule` says what a state is and how a step leads from one state to the next: b
 everybody aggregates, or by a coded difference. `Held` is the server's knowledge: the state that everybody has after its
 message, the latest steps, and who holds what. `follow` is the client's part.
 
-With coded differences, clients that come once in many rounds would need many steps. So the server also tries a jump:
-the difference to the anchor, at as many bits as it takes to come as close to the wanted state as a step brings draws of
-a normal distribution. If that costs clients fewer bytes in all, it becomes the next state, and everybody who comes
-later is led through it.
+With coded differences, clients that come once in many rounds would need many steps. Where that costs them fewer bytes,
+the next state is a jump: the difference to the anchor, coded afresh, through which everybody is led who comes later.
+
+The error of a step becomes part of the model: the server goes on from what clients hold. The error of a jump, for which
+the bits of a few steps must do, is larger, and does not. After a jump the server keeps the state that it wanted as its
+own, to which updates are added, while clients train beside it. Further steps then lead clients to that state, until
+they are no farther off than the noise of a step would take them.
 """
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from klms.compressors.base import Vector
-from klms.compressors.trellis import MAX_RATE, MIN_RATE
+from klms.compressors.base import Vector, least_noise
 from klms.container import Array, Arrays
 from klms.errors import CorruptMessage, OutOfSync
 from klms.exchange.broadcast import ANCHOR, Broadcast, Sender, Trail
@@ -28,10 +30,10 @@ from klms.exchange.echo import Echo
 T = TypeVar("T")
 U = TypeVar("U")
 
-_SHARES = 0.4, 0.6  # of the bits that a normal distribution would take: the least to hope for, and a first guess
-_NEARER, _FARTHER = 0.9, 1.05  # squared error of a jump, relative to the wanted one
-_TINY = 1e-9
-_WORTH = 0.9  # bytes of a jump relative to those of steps, at most: steps often come closer
+JUMP_RATE = 2.8
+"""Bits per parameter that a jump needs at most: a relative error of 0.02, which training bears (docs/downlink.md)."""
+_NEGLIGIBLE = 1e-7  # squared error of what clients hold that needs no further bits
+_BEARABLE = 2.0  # error of a jump that becomes part of the model, relative to the noise of a step; steps approach 1
 
 
 class Rule(Protocol[T]):
@@ -79,14 +81,22 @@ class Held(Generic[T]):
     """Number of the state that each client holds, as far as the server knows."""
     echo: Echo = field(default_factory=Echo)
     """Errors of the latest coded steps."""
+    own: T | None = None
+    """The server's own state after a jump; None if it is what clients hold."""
 
     @property
     def number(self) -> int:
         return self.trail.number
 
-    def of(self, state: U) -> "Held[U]":
-        """Return the same, with another form of the state."""
-        return Held(state, self.trail, self.by_client, self.echo)
+    @property
+    def model(self) -> T:
+        """The state to which the updates of clients are added."""
+        return self.state if self.own is None else self.own
+
+    def of(self, form: Callable[[T], U]) -> "Held[U]":
+        """Return the same, with states of another form."""
+        own = None if self.own is None else form(self.own)
+        return Held(form(self.state), self.trail, self.by_client, self.echo, own)
 
     def reached(self, *clients: str) -> "Held[T]":
         """Return the same, where these clients hold the latest state."""
@@ -109,19 +119,19 @@ class Held(Generic[T]):
         return Sender(self.trail, digest, lambda: rule.write(self.state), size, snapshot_size)
 
     def to_arrays(self) -> dict[str, Array]:
-        """Return everything but the state as arrays."""
+        """Return everything but the states as arrays."""
         steps = np.frombuffer(self.trail.to_bytes(), np.uint8)
         clients = np.frombuffer(json.dumps(dict(self.by_client)).encode(), np.uint8)
         return {"steps": steps, "clients": clients, "echo": self.echo.sketches}
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, state: T) -> "Held[T]":
+    def from_arrays(cls, arrays: Arrays, state: T, own: T | None) -> "Held[T]":
         """Undo `to_arrays`; raise `CorruptMessage` for other arrays."""
         try:
             trail = Trail.from_bytes(arrays["steps"].tobytes())
             clients = json.loads(arrays["clients"].tobytes())
             by_client = {str(client): int(number) for client, number in clients.items()}
-            return cls(state, trail, by_client, Echo.of(arrays["echo"]))
+            return cls(state, trail, by_client, Echo.of(arrays["echo"]), own)
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptMessage(f"it is not known what clients hold: {error!r}") from error
 
@@ -165,60 +175,48 @@ def lead(
     A step takes `rate` bits per parameter. `lags` are how many steps the clients that will come lack besides this one.
     `echo` is as in `CodedRule.code`, and measured unless it is given.
     """
-    difference = rule.difference(held.state, wanted)
-    share = held.echo.share_in(difference) if echo is None else echo
-    step = rule.code(held.state, wanted, held.number + 1, rate, share, length)
+    difference = rule.difference(held.model, wanted)
     size = rule.nbytes(wanted)
-    trail = held.trail.then(step, size)
-    jump = None
-    if any(lags):
-        paths = [trail.size_since(held.number - lag) for lag in lags]
-        cost = sum(size if path is None else min(size, path) for path in paths)
-        jump = _jump(rule, held, wanted, rate, _WORTH * cost / len(lags))
-    if jump is None:
-        state = rule.take(held.state, trail.number, step)
-    else:
-        trail, state = held.trail.jump(jump[0]), jump[1]
-    errors = held.echo.then(difference, rule.difference(held.state, state)) if echo is None else held.echo
-    return Held(state, trail, held.by_client, errors)
-
-
-def _jump(rule: CodedRule[T], held: Held[T], wanted: T, rate: float, most: float) -> tuple[bytes, T] | None:
-    """Return a jump that comes as close to the wanted state as a step of least error should, and where it leads.
-
-    Return None if that takes more than `most` bytes.
-    """
-    anchor = rule.anchor()
+    step_bytes = rate * difference.size / 8
+    far = _square(rule.difference(rule.anchor(), wanted))
+    jump_rate = _jump_rate(rate, far, _square(difference))
+    if any(lags) and jump_rate * difference.size / 8 < _mean_bytes(held, lags, step_bytes, size):
+        return jump(rule, held, wanted, jump_rate)
     number = held.number + 1
-
-    def distance(state: T) -> float:
-        """Return the squared distance to the wanted state."""
-        difference = rule.difference(state, wanted)
-        return float(np.dot(difference, difference))
-
-    def coded(rate: float) -> tuple[bytes, T]:
-        jump = rule.code(anchor, wanted, number, min(max(rate, MIN_RATE), MAX_RATE))
-        return jump, rule.take(anchor, number, jump)
-
-    far = distance(anchor)
-    near = distance(held.state) / 4**rate
-    if held.number == ANCHOR or not 0 < near < far:  # a jump to state 1 would be the step
-        return None
-    bits = _bits(far, near)
-    if _SHARES[0] * bits * rule.difference(anchor, wanted).size / 8 > most:
-        return None
-    rate = _SHARES[1] * bits
-    jump, landed = coded(rate)
-    found = max(distance(landed), _TINY * near)
-    if not _NEARER < found / near < _FARTHER:
-        lacking = _bits(found, near)
-        if lacking < 0:  # fewer than that may be taken off: the first bits gain more than the last ones
-            lacking *= rate / (bits - lacking)
-        jump, landed = coded(rate + lacking)
-    fits = len(jump) <= most and distance(landed) < _FARTHER * near
-    return (jump, landed) if fits else None
+    bearable = _BEARABLE * least_noise(rate) * _square(difference) + _NEGLIGIBLE * far
+    if held.own is not None and _square(rule.difference(held.own, held.state)) > bearable:
+        step = rule.code(held.state, wanted, number, rate)
+        state = rule.take(held.state, number, step)
+        return Held(state, held.trail.then(step, size), held.by_client, held.echo, own=wanted)
+    share = held.echo.share_in(difference) if echo is None else echo
+    step = rule.code(held.model, wanted, number, rate, share, length)
+    state = rule.take(held.state, number, step)
+    errors = held.echo.then(difference, rule.difference(held.state, state)) if echo is None else held.echo
+    return Held(state, held.trail.then(step, size), held.by_client, errors)
 
 
-def _bits(error: float, wanted: float) -> float:
-    """Return the bits per parameter that bring an error to the wanted one, where each divides it by 4."""
-    return math.log2(error / wanted) / 2
+def jump(rule: CodedRule[T], held: Held[T], wanted: T, rate: float = JUMP_RATE) -> Held[T]:
+    """Return what clients hold after a jump of so many bits per parameter."""
+    anchor = rule.anchor()
+    step = rule.code(anchor, wanted, held.number + 1, rate)
+    state = rule.take(anchor, held.number + 1, step)
+    return Held(state, held.trail.jump(step), held.by_client, held.echo, own=wanted)
+
+
+def _jump_rate(rate: float, far: float, near: float) -> float:
+    """Return the bits per parameter at which a jump comes as close as a step, or `JUMP_RATE` if those are fewer.
+
+    `far` and `near` are the squared lengths of the jump and of the step, and `rate` are the bits of the step.
+    """
+    most = max(rate, JUMP_RATE)
+    return most if near == 0 else min(most, rate + math.log2(max(far / near, 1.0)) / 2)
+
+
+def _mean_bytes(held: Held[T], lags: Sequence[int], step: float, snapshot: int) -> float:
+    """Return what clients with these lags would be sent if another step followed."""
+    paths = [held.trail.size_since(held.number - lag) for lag in lags]
+    return sum(snapshot if path is None else min(snapshot, path + step) for path in paths) / len(lags)
+
+
+def _square(vector: Vector) -> float:
+    return float(np.dot(vector, vector))

@@ -1,10 +1,13 @@
 """Coded steps of a model of named arrays: how a client gets from the model that it holds to the next one.
 
-A step holds the length of a description (u32) and the description, which are there only where the step starts from
-nothing (`container.py`); the length of the head (u32) and the head; and the message of the dense scheme (`model.py`). A
-snapshot is a container of all arrays.
+A step holds the length of a description (u32) and the description, which is there only where the step starts from
+nothing (`container.py`); the length of the head (u32) and the head (`model.py`); and the message of the dense scheme.
+From nothing, the entries of every array are first divided by a power of 2, so that their mean square is about 1 and
+all arrays have about the same relative error; the exponents stand beside the description. A snapshot is a container of
+all arrays.
 """
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ import numpy as np
 from klms.codec import SharedKey
 from klms.compressors.base import Vector
 from klms.compressors.trellis import Trellis
-from klms.container import Array, Arrays, describe, read_arrays, read_description, write_arrays
+from klms.container import Array, Arrays, Description, describe, read_arrays, read_description, write_arrays
 from klms.errors import CorruptMessage
 from klms.exchange.broadcast import SERVER
 from klms.exchange.model import Model, check_finite
@@ -24,6 +27,7 @@ from klms.frame import digest_of
 _LENGTH = struct.Struct("<I")
 _PARAMETERS_PER_BYTE = 1 << 18  # more than any step conveys, be it of zeros; what claims more gets no memory
 _SPARE_BYTES = 1024
+_MOST = 120  # exponent that the entries of an array can have in float32
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,17 @@ class ModelSteps:
         self, base: Arrays, wanted: Arrays, number: int, rate: float, echo: float = 1.0, length: float = 1.0
     ) -> bytes:
         """Return a step of `length` times the way from the base to the wanted arrays."""
-        described = b"" if base else describe(wanted)
         model = self.model(base or _zeros(wanted))
         rng = self.rng(number)
-        head, message = model.write_head(wanted, rng), b""
+        head = model.write_head(wanted, rng)
+        difference = np.float32(length) * model.difference(wanted)
+        described = b""
+        if not base:
+            exponents = [_exponent(part) for _, part in model.layout.split(difference)]
+            described = describe(wanted, exponents)
+            _shift(model, difference, [-exponent for exponent in exponents])
+        message = b""
         if model.layout.d:
-            difference = np.float32(length) * model.difference(wanted)
             coder = Trellis(model.layout, rate, echo=echo, threads=self.threads)
             message = coder.encode(difference, {}, key=self.key(number), rng=rng)
         return b"".join([_LENGTH.pack(len(described)), described, _LENGTH.pack(len(head)), head, message])
@@ -87,7 +96,8 @@ class ModelSteps:
         head, message = _cut(rest)
         if bool(described) == bool(state):
             raise CorruptMessage("a step describes the arrays if, and only if, it starts from nothing")
-        model = self.model(state or _described(described, len(message)))
+        description = read_description(described) if described else None
+        model = self.model(state if description is None else _zeros_of(description, len(described), len(message)))
         dtypes, exact = model.read_head(head)
         if dtypes.keys() != model.arrays.keys():
             raise CorruptMessage("a step of the model leaves arrays out")
@@ -96,6 +106,8 @@ class ModelSteps:
             coder = Trellis(model.layout, threads=self.threads, agreed=False)
             decoded = coder.decode(message, {}, key=self.key(number))
             change = decoded.vector.astype(np.float32, copy=False)
+        if description is not None:
+            _shift(model, change, description.meta)
         return model.apply(change, dtypes, exact)
 
     def write(self, state: Arrays) -> bytes:
@@ -124,10 +136,26 @@ def _zeros(arrays: Arrays) -> dict[str, Array]:
     return {name: np.zeros(array.shape, dtype=array.dtype) for name, array in arrays.items()}
 
 
-def _described(description: bytes, message_bytes: int) -> Mapping[str, Array]:
+def _zeros_of(description: Description, length: int, message_bytes: int) -> Mapping[str, Array]:
     """Return zeros of the described shapes, if a message of this length can be for so many parameters."""
-    described = read_description(description)
-    parameters = sum(one.entries for one in described.arrays)
-    if described.end != len(description) or parameters > _PARAMETERS_PER_BYTE * (message_bytes + _SPARE_BYTES):
+    parameters = sum(one.entries for one in description.arrays)
+    if description.end != length or parameters > _PARAMETERS_PER_BYTE * (message_bytes + _SPARE_BYTES):
         raise CorruptMessage(f"{message_bytes} bytes cannot be a step to {parameters} parameters")
-    return {one.name: np.zeros(one.shape, dtype=one.dtype) for one in described.arrays}
+    return {one.name: np.zeros(one.shape, dtype=one.dtype) for one in description.arrays}
+
+
+def _exponent(entries: Vector) -> int:
+    """Return the exponent of the power of 2 that is next to the root mean square of these entries."""
+    square = float(np.dot(entries.reshape(-1), entries.reshape(-1))) / max(1, entries.size)
+    return min(_MOST, max(-_MOST, round(math.log2(square) / 2))) if 0 < square < math.inf else 0
+
+
+def _shift(model: Model, vector: Vector, exponents: Any) -> None:
+    """Multiply the entries of every coded array by a power of 2."""
+    parts = list(model.layout.split(vector))
+    if not isinstance(exponents, list) or [type(one) for one in exponents] != [int] * len(parts):
+        raise CorruptMessage("the step does not have one exponent for each array")
+    if any(abs(exponent) > _MOST for exponent in exponents):
+        raise CorruptMessage("an exponent of the step is out of range")
+    for (_, part), exponent in zip(parts, exponents, strict=True):
+        part *= np.float32(2.0**exponent)

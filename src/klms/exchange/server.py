@@ -5,9 +5,11 @@
     trained = server.receive("hospital 3", reply)     # its arrays, decoded; a typed error if the reply does not count
     server.step(average)                              # after whatever aggregation there is: the next model
 
-`server.model` is the model that clients hold, from which they start: what they can decode of the one that `step` was
-given. The error of a step is not carried over: it is unbiased, unless much of earlier errors comes back (`echo.py`) or
-few clients at few bits leave too much noise (`step_length.py`).
+`server.model` is the model to which updates are added; aggregate relative to it. Clients train at `server.view`, what
+they can decode of it. Mostly the two are the same: the error of a step becomes part of the model, which is right on
+average, since steps are unbiased, unless much of earlier errors comes back (`echo.py`) or few clients at few bits leave
+too much noise (`step_length.py`). They differ after a model was coded from nothing, as the first one is, and as jumps
+are for clients that come rarely (`held.py`).
 """
 
 import logging
@@ -26,7 +28,7 @@ from klms.container import Array, Arrays, describe, grouped, joined, read_arrays
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, SideInformationMismatch
 from klms.exchange import reply as replies_module
 from klms.exchange.broadcast import ANCHOR, Sender, Trail
-from klms.exchange.held import Held, lead
+from klms.exchange.held import JUMP_RATE, Held, jump, lead
 from klms.exchange.model import SMALL, Model
 from klms.exchange.model_steps import ModelSteps
 from klms.exchange.policy import AUTO, ArrayBits, CompressionPolicy
@@ -39,19 +41,17 @@ from klms.frame import Frame, Kind, LostAgain, digest_of
 from klms.numerics.checks import check_name
 
 log = logging.getLogger("klms")
-FIRST = 8.0
-"""Bits per parameter of the first model that a client gets: a model that was trained before loses nothing to speak of.
-Its relative error is 2^-8; at 4 bits it was 6 %, for good."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """Arrays that an update is the difference to: the model that clients hold, arrays beside it, or both."""
+    """Arrays to which an update is added: the model, arrays that travel beside the requests, or both."""
 
     arrays: Arrays
     digests: tuple[bytes, ...]
+    """Digests of what clients hold of them."""
     coded: bool
-    """Whether the model that clients hold is part of it."""
+    """Whether the model is part of it."""
 
 
 @dataclass
@@ -72,8 +72,7 @@ class Server:
     set them apart, and with `down=32` the model goes out unchanged. Each may be a function of the round, and `up` also
     of the client: `lambda round, client: ...`. `array_bits` gives some arrays of the updates rates of their own, by
     patterns of their names or by a function. Instead of all these, `budget` is in bytes per round, for all clients and
-    both directions. The first model that a client gets has `first` bits per parameter. `scheme` is for the updates,
-    with its settings by name; `auto` is the one of least error. Arrays of at most one dimension and `small` entries are
+    both directions. `scheme` is for the updates, with its settings by name; `auto` is the one of least error. Arrays of at most one dimension and `small` entries are
     sent unchanged where that is a small part of the message. `step` multiplies decoded updates: schemes that send signs
     alone need it. With `replies="updates"`, clients answer with differences instead of trained arrays. With
     `client_secrets`, replies are encrypted so that only the server can read them.
@@ -92,7 +91,6 @@ class Server:
         down: Rate | None = None,
         array_bits: ArrayBits | None = None,
         budget: Rate | None = None,
-        first: float = FIRST,
         small: int = SMALL,
         step: float | None = None,
         replies: Literal["weights", "updates"] = "weights",
@@ -103,9 +101,8 @@ class Server:
     ) -> None:
         _check_names(scheme, settings)
         self.rates = Rates.of(scheme, settings, bits_per_parameter, up, down, array_bits, budget)
-        _check(scheme, first, small, step, replies, seed, rounds_before)
+        _check(scheme, small, step, replies, seed, rounds_before)
         self.scale = 1.0 if step is None else step
-        self.first = first
         self.small = small
         self.round = rounds_before + 1
         """Number of this round, which keys and rates depend on; it never repeats."""
@@ -157,7 +154,12 @@ class Server:
 
     @property
     def model(self) -> dict[str, Array]:
-        """The model that clients hold once they have read their requests."""
+        """The model to which the updates of clients are added."""
+        return dict(self.held.model)
+
+    @property
+    def view(self) -> dict[str, Array]:
+        """The model that clients hold once they have read their requests, and train: what they decode of `model`."""
         return dict(self.held.state)
 
     def begin(self, round_: int) -> None:
@@ -173,30 +175,27 @@ class Server:
         self.uplink.begin()
 
     def step(self, model: Mapping[str, Any]) -> None:
-        """Lead everybody to this model, or as close to it as the bits allow, and start the next round.
-
-        If the arrays are those of the last step, clients keep what they hold.
-        """
-        wanted = {name: np.array(array) for name, array in model.items()}
-        if not self._is_wanted(wanted):
-            self._lead(wanted)
-            self._wanted = wanted
+        """Lead everybody to this model, or as close to it as the bits allow, and start the next round."""
+        self.lead(model, closer=True)
         self.uplink.learn()
         self.begin(self.round + 1)
 
-    def lead(self, model: Mapping[str, Any]) -> dict[str, Array]:
-        """Do what `step` does within the round, and return the model that clients then hold."""
+    def lead(self, model: Mapping[str, Any], *, closer: bool = False) -> dict[str, Array]:
+        """Lead everybody to this model within the round, and return the one to which updates are then added.
+
+        If the arrays are those of the last call, clients keep what they hold, or are led `closer` to them.
+        """
         wanted = {name: np.array(array) for name, array in model.items()}
-        if not self._is_wanted(wanted):
+        if not self._is_wanted(wanted) or (closer and self.held.own is not None):
             self._lead(wanted)
             self._wanted = wanted
         return self.model
 
     def base(self, beside: Mapping[str, Any] | None = None, *, coded: bool = True) -> Base:
-        """Return what requests are about: the model that clients hold, and arrays that travel beside the requests."""
+        """Return what requests are about: the model, and arrays that travel beside the requests."""
         extra = {name: np.asarray(array) for name, array in (beside or {}).items()}
         digests = (self._sender_now().digest,) if coded else ()
-        held = self.held.state if coded else {}
+        held = self.held.model if coded else {}
         if extra.keys() & held.keys():
             raise InvalidArgument("an array beside the request has the name of one of the model's")
         return Base({**held, **extra}, (*digests, *([digest_of(0, extra)] if extra else [])), coded)
@@ -276,7 +275,7 @@ class Server:
     @property
     def state(self) -> bytes:
         """Everything that a server needs to go on after a restart, as `Server.restored` takes it."""
-        groups = {"model": self.held.state, "wanted": self._wanted, "held": self.held.to_arrays()}
+        groups = {"view": self.held.state, "own": self.held.own or {}, "wanted": self._wanted, "held": self.held.to_arrays()}
         meta = {
             "round": self.round,
             "steps": None if self._steps is None else self._steps.agreed(),
@@ -295,9 +294,9 @@ class Server:
         kept, meta = read_arrays(state)
         try:
             server = cls(**arguments, seed=meta["seed"])
-            groups = grouped(kept, ("model", "wanted", "held"))
+            groups = grouped(kept, ("view", "own", "wanted", "held"))
             server._wanted = groups["wanted"]
-            server.held = Held.from_arrays(groups["held"], groups["model"])
+            server.held = Held.from_arrays(groups["held"], groups["view"], groups["own"] or None)
             server._steps = None if meta["steps"] is None else ModelSteps.read_agreed(meta["steps"], None)
             server.uplink.integers = None if meta["integers"] is None else frozenset(meta["integers"])
             server.round = meta["round"] + 1  # the keys of the round under way may have been used
@@ -328,7 +327,7 @@ class Server:
             length = step_length(self._bits, policy.bits)
             self.held = lead(self._rule(), self.held, wanted, rate, self._lags, length=length)
         else:
-            self.held = lead(self._rule(wanted), self.held, wanted, max(rate, self.first), [])
+            self.held = jump(self._rule(wanted), self.held, wanted, max(rate, JUMP_RATE))
 
     def _lost(self, client: str, sent: Sent) -> None:
         """Take note that a client holds something else, and raise an `OutOfSync`, or `LostAgain` if it had a snapshot.
@@ -396,7 +395,7 @@ class Server:
 
 
 def _check(
-    scheme: str, first: float, small: int, step: float | None, replies: str, seed: int | None, rounds_before: int
+    scheme: str, small: int, step: float | None, replies: str, seed: int | None, rounds_before: int
 ) -> None:
     if step is None and scheme != AUTO and scheme in UPDATE_SCHEMES and UPDATE_SCHEMES[scheme].directions_only:
         raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
@@ -404,8 +403,6 @@ def _check(
         raise InvalidArgument("rounds_before and small must be at least 0")
     if not 0 < (1.0 if step is None else step) < math.inf or not 0 <= (seed or 0) < 2**63:
         raise InvalidArgument("step must be above 0 and finite; seed at least 0 and below 2^63")
-    if not 0 < first <= MAX_RATE:
-        raise InvalidArgument(f"first must be above 0 and at most {MAX_RATE:g} bits per parameter, got {first}")
     if replies not in ("weights", "updates"):
         raise InvalidArgument(f'replies must be "weights" or "updates", got {replies!r}')
 

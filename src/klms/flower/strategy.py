@@ -190,22 +190,22 @@ class Compressed(Strategy):
     def _prepared(
         self, step: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        model, coded = self._model_of_clients(arrays)
+        model, coded = self._model_of_clients(arrays, closer=step == "configure_evaluate")
         messages = list(self._inner[step](server_round, model, config, grid))
         self._phase = Phase(self.server, self._nodes, grid, self._timeout, model, coded)
         self._phase.prepare(messages)
         return messages
 
-    def _model_of_clients(self, arrays: ArrayRecord) -> tuple[ArrayRecord, bool]:
-        """Return what clients can decode of a model, which is what they train and evaluate, and whether it is coded."""
+    def _model_of_clients(self, arrays: ArrayRecord, *, closer: bool) -> tuple[ArrayRecord, bool]:
+        """Return the model to which updates are added, and whether clients are led to it by coded steps."""
         if not arrays or not self.server.codes(sum(math.prod(array.shape) for array in arrays.values())):
             return arrays, False
-        if self._model is None or not equal(arrays, self._model[0]):
+        if closer or self._model is None or not equal(arrays, self._model[0]):
             wanted = arrays_of(arrays)
             if not any(array.dtype.kind == "f" for array in wanted.values()):
                 return arrays, False
             try:
-                held = record_of(self.server.lead(wanted))
+                held = record_of(self.server.lead(wanted, closer=closer))
             except InvalidArgument as error:
                 self._tell("plain", "klms: the model goes out uncompressed: %s", error)
                 return arrays, False

@@ -56,6 +56,7 @@ class State:
             "residuals": {str(client): array for client, array in self.residuals.items()},
             "held": self.held.to_arrays(),
             "view": self.held.state or {},
+            "own": self.held.own or {},
             "sound_shared": self.sound.shared if self.sound else {},
             "sound_private": self.sound.private if self.sound else {},
         }
@@ -67,7 +68,7 @@ class State:
         arrays, meta = read_arrays(data)
         # Copies are aligned and can be written to, as arrays of a run that was never stored.
         arrays = {name: array.copy() for name, array in arrays.items()}
-        names = ("shared", "private", "residuals", "held", "view", "sound_shared", "sound_private")
+        names = ("shared", "private", "residuals", "held", "view", "own", "sound_shared", "sound_private")
         groups = grouped(arrays, names)
         try:
             number, loss = meta["round"], meta["loss"]
@@ -77,5 +78,5 @@ class State:
             raise CorruptMessage(f"the bytes are not a state: {error!r}") from error
         if type(number) is not int or number < 0:
             raise CorruptMessage(f"the bytes are not a state: round {number!r}")
-        held: Held[Arrays | None] = Held.from_arrays(groups["held"], groups["view"] or None)
+        held: Held[Arrays | None] = Held.from_arrays(groups["held"], groups["view"] or None, groups["own"] or None)
         return cls(number, groups["shared"], groups["private"], residuals, held, sound)
