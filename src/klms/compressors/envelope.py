@@ -97,6 +97,21 @@ def read_scales(payload: bytes, count: int) -> tuple[Float32, bytes]:
     return scales.astype(np.float32), rest
 
 
+def write_magnitudes(magnitudes: npt.NDArray[np.floating]) -> bytes:
+    """Return magnitudes as bytes: the largest one (f32), and each as a fraction of it (f16)."""
+    largest = magnitudes.max(initial=0.0)
+    return write_scales(np.array([largest])) + (magnitudes / (largest or 1.0)).astype("<f2").tobytes()
+
+
+def read_magnitudes(payload: bytes, count: int) -> tuple[Float32, bytes]:
+    """Return `count` magnitudes and the bytes after them."""
+    (largest,), rest = read_scales(payload, 1)
+    fractions, rest = read_numbers(rest, np.dtype("<f2"), count, "magnitudes")
+    if not ((fractions >= 0) & (fractions <= 1)).all():
+        raise CorruptMessage("a magnitude is not between 0 and the largest")
+    return largest * fractions.astype(np.float32), rest
+
+
 def read_numbers(payload: bytes, kind: np.dtype[Any], count: int, name: str) -> tuple[npt.NDArray[Any], bytes]:
     """Return `count` numbers and the bytes after them; errors call the numbers by this name."""
     size = kind.itemsize * count

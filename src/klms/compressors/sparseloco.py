@@ -18,11 +18,10 @@ from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector
-from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, write_scales
+from klms.compressors.envelope import read_magnitudes, unwrap, wrap, write_magnitudes
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.symbols import read_symbols, write_symbols
-from klms.errors import CorruptMessage
 from klms.numerics.jit import Float32, Int64
 
 _NUMBER = 16
@@ -53,10 +52,7 @@ class SparseLoCo(Compressor):
         magnitudes = np.zeros((self.bounds.size - 1, 2), dtype=np.float32)
         for chunk, (start, end) in enumerate(zip(self.bounds[:-1], self.bounds[1:], strict=True)):
             magnitudes[chunk] = self._encode_chunk(update[start:end], symbols[start:end])
-        largest = magnitudes.max(initial=0.0)
-        fractions = (magnitudes / (largest or 1.0)).astype("<f2")
-        head = write_scales(np.array([largest])) + fractions.tobytes()
-        return wrap(_NUMBER, self.d, head + write_symbols(self.layout, symbols, _SYMBOLS), key)
+        return wrap(_NUMBER, self.d, write_magnitudes(magnitudes) + write_symbols(self.layout, symbols, _SYMBOLS), key)
 
     def _encode_chunk(self, chunk: Vector, symbols: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Float32:
         """Write the symbols of a chunk, and return its two magnitudes."""
@@ -75,15 +71,11 @@ class SparseLoCo(Compressor):
 
     def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         payload = unwrap(message, _NUMBER, self.d, key)
-        (largest,), rest = read_scales(payload, 1)
-        fractions, rest = read_numbers(rest, np.dtype("<f2"), 2 * (self.bounds.size - 1), "magnitudes")
-        if not ((fractions >= 0) & (fractions <= 1)).all():
-            raise CorruptMessage("a magnitude is not between 0 and 1")
+        magnitudes, rest = read_magnitudes(payload, 2 * (self.bounds.size - 1))
         symbols = read_symbols(self.layout, rest, _SYMBOLS)
-        magnitudes = largest * fractions.astype(np.float32).reshape(-1, 2)
         vector = np.zeros(self.d, dtype=np.float32)
         for chunk, (start, end) in enumerate(zip(self.bounds[:-1], self.bounds[1:], strict=True)):
-            smaller, larger = magnitudes[chunk]
+            smaller, larger = magnitudes[2 * chunk : 2 * chunk + 2]
             levels = np.array([0, smaller, -smaller, larger, -larger], dtype=np.float32)
             vector[start:end] = levels[symbols[start:end]]
         return Decoded(vector)

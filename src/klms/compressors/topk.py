@@ -13,7 +13,7 @@ from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector
-from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, write_scales
+from klms.compressors.envelope import read_magnitudes, unwrap, wrap, write_magnitudes
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.symbols import read_symbols, write_symbols
@@ -45,10 +45,7 @@ class TopK(Compressor):
         places = places[update[places] != 0]
         symbols = np.zeros(update.size, dtype=np.uint8)
         symbols[places] = np.where(update[places] < 0, 2, 1)
-        magnitudes = np.abs(update[places])
-        largest = magnitudes.max(initial=0.0)
-        fractions = (magnitudes / (largest or 1.0)).astype("<f2")
-        head = np.uint32(places.size).tobytes() + write_scales(np.array([largest])) + fractions.tobytes()
+        head = np.uint32(places.size).tobytes() + write_magnitudes(np.abs(update[places]))
         return wrap(_NUMBER, self.d, head + write_symbols(self.layout, symbols, 3), key)
 
     def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
@@ -56,16 +53,13 @@ class TopK(Compressor):
         count = int.from_bytes(payload[:4], "little")
         if count > self.most_entries:
             raise SideInformationMismatch(f"the message has {count} entries; {self.most_entries} were agreed")
-        (largest,), rest = read_scales(payload[4:], 1)
-        fractions, rest = read_numbers(rest, np.dtype("<f2"), count, "magnitudes")
-        if not ((fractions >= 0) & (fractions <= 1)).all():
-            raise CorruptMessage("a magnitude is not between 0 and 1")
+        magnitudes, rest = read_magnitudes(payload[4:], count)
         symbols = read_symbols(self.layout, rest, 3)
         places = np.flatnonzero(symbols)
         if places.size != count:
             raise CorruptMessage(f"{places.size} positions for {count} magnitudes")
         vector = np.zeros(self.d, dtype=np.float32)
-        vector[places] = np.array([0, 1, -1], dtype=np.float32)[symbols[places]] * fractions * largest
+        vector[places] = np.array([0, 1, -1], dtype=np.float32)[symbols[places]] * magnitudes
         return Decoded(vector)
 
 
