@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from klms.compressors.schemes import UPDATE_SCHEMES
-from klms.compressors.trellis import MAX_RATE, TrellisSettings
+from klms.compressors.trellis import TrellisSettings
 from klms.container import Array, Arrays, describe, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, SideInformationMismatch
 from klms.exchange import reply as replies_module
@@ -275,7 +275,12 @@ class Server:
     @property
     def state(self) -> bytes:
         """Everything that a server needs to go on after a restart, as `Server.restored` takes it."""
-        groups = {"view": self.held.state, "own": self.held.own or {}, "wanted": self._wanted, "held": self.held.to_arrays()}
+        groups = {
+            "view": self.held.state,
+            "own": self.held.own or {},
+            "wanted": self._wanted,
+            "held": self.held.to_arrays(),
+        }
         meta = {
             "round": self.round,
             "steps": None if self._steps is None else self._steps.agreed(),
@@ -394,9 +399,7 @@ class Server:
         return self._sender
 
 
-def _check(
-    scheme: str, small: int, step: float | None, replies: str, seed: int | None, rounds_before: int
-) -> None:
+def _check(scheme: str, small: int, step: float | None, replies: str, seed: int | None, rounds_before: int) -> None:
     if step is None and scheme != AUTO and scheme in UPDATE_SCHEMES and UPDATE_SCHEMES[scheme].directions_only:
         raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
     if rounds_before < 0 or small < 0:
