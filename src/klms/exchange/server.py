@@ -74,8 +74,9 @@ class Server:
     patterns of their names or by a function. Instead of all these, `budget` is in bytes per round, for all clients and
     both directions. `scheme` is for the updates, with its settings by name; `auto` is the one of least error. Arrays of
     at most one dimension and `small` entries are sent unchanged where that is a small part of the message. `step`
-    multiplies decoded updates: schemes that send signs alone need it. With `replies="updates"`, clients answer with differences instead of trained arrays. With
-    `client_secrets`, replies are encrypted so that only the server can read them.
+    multiplies decoded updates: schemes that send signs alone need it. With `replies="updates"`, clients answer with
+    differences instead of trained arrays. With `client_secrets`, replies are encrypted so that only the server can read
+    them.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
     server that starts anew must be given the number of `rounds_before`; `Server.restored(state, ...)` does without.
