@@ -25,10 +25,10 @@ HERE = Path(__file__).parent
 CLIENTS = 3
 RATES = {
     "stock": "",
-    "1 bit": "bits_per_parameter=1, first=1",
-    "0.1 bits": "bits_per_parameter=0.1, first=1",
+    "1 bit": "bits_per_parameter=1",
+    "0.1 bits": "bits_per_parameter=0.1",
 }
-"""Arguments of `compress`. The model is new, so that one bit will do for the first broadcast."""
+"""Arguments of `compress`."""
 LINE = re.compile(r"klms: ([\d,]+) bytes up, .*; ([\d,]+) bytes down")
 
 

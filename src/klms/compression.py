@@ -145,7 +145,7 @@ def _check_expected(described: Description, like: object) -> None:
     expected = read_description(describe(arrays_of(like))).arrays
     if (described.meta == _ALONE) == isinstance(like, Mapping):
         raise SideInformationMismatch("the message holds an array and `like` a dictionary of arrays, or the reverse")
-    for one in sorted(set(described.arrays) ^ set(expected), key=lambda one: one.name):
+    for one in sorted(set(described.arrays) ^ set(expected), key=str):
         where = "in the message only" if one in described.arrays else "in `like` only"
         raise SideInformationMismatch(f"the message holds other arrays than expected: {one} is {where}")
 

@@ -171,7 +171,7 @@ def test_both_directions_are_coded_and_the_controller_sees_arrays(tmp_path, rng)
 
 def test_differences_lead_the_controller_to_what_was_trained(tmp_path, rng):
     """The controller adds them to a model that clients hold at few bits only."""
-    federation = Federation(tmp_path, up=4, down=1, first=1)
+    federation = Federation(tmp_path, up=4, down=1)
     model = model_of(rng)
     result, received = federation.sites[0].round(task_of(model), trained(0.1, DataKind.WEIGHT_DIFF))
     dxo = from_shareable(result)
@@ -337,7 +337,7 @@ def test_tensors_stay_tensors(tmp_path, rng):
 
 
 def test_the_log_says_once_what_was_achieved(tmp_path, rng, caplog):
-    federation = Federation(tmp_path, bits_per_parameter=1, first=1)
+    federation = Federation(tmp_path, bits_per_parameter=1)
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             task = task_of(model_of(rng))

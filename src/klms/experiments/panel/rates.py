@@ -9,8 +9,6 @@ from klms.exchange.server_gain import gain_of
 from klms.experiments.panel.cells import Coding
 from klms.numerics.jit import Float64
 
-_FIRST = 8.0  # bits of the first model where the rate is fixed
-
 
 @dataclass(frozen=True)
 class Replies:
@@ -36,7 +34,6 @@ class Rates:
         start = quality.FIRST_ROUND if coding.bits is None else coding.bits
         self.up = start
         self.down = start
-        self.first = _FIRST if self.target is None else quality.first_model(self.target)
         self.known = Knowledge()
         self._next = start
         self._step: Float64 | None = None

@@ -129,7 +129,6 @@ def _coded(federation: Federation, coding: Coding, task: Task, names: Names) -> 
         up=lambda number: max(rates.up, least),
         down=lambda number: max(rates.down, least),
         small=0,
-        first=rates.first,
         seed=task.seed,
     )
     clients = [Client(seed=1000 * task.seed + n) for n in range(federation.clients)]
