@@ -8,7 +8,7 @@ import pytest
 
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
 
-pytest.importorskip("nvflare")
+pytest.importorskip("nvflare", reason="needs NVFlare: run `make nvflare`, which installs it apart and runs its tests")
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType

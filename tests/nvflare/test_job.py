@@ -50,7 +50,9 @@ else:
 
 @pytest.fixture
 def job(tmp_path):
-    pytest.importorskip("nvflare")
+    pytest.importorskip(
+        "nvflare", reason="needs NVFlare: run `make nvflare`, which installs it apart and runs its tests"
+    )
     (tmp_path / "client.py").write_text(CLIENT)
     (tmp_path / "job.py").write_text(JOB)
 
