@@ -15,7 +15,7 @@ from klms.container import Array
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformationMismatch
 from klms.exchange.model import check_finite
 from klms.exchange.reply import Reply
-from klms.exchange.robust import Robust, robust_arrays
+from klms.exchange.robust import Robust
 from klms.exchange.server import Server
 from klms.flower.phase import Answer
 from klms.flower.records import ARRAYS, RECORD, answers, arrays_of, gathered, scattered
@@ -169,7 +169,7 @@ class Received:
         models = [one.answer.reply.expected.model for one, _ in decoded if one.answer.reply]
         if not models or len({frozenset(arrays) for _, arrays in decoded}) > 1:
             return
-        made, clipped = robust_arrays(models[0], [arrays for _, arrays in decoded], robust)
+        made, clipped = robust.average_arrays(models[0], [arrays for _, arrays in decoded])
         decoded[:] = [(one, made) for one, _ in decoded]
         self.counts["clipped"] += clipped
 

@@ -18,7 +18,7 @@ from klms.compressors.scheme import Scheme, Settings
 from klms.learning.examples import Examples, Schedule
 from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
 from klms.methods.entry import MethodEntry, Setup
-from klms.methods.limits import LimitSettings
+from klms.methods.limits import RobustSettings
 from klms.methods.state import State
 
 _SNAPSHOT_BITS = 32  # per parameter
@@ -81,8 +81,8 @@ def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
         own = setup.settings(DenseSettings)
         error_feedback = own.error_feedback or scheme.needs_error_feedback
         rest = (own.server_lr, error_feedback, setup.by_round(scheme.name))
-        return Dense(*setup.parts(scheme.name), setup.schedule, *rest, limits=setup.limits)
+        return Dense(*setup.parts(scheme.name), setup.schedule, *rest, robust=setup.robust)
 
-    settings = (DenseSettings, LimitSettings, scheme.settings)
+    settings = (DenseSettings, RobustSettings, scheme.settings)
     own = {"server_lr": STEPS[scheme.name]} if scheme.directions_only else {}
     return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make, own)
