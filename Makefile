@@ -11,7 +11,7 @@ JOBS    ?= 1
 ATHERIS := atheris==3.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench compat soak fuzz results report format lock notices sbom audit clean
+.PHONY: help demo test check bench compat nvflare openfl soak fuzz results report format lock notices sbom audit clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 10
@@ -52,6 +52,18 @@ compat: $(READY)  ## the two lines with the oldest and the newest release of flw
 	        tests/flower/test_model_downlink.py tests/flower/test_downlink.py || exit 1; \
 	done
 
+nvflare:  ## the adapter for NVFlare, in an environment of its own
+	$(PYTHON) -m venv $(VENV)-nvflare
+	$(VENV)-nvflare/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(VENV)-nvflare/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[learn,nvflare]' pytest hypothesis
+	$(VENV)-nvflare/bin/python -m pytest tests/nvflare
+
+openfl:  ## the adapter for OpenFL, in an environment of its own: its pins clash with constraints.txt
+	$(PYTHON) -m venv $(VENV)-openfl
+	$(VENV)-openfl/bin/python -m pip install --quiet --disable-pip-version-check $$(grep ^torch== constraints.txt)
+	$(VENV)-openfl/bin/python -m pip install --quiet --disable-pip-version-check -e '.[openfl]' pytest hypothesis
+	$(VENV)-openfl/bin/python -m pytest tests/openfl
+
 soak: $(READY)  ## the long tests: millions of hostile messages
 	$(BIN)/python -m pytest -m soak
 
@@ -87,5 +99,5 @@ audit:  ## known vulnerabilities of the pinned versions; needs the internet
 	    { echo 'audit: a version is vulnerable, or the data of pip-audit cannot be reached from here (see above)'; exit 1; }
 
 clean:  ## back to a fresh clone
-	rm -rf $(VENV) $(VENV)-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-nvflare $(VENV)-openfl .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

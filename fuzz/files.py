@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import struct
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +10,12 @@ import numpy as np
 
 from fuzz.target import Target, in_folder, sealed, small_state
 from klms.compressors.mask import Mask
+from klms.container import write_arrays
 from klms.data import cifar, leaf, speech
 from klms.data.mnist import decode_idx, read_idx
+from klms.engine.federation import Layer, RunDescription
 from klms.engine.ledger import LedgerRecord
+from klms.frame import Frame, Kind
 from klms.report.document import as_json, make
 from klms.runs import export
 from klms.runs.run_files import CHECKPOINT, CONFIG, DESCRIPTION, METRICS
@@ -41,17 +43,10 @@ def _run_folder_seeds() -> list[bytes]:
 
     def write(folder: Path) -> None:
         made = RunFolder.create(folder / "run", resolve("fedpm-klms", profile="small"))
-        made.describe({"layers": [{"name": "a", "size": 3}], "split": [[1, 2], [3, 4]]})
+        made.describe(RunDescription(layers=[Layer(name="a", size=3)], split=[[1, 2], [3, 4]]))
         record = LedgerRecord(round=1, uplink_bytes=10, bits_per_parameter=0.5, accuracy=0.5, kl_by_layer=(0.1,))
         made.append(record, small_state())
-        files = [(made.path / name).read_bytes() for name in _FOLDER_FILES]
-        unsealed = [
-            files[0].partition(b"\n")[2],
-            record.to_json().encode() + b"\n",
-            b"{}",
-            small_state().to_bytes(),
-        ]
-        found.extend([_BETWEEN_FILES.join(files), _BETWEEN_FILES.join(unsealed)])
+        found.append(_BETWEEN_FILES.join((made.path / name).read_bytes() for name in _FOLDER_FILES))
 
     in_folder({}, write)
     return found
@@ -111,11 +106,11 @@ def _export_seeds() -> list[bytes]:
         layout = Network.create(model, shape, 2, 0.02).layout
         about = {"method": "fedavg", "model": model, "width": 0.02, "shape": shape, "classes": 2, "seed": 0, "round": 1}
         for masked, parameters in (
-            (False, bytes(4 * layout.d)),
-            (True, Mask(layout).pack(np.ones(layout.d, np.uint8))),
+            (False, np.zeros(layout.d, np.float32)),
+            (True, np.frombuffer(Mask(layout).pack(np.ones(layout.d, np.uint8)), np.uint8)),
         ):
-            header = json.dumps(about | {"mask": masked}).encode()
-            found.append(export.MAGIC + struct.pack("<I", len(header)) + header + parameters + bytes(4))
+            body = write_arrays({"parameters": parameters}, about | {"mask": masked})
+            found.append(Frame(Kind.MODEL, 1, 0, bytes(8), body).to_bytes())
     return found
 
 
@@ -126,7 +121,7 @@ TARGETS = {
     "leaf-images": Target(_leaf_images, partial(_leaf_seeds, [[0.0, 0.5, 1.0, 0.25]] * 2)),
     "leaf-text": Target(_leaf_text, partial(_leaf_seeds, ["one two", "three four"], [[["a", "b"]], ["c", "d"]])),
     "png": Target(lambda data: cifar._images_in_rows(data, "x.png"), _png_seeds),
-    "chat": Target(lambda data: speech._chitchat([("x", data)], "x"), _chat_seeds),
+    "chat": Target(lambda data: speech._chitchat(data, "x"), _chat_seeds),
     "plays": Target(lambda data: speech._plays([("x_gut.txt", data)], "x"), _play_seeds),
     "export": Target(_export, _export_seeds),
 }

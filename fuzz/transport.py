@@ -4,7 +4,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-from klms.engine.snapshot import read_snapshot, write_snapshot
 
 from fuzz.target import Target, sealed, small_state
 from klms.compressors.schemes import SCHEMES
@@ -25,7 +24,13 @@ from klms.methods.state import State
 _MODEL = {"w": np.ones((40, 30), dtype=np.float32), "b": np.ones(5, dtype=np.float32), "n": np.array(3)}
 _STEPS = ModelSteps(1, 4096, frozenset("n"), frozenset(), 0, threads=1)
 _KEY = ServerKey()
-_STATE = small_state(5000)
+
+
+def _container_seeds() -> list[bytes]:
+    return [
+        write_arrays(_MODEL, {"number": 3}),
+        write_arrays({"few": np.ones(5000), "more": np.arange(90)}, packed=True),
+    ]
 
 
 def _broadcast_seeds() -> list[bytes]:
@@ -82,9 +87,8 @@ def _model_broadcast_seeds() -> list[bytes]:
 
 
 TARGETS = {
-    "arrays": Target(read_arrays, lambda: [write_arrays(_MODEL, {"number": 3})]),
+    "container": Target(lambda data: read_arrays(data, 1 << 16), _container_seeds),
     "broadcast": Target(lambda data: Broadcast.from_bytes(sealed(data)), _broadcast_seeds),
-    "snapshot": Target(lambda data: read_snapshot(data, _STATE), lambda: [write_snapshot(_STATE)]),
     "state": Target(State.from_bytes, lambda: [small_state().to_bytes()]),
     "client": Target(lambda data: Client().receive(sealed(data)), lambda: [_asked()[1]]),
     "server-state": Target(lambda data: Server.restored(data, bits_per_parameter=2), lambda: [_asked()[0].state]),

@@ -1,4 +1,3 @@
-import json
 import os
 import re
 import subprocess
@@ -12,10 +11,11 @@ import typer.main
 from typer.testing import CliRunner
 
 import klms
-from klms.cli import app, bench, completion
+from klms.cli import app
 from klms.methods.entry import RUN_GROUPS, RunSettings
 from klms.methods.table import METHODS, RunConfig
 from tests.report.folders import write_run
+from tests.support.commands import printed_json
 
 runner = CliRunner()
 
@@ -56,7 +56,7 @@ def test_what_does_not_train_works_without_torch(tmp_path):
 import sys
 sys.modules["torch"] = None
 from typer.testing import CliRunner
-from klms.cli import app, bench
+from klms.cli import app
 for call in {calls!r}:
     shown = CliRunner().invoke(app, call)
     assert shown.exit_code == 0, (call, shown.output, shown.exception)
@@ -123,7 +123,7 @@ def test_the_help_of_run_lists_the_settings_of_every_run():
         (["run", "--resume", "nowhere"], "not the folder of a run"),
         (["data", "get", "mnits"], "mnist"),
         (["bench", "codec", "--family", "poisson"], "bernoulli"),
-        (["bench", "codec", "--bits", "17"], "--bits must be 1 to 16"),
+        (["bench", "codec", "--bits", "17"], "bits must be in [1, 16], got 17"),
         (["bench", "mean", "--scheme", "qsdg"], "qsgd"),
         (["report", "nowhere"], "no run to report"),
         (["report", __file__], "this is not a folder"),
@@ -147,17 +147,13 @@ def test_help_shows_brackets():
 
 
 def test_bench_prints_json():
-    result = runner.invoke(
-        app, ["bench", "codec", "--family", "gaussian", "--bits", "2", "--d", "20000", "--no-scaling", "--json"]
-    )
-    assert result.exit_code == 0, result.output
-    rows = json.loads(result.output)["rows"]
+    few = ["--family", "gaussian", "--bits", "2", "--d", "20000", "--no-scaling"]
+    rows = printed_json("bench", "codec", *few)["rows"]
     assert {row["family"] for row in rows} == {"gaussian"}
     assert all(row["encode_ns"] > 0 and row["decode_ns"] > 0 for row in rows)
 
 
-def test_a_long_benchmark_says_how_far_it_is_though_there_is_no_terminal(monkeypatch):
-    monkeypatch.setattr(bench, "_SECONDS_BETWEEN_LINES", 0.0)
+def test_a_benchmark_says_how_far_it_is_though_there_is_no_terminal():
     few = ["--vectors", "gaussian", "--scheme", "terngrad", "--scheme", "drive", "--d", "2000", "--clients", "2"]
     shown = runner.invoke(app, ["bench", "mean", *few])
     assert shown.exit_code == 0, shown.output
@@ -172,23 +168,6 @@ def test_the_library_imports_neither_torch_nor_flower_nor_the_command_line():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(
-    ("complete", "start", "found"),
-    [
-        (completion.methods, "fedpm", ["fedpm", "fedpm-klms"]),
-        (completion.experiments, "table", ["table1", "table2"]),
-        (completion.data_sets, "mn", ["mnist"]),
-        (completion.models, "le", ["lenet"]),
-        (completion.profiles, "", ["small", "cpu", "paper"]),
-        (completion.presets, "p", ["paper"]),
-        (completion.schemes, "ed", ["eden"]),
-        (completion.methods, "x", []),
-    ],
-)
-def test_names_are_completed(complete, start, found):
-    assert complete(start) == found
-
-
 def completed(*words: str) -> list[str]:
     """What click completes the last word to."""
     words, incomplete = list(words[:-1]), words[-1]
@@ -199,7 +178,12 @@ def completed(*words: str) -> list[str]:
 def test_commands_complete_their_arguments_and_the_settings_of_a_method():
     assert completed("run", "sgld-") == ["sgld-klms"]
     assert completed("methods", "sgld-") == ["sgld-klms"]
+    assert completed("run", "fedpm") == ["fedpm", "fedpm-klms"]
+    assert completed("run", "x") == []
     assert completed("run", "trellis", "--profile", "s") == ["small"]
+    assert completed("run", "trellis", "--preset", "p") == ["paper"]
+    assert completed("run", "trellis", "--model", "le") == ["lenet"]
+    assert completed("experiment", "run", "table1", "--profile", "") == ["small", "cpu", "paper"]
     assert completed("experiment", "run", "table") == ["table1", "table2"]
     assert completed("experiment", "status", "table1", "--data", "mn") == ["mnist"]
     assert completed("data", "get", "mn") == ["mnist"]

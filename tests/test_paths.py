@@ -9,7 +9,7 @@ import pytest
 
 import klms
 import klms.data
-from klms.experiments import catalogue, demo, grid, results, results_file
+from klms.experiments import catalogue, demo, results, results_file
 from klms.report import page
 from klms.report.collect import collect
 from klms.report.document import make
@@ -74,11 +74,10 @@ def test_reports(tmp_path):
 
 def test_experiments(tmp_path):
     runs = str(tmp_path)
-    (cell, *_) = cells = catalogue.load("kl-by-layer").cells("small")
-    assert cell.folder(runs).is_relative_to(tmp_path)
-    assert cell.with_data_from(runs).config.data_dir == tmp_path
-    assert [found.rounds for found in grid.status(cells, runs)] == [0] * len(cells)
-    assert results_file.collect(catalogue.load("kl-by-layer"), cells, runs)["data"] == {}
+    (cell, *_) = cells = catalogue.load("kl-by-layer").cells("small", runs)
+    assert cell.folder.path.is_relative_to(tmp_path)
+    assert [cell.rounds() for cell in cells] == [0] * len(cells)
+    assert results_file.collect(catalogue.load("kl-by-layer"), cells) == {}
     assert results_file.write_json(str(tmp_path / "deep" / "x.json"), {}) == tmp_path / "deep" / "x.json"
     committed = str(Path(__file__).parents[1] / "results")
     assert "| fedpm-klms |" in results.document(committed)

@@ -1,4 +1,4 @@
-"""Print the tables of docs/performance.md: CPU time per parameter of `klms` at every effort, beside EDEN's.
+"""Print the tables of docs/performance.md: CPU time per parameter of `trellis` at every effort, beside EDEN's.
 
     python examples/large-update/beside_eden.py --update vector
     python examples/large-update/beside_eden.py --update matrix
@@ -52,7 +52,7 @@ def main() -> None:
     print("| bits | EDEN encodes | EDEN decodes | `fast` | `balanced` | `best` | decodes |")
     print("| --- " * 7 + "|")
     for rate in RATES:
-        eden = measure(Eden(SIZE, rate, 1), update, 7)
+        eden = measure(Eden(layout, rate, 1), update, 7)
         cells = [f"{rate:g}", f"{eden[0]:.1f}", f"{eden[1]:.1f}"]
         for effort in ("fast", "balanced", "best"):
             ours = measure(Trellis(layout, rate, effort, 1), update, 3 if effort == "best" else 7)

@@ -2,30 +2,17 @@
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
 if TYPE_CHECKING:
-    from klms import theory
+    from klms import theory as theory
     from klms.codec import *  # noqa: F403
-    from klms.codec import __all__ as _codec_names
-    from klms.compression import compress, decompress
-    from klms.errors import InvalidArgument, OutOfSync
-    from klms.exchange.client import Client
-    from klms.exchange.server import Server
-    from klms.runs.federate import Run, federate
-    from klms.runs.inspection import inspect
-
-    __all__ = [
-        "Client",
-        "InvalidArgument",
-        "OutOfSync",
-        "Run",
-        "Server",
-        "__version__",
-        "compress",
-        "decompress",
-        "federate",
-        "inspect",
-        "theory",
-        *_codec_names,
-    ]
+    from klms.compression import compress as compress
+    from klms.compression import decompress as decompress
+    from klms.errors import InvalidArgument as InvalidArgument
+    from klms.errors import OutOfSync as OutOfSync
+    from klms.exchange.client import Client as Client
+    from klms.exchange.server import Server as Server
+    from klms.runs.federate import Run as Run
+    from klms.runs.federate import federate as federate
+    from klms.runs.inspection import inspect as inspect
 
 __version__ = "0.1.0"
 
@@ -60,7 +47,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Name also what is imported on first use, for `dir` and for completion in a notebook."""
+    """Include the names that are imported on first use, for completion in a notebook."""
     from klms import codec
 
     return sorted({*globals(), *_HOMES, *_MODULES, *codec.__all__})

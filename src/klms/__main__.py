@@ -4,7 +4,7 @@ from klms.stops import ending, watch
 
 
 def main() -> None:
-    """Run the command. It can be stopped from now on, also while it imports what it needs."""
+    """Run the command, which can be stopped from here on, even during imports."""
     watch()
     with ending():
         from klms.cli import app

@@ -15,8 +15,7 @@ from klms.codec import SharedKey
 from klms.compressors.arrays import arrays_of
 from klms.compressors.base import check_update
 from klms.compressors.layout import Layout
-from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
-from klms.compressors.trellis import Effort, Trellis
+from klms.compressors.trellis import MAX_RATE, MIN_RATE, Effort, Trellis
 from klms.container import Array, ArrayInfo, Description, describe, little, read_array, read_description
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
 from klms.frame import OVERHEAD, Frame, Kind
@@ -146,7 +145,7 @@ def _check_expected(described: Description, like: object) -> None:
     expected = read_description(describe(arrays_of(like))).arrays
     if (described.meta == _ALONE) == isinstance(like, Mapping):
         raise SideInformationMismatch("the message holds an array and `like` a dictionary of arrays, or the reverse")
-    for one in sorted(set(described.arrays) ^ set(expected), key=lambda one: one.name):
+    for one in sorted(set(described.arrays) ^ set(expected), key=str):
         where = "in the message only" if one in described.arrays else "in `like` only"
         raise SideInformationMismatch(f"the message holds other arrays than expected: {one} is {where}")
 

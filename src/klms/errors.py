@@ -25,14 +25,14 @@ class SideInformationMismatch(KLMSError):
 
 
 class OutsizedMessage(KLMSError):
-    """The message is sound, but takes or claims out of all proportion to those of other clients: it is not used."""
+    """The message is well-formed, but far larger than other clients' messages, or claims far more: it is not used."""
 
 
 class OutOfSync(SideInformationMismatch):
     """A client does not hold the state that a broadcast builds on, or reached another than the server's."""
 
     reply: bytes = b""
-    """What the client of an exchange sends back to the server, which then sends a request that needs no state."""
+    """Reply with which the client of an exchange asks the server for a request that needs no state."""
 
 
 class InvalidArgument(KLMSError, ValueError):
@@ -68,7 +68,7 @@ class MissingExtra(KLMSError, ImportError):
 
     @classmethod
     def told(cls, need: str, extra: str) -> Self:
-        """Return the error that says what needs which package, and how to get it."""
+        """Return the error for a missing package, with the command that installs it."""
         return cls(f"{need}: run pip install -c constraints.txt '.[{extra}]' in the clone of klms")
 
 

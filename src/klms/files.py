@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -24,7 +24,7 @@ _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: 
 
 @contextmanager
 def opened(path: Path, largest: int) -> Iterator[IO[bytes]]:
-    """Open a regular file of at most `largest` bytes; an `UnreadableFile` says what else there is, or how large."""
+    """Open a regular file of at most `largest` bytes; an `UnreadableFile` says what is wrong with it."""
     with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > largest:
@@ -52,12 +52,13 @@ def replace(path: Path, content: bytes) -> None:
         _write(temporary, os.O_EXCL, content)
         os.replace(temporary, path)
     except OSError as error:
-        _discard(temporary)  # a partial file would take what is left of a full disk
+        with suppress(OSError):  # the folder is read-only, or the name is taken by a folder
+            temporary.unlink(missing_ok=True)  # a partial file would take what is left of a full disk
         raise _cannot_write(path, error) from error
 
 
 def append(path: Path, content: bytes) -> None:
-    """Add to the end of a file. If that fails in the middle, what was there before is still there."""
+    """Add to the end of a file. A failure in the middle leaves the earlier content unchanged."""
     try:
         _write(path, os.O_APPEND, content)
     except OSError as error:
@@ -65,7 +66,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Return the descriptor of a regular file; an `UnreadableFile` says what else there is."""
+    """Return the descriptor of a regular file; an `UnreadableFile` names any other kind."""
     try:
         descriptor = os.open(path, flags | _WITHOUT_WAITING, 0o666)
     except OSError as error:
@@ -90,13 +91,6 @@ def _write(path: Path, how: int, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _discard(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return  # the folder is read-only, or the name is taken by a folder: there is nothing of ours to remove
 
 
 def _cannot_write(path: Path, error: OSError) -> RunFolderError:

@@ -9,7 +9,7 @@ from klms.numerics.parallel import Progress
 
 @contextmanager
 def reporting(progress: Progress | bool, title: str) -> Iterator[Progress | None]:
-    """Yield what the work reports to: a bar with this title for True, on a terminal; nothing for False."""
+    """Yield the function to report to: a bar with this title for True, on a terminal; None for False."""
     if progress is True and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import Progress as Bar

@@ -70,13 +70,13 @@ def stopping(*, at_once: bool, patience: float = PATIENCE) -> Iterator[None]:
 
 
 def caught() -> None:
-    """Say that the exception has arrived: what follows may take longer, and decides the exit code."""
+    """Note that the exception has arrived: the command may now take longer, and decides the exit code."""
     _Ending.caught = True
 
 
 @contextmanager
 def ending() -> Iterator[None]:
-    """End the process after a stop without what Python does at exit, which can wait for threads of libraries."""
+    """End the process after a stop without Python's exit handlers, which can wait for threads of libraries."""
     try:
         yield
     except BaseException as end:
@@ -115,6 +115,6 @@ def _leave(code: int) -> "NoReturn":
 
 
 def _pass_over_stops(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Say nothing about an exception of ours that was lost in a destructor: the process ends all the same."""
+    """Ignore an exception of ours that was lost in a destructor: the process ends anyway."""
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)

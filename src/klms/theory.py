@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from klms.codec import SELECTIONS, Selection, matching_beta
 from klms.errors import InvalidArgument
-from klms.numerics.checks import integer
+from klms.numerics.checks import check_name, integer
 from klms.numerics.elementary import LN_2
 
 
@@ -75,11 +75,11 @@ def survived_fraction(
     `mu` its KL is `|mu|^2 / 2` nats, and only the component of a candidate along `mu` matters: up to a constant, the
     scores are `|mu| z_k`, and a true sample of `q` scores `|mu|^2` on average.
     """
-    bits, trials = integer("bits", bits, 1, 24), integer("trials", trials, 1, 10**9)
+    bits = integer("bits", bits, 1, 24)
+    trials = integer("trials", trials, 1, 10**9)
     if not (rho > 0 and math.isfinite(rho)):
         raise InvalidArgument(f"rho must be positive and finite, got {rho}")
-    if selection not in SELECTIONS:
-        raise InvalidArgument(f"selection must be one of {', '.join(SELECTIONS)}; got {selection!r}")
+    check_name("selection", selection, SELECTIONS)
     shift = math.sqrt(2 * bits / rho * LN_2)
     survived = 0.0
     for _ in range(trials):
@@ -88,8 +88,7 @@ def survived_fraction(
         if selection == "greedy":
             survived += float(top)
             continue
-        weights = np.empty_like(scores)
-        beta = matching_beta(scores - top, shift * shift - top, weights) if selection == "matched" else 1.0
+        beta = matching_beta(scores - top, shift * shift - top) if selection == "matched" else 1.0
         weights = np.exp(beta * (scores - top))
         survived += float(weights @ scores / weights.sum())
     return survived / trials / (shift * shift)

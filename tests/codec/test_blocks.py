@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from klms import MAX_BLOCK_SIZE, BlockMerger, Blocks, UpdateRule, adaptive_blocks, aggregate_blocks, fixed_blocks
-from klms.codec import adaptive_blocks_of_parts
 from klms.errors import InvalidArgument
 from tests.codec.strategies import partitions
 
@@ -46,14 +45,7 @@ def test_adaptive_blocks_partition_and_stop_where_they_should(kl, target, max_si
 @given(kls, st.floats(0.01, 50), st.integers(1, 400), st.integers(1, 5), st.lists(st.integers(0, 300)))
 def test_blocks_do_not_depend_on_the_parts_in_which_the_kl_comes(kl, target, max_size, group, cuts):
     parts = [part for part in np.split(kl, sorted(cut for cut in cuts if cut < kl.size)) if part.size]
-    assert adaptive_blocks_of_parts(parts, kl.size, target, max_size, group) == adaptive_blocks(
-        kl, target, max_size, group
-    )
-
-
-def test_parts_must_cover_the_coordinates():
-    with pytest.raises(InvalidArgument, match="3 values for 4 coordinates"):
-        adaptive_blocks_of_parts([np.ones(2), np.ones(1)], 4, 1.0)
+    assert adaptive_blocks(iter(parts), target, max_size, group) == adaptive_blocks(kl, target, max_size, group)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +150,7 @@ def test_aggregate_means_are_rounded_up_and_sorted():
         (lambda: Blocks([0, MAX_BLOCK_SIZE + 1]), "65536"),
         (lambda: fixed_blocks(0, 1), "d must"),
         (lambda: fixed_blocks(10, 2.5), "size"),
-        (lambda: Blocks.of_sizes([1.9, 2.9]), "sizes"),
+        (lambda: Blocks.of_sizes([1.9, 2.9]), "integers"),
         (lambda: adaptive_blocks([1.0], 1.0, 2.5), "max_size"),
         (lambda: UpdateRule(1.0, 2.0).triggered([np.nan]), "mean_kls"),
         (lambda: fixed_blocks(1, 0), "size"),
@@ -171,7 +163,7 @@ def test_aggregate_means_are_rounded_up_and_sorted():
         (lambda: adaptive_blocks([1.0], 1.0, MAX_BLOCK_SIZE + 1), "max_size"),
         (lambda: aggregate_blocks([]), "clients"),
         (lambda: aggregate_blocks([Blocks([0, 1]), Blocks([0, 2])]), "clients"),
-        (lambda: aggregate_blocks([Blocks([0, 1])], by="size"), "by"),
+        (lambda: aggregate_blocks([Blocks([0, 1])], by="size"), "way to merge"),
         (lambda: BlockMerger(0), "d must"),
         (lambda: BlockMerger(3).merged(), "at least one client"),
         (lambda: BlockMerger(3, "count").merged(), "at least one client"),

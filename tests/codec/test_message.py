@@ -11,7 +11,6 @@ from klms import (
     KLMSError,
     SideInformationMismatch,
     UnsupportedMessage,
-    carried_blocks,
     fixed_blocks,
     inspect,
 )
@@ -151,13 +150,6 @@ def test_a_message_without_blocks_needs_them():
 def test_any_bytes_like_object_is_a_message(kind):
     message, p, _ = example("bernoulli", send_blocks=True)
     np.testing.assert_array_equal(Codec().decode(kind(message), p, key=KEY), Codec().decode(message, p, key=KEY))
-
-
-def test_the_carried_block_map_is_readable_without_p():
-    message, _, blocks = example("bernoulli", send_blocks=True)
-    assert carried_blocks(message) == blocks
-    with pytest.raises(SideInformationMismatch, match="no block map"):
-        carried_blocks(example("bernoulli")[0])
 
 
 def test_all_errors_are_caught_as_one():

@@ -44,7 +44,7 @@ def test_matched_solves_for_the_expected_score(seed, wanted):
     scores = np.random.default_rng(seed).normal(0, 3, 256)
     top = scores.max()
     wanted = min(wanted, top - 0.5)
-    beta = matching_beta(scores - top, wanted - top, np.empty(256))
+    beta = matching_beta(scores - top, wanted - top)
     weights = np.exp(beta * (scores - top))
     mean = weights @ scores / weights.sum()
     if scores.mean() < wanted:

@@ -12,10 +12,10 @@ from klms.compressors.base import Compressor, Side
 from klms.compressors.block_coder import BlockCoder, BlockSettings
 from klms.compressors.drive import Drive
 from klms.compressors.eden import Eden
-from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import DPREC, KLMSGaussian
 from klms.compressors.layout import Layout
 from klms.compressors.mask import KLMSMask, Mask
+from klms.compressors.plain import Float32
 from klms.compressors.qsgd import KLMSQSGD, QSGD, round_up
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.compressors.sign import KLMSSign, Sign, plus_probability
@@ -36,16 +36,16 @@ def coder(bits: int = 8, fixed: int = 0) -> BlockCoder:
 
 def all_schemes():
     return {
-        "float32": Float32(D),
+        "float32": Float32(LAYOUT),
         "sign": Sign(LAYOUT),
         "stochastic sign": Sign(LAYOUT, 1.0),
         "qsgd 1": QSGD(LAYOUT, 1, 256),
         "qsgd 7": QSGD(LAYOUT, 7, 0),
         "terngrad": TernGrad(LAYOUT),
-        "drive": Drive(D),
-        "eden 0.3": Eden(D, 0.3),
-        "eden 1": Eden(D, 1),
-        "eden 2.5": Eden(D, 2.5),
+        "drive": Drive(LAYOUT),
+        "eden 0.3": Eden(LAYOUT, 0.3),
+        "eden 1": Eden(LAYOUT, 1),
+        "eden 2.5": Eden(LAYOUT, 2.5),
         "top-k": TopK(LAYOUT, 0.05),
         "klms sign": KLMSSign(LAYOUT, 1.0, coder()),
         "klms qsgd": KLMSQSGD(LAYOUT, 256, 10.0, coder()),

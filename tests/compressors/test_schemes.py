@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,13 +15,13 @@ from pydantic import ValidationError
 
 import klms
 from klms import CorruptMessage, SideInformationMismatch, UnsupportedMessage, inspect
-from klms.compressors.envelope import MAGIC, RETIRED
+from klms.compressors.envelope import MAGIC
 from klms.compressors.layout import Layout
 from klms.compressors.mask import Mask
 from klms.compressors.qsgd import QSGD
 from klms.compressors.schemes import SCHEMES, UPDATE_SCHEMES
 from klms.compressors.topk import TopK
-from klms.errors import InvalidArgument, KLMSError
+from klms.errors import InvalidArgument
 from klms.numerics.philox import (
     DITHER_STREAM,
     G_STREAM,
@@ -33,7 +32,6 @@ from klms.numerics.philox import (
     buffer_size,
     words,
 )
-from tests.support.messages import sealed
 from tests.support.round_trips import KEY, LAYOUT, all_round_trips, hexadecimal, material, round_trip, small
 
 
@@ -57,7 +55,6 @@ def test_a_scheme_sends_a_vector(name):
     else:
         assert message[:2] == MAGIC
         assert message[3] == scheme.wire_number
-        assert scheme.wire_number not in RETIRED
 
 
 def test_schemes_with_one_wire_number_read_each_other():
@@ -129,18 +126,6 @@ def test_threads_change_no_byte(name):
         update, side = material(name, compressor)
         messages.add(compressor.encode(update, side, key=KEY, rng=np.random.default_rng(0)))
     assert len(messages) == 1
-
-
-@pytest.mark.parametrize("number", RETIRED)
-def test_messages_of_retired_schemes_are_refused(number):
-    assert set(RETIRED) == {6, 7, 9}
-    message = sealed(struct.pack("<2sBBI", b"KB", 2, number, LAYOUT.d) + bytes(100), KEY)
-    for name, scheme in SCHEMES.items():
-        compressor = small(name)
-        with pytest.raises(UnsupportedMessage if scheme.wire_number else KLMSError, match=r"."):
-            compressor.decode(message, material(name, compressor)[1], key=KEY)
-    with pytest.raises(UnsupportedMessage, match=f"scheme {number} is {RETIRED[number]}.*update klms"):
-        small("eden").decode(message, {}, key=KEY)
 
 
 @pytest.mark.parametrize("name", SCHEMES)

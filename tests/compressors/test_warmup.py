@@ -5,9 +5,6 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 import klms
-from klms.compressors.history import history
-from klms.compressors.layout import Layout
-from klms.compressors.trellis import Trellis
 from klms.compressors.warmup import compile_kernels
 
 
@@ -26,8 +23,6 @@ def use_everything() -> None:
         for rate in (0.02, 1.0, 6.0):
             message = klms.compress({"w": update, "b": np.zeros(3)}, rate, key=key)
             klms.decompress(message, key=key)
-    update, scheme = rng.standard_normal(d).astype(np.float32), Trellis(Layout(("w",), ((50, 100),)), 0.5)
-    scheme.decode(scheme.encode(update, history(update), key=key, rng=rng), history(update), key=key)
     law = rng.dirichlet(np.ones(3), d)
     pairs = [
         (klms.Bernoulli(rng.uniform(0.2, 0.8, d)), klms.Bernoulli(np.full(d, 0.5))),

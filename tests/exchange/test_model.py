@@ -88,3 +88,18 @@ def test_garbage_is_a_typed_error_or_arrays_of_the_model(head):
         return
     assert dtypes.keys() <= ARRAYS.keys()
     assert all(unchanged[name].shape == ARRAYS[name].shape for name in unchanged)
+
+
+def test_with_small_0_all_but_running_statistics_is_compressed() -> None:
+    arrays = {
+        "norm.weight": np.ones(8, np.float32),
+        "norm.running_mean": np.zeros(8, np.float32),
+        "norm.running_var": np.ones(8, np.float32),
+        "norm.num_batches_tracked": np.array(3),
+    }
+    model = Model.for_bits(arrays, 0, frozenset({"norm.num_batches_tracked"}), 0.1)
+    assert model.layout.names == ("norm.weight",)
+    trained = {**arrays, "norm.running_mean": np.linspace(-1, 1, 8, dtype=np.float32)}
+    _, beside = model.read_head(model.write_head(trained, np.random.default_rng(0)))
+    assert np.allclose(beside["norm.running_mean"], trained["norm.running_mean"], atol=1 / 127)
+    assert np.array_equal(beside["norm.running_var"], arrays["norm.running_var"])

@@ -71,7 +71,7 @@ def test_a_request_carries_the_settings_of_its_scheme_only(name):
     assert sent.terms()["settings"].keys() == scheme.settings.model_fields.keys()
     read = travelled(sent)
     assert read.settings == scheme.settings()
-    assert read.error_feedback == (name == "topk")
+    assert read.error_feedback == (name in ("topk", "sparseloco"))
     layout, update = Layout(("w",), ((64, 4),)), np.random.default_rng(0).standard_normal(256).astype(np.float32)
     compressor = read.compressor(layout, 1)
     message = compressor.encode(update, compressor.start(), key=KEY, rng=np.random.default_rng(0))

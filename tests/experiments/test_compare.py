@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from klms.cli import app
+from klms.errors import RunFolderError
 from klms.experiments import catalogue, grid, results_file
 from klms.experiments.compare import compare
 from tests.experiments.tiny import experiment
@@ -15,8 +16,8 @@ from tests.experiments.tiny import experiment
 def runs(mnist, tmp_path_factory):
     """Two complete runs, and one that has not been started."""
     folder = tmp_path_factory.mktemp("runs")
-    cells = experiment(mnist).cells("small", only=["fedavg"], seeds=2)
-    grid.run_cells(cells, grid.place(folder, "small", "tiny"), workers=1, report=lambda cell: None)
+    cells = experiment(mnist).cells("small", folder, only=["fedavg"], seeds=2)
+    grid.run_cells(cells, workers=1, report=lambda cell: None)
     return folder
 
 
@@ -27,64 +28,55 @@ def tiny(mnist):
 
 @pytest.fixture
 def committed(tiny, runs):
-    return results_file.collect(tiny, tiny.cells("small"), grid.place(runs, "small", "tiny"))
+    return results_file.collect(tiny, tiny.cells("small", runs))
 
 
 def test_a_repeated_run_is_equal_to_every_digit(tiny, runs, committed):
     found = compare(tiny, "small", runs, committed)
     assert [(row.row, row.data, row.seeds, row.equal) for row in found.rows] == [("fedavg", "mnist", 2, True)]
     assert found.remarks == []
-    assert found.verdict() == "equal to every digit: 1 row, 2 runs; the versions of torch and numpy are the same"
+    assert found.verdict() == "equal to every digit (rows: 1, runs: 2); the versions of torch and numpy are the same"
 
 
 def test_a_number_that_differs_makes_its_row_differ(tiny, runs, committed, monkeypatch, instructions):
     monkeypatch.setattr(grid, "INSTRUCTIONS", instructions)
-    committed["data"]["mnist"]["fedavg"]["seeds"]["1"]["uplink_bytes"] += 1
+    committed["mnist"]["fedavg"]["seeds"]["1"]["uplink_bytes"] += 1
     found = compare(tiny, "small", runs, committed)
     assert not found.equal
     assert found.verdict() == (
         "rows that differ (1 of 1): fedavg (mnist); the versions of torch and numpy are the same, but processors may "
         "differ, or the values of ATEN_CPU_CAPABILITY and ONEDNN_MAX_CPU_ISA"
     )
-    committed["versions"] = {**committed["versions"], "torch": "2.0"}
+    committed["mnist"]["fedavg"]["seeds"]["0"]["versions"] |= {"torch": "2.0"}
     verdict = compare(tiny, "small", runs, committed).verdict()
     assert verdict.startswith("rows that differ (1 of 1): fedavg (mnist); versions differ: torch ")
     assert verdict.endswith(" instead of 2.0")
 
 
 def test_numbers_that_only_one_side_has_are_not_compared(tiny, runs, committed):
-    for run in committed["data"]["mnist"]["fedavg"]["seeds"].values():
+    for run in committed["mnist"]["fedavg"]["seeds"].values():
         del run["times_smaller_total"]
-    del committed["data"]["mnist"]["fedavg"]["seeds"]["1"]
+    del committed["mnist"]["fedavg"]["seeds"]["1"]
     found = compare(tiny, "small", runs, committed)
     assert [(row.seeds, row.equal) for row in found.rows] == [(1, True)]
 
 
 def test_other_settings_cannot_be_compared(tiny, runs, committed):
-    committed["data"]["mnist"]["fedavg"]["config"]["lr"] = 0.7
+    committed["mnist"]["fedavg"]["config"]["lr"] = 0.7
     found = compare(tiny, "small", runs, committed)
     assert found.rows == []
     assert found.remarks == ["fedavg, mnist: the committed row has other lr"]
-    committed["data"] = {}
-    assert compare(tiny, "small", runs, committed).remarks == ["fedavg, mnist: not in the committed results"]
+    assert compare(tiny, "small", runs, {}).remarks == ["fedavg, mnist: not in the committed results"]
     tiny.rows["fedavg"] = {"lr": 0.7}
-    (remark,) = {one.rpartition(": ")[2] for one in compare(tiny, "small", runs, committed).remarks}
-    assert remark == "this run has other settings than the experiment"
+    with pytest.raises(RunFolderError, match="other settings"):
+        compare(tiny, "small", runs, committed)
 
 
-def test_fewer_rounds_and_other_profiles_cannot_be_compared(tiny, mnist, tmp_path, committed):
-    (cell,) = tiny.cells("small", only=["fedavg"], seeds=1)
-    short = grid.place(tmp_path, "small", "tiny", own_data=True, rounds=1)
-    grid.run_cells([cell.with_at_most(1)], short, workers=1, report=lambda cell: None)
-    other = grid.place(tmp_path, "paper", "tiny")
-    cell.folder(other).mkdir(parents=True)
-    (cell.folder(other) / "config.toml").write_text("")
+def test_runs_that_are_not_complete_are_not_compared(tiny, tmp_path, committed):
+    short = tiny.cells("small", tmp_path, only=["fedavg"], seeds=1, rounds=1)
+    grid.run_cells(short, workers=1, report=lambda cell: None)
     found = compare(tiny, "small", tmp_path, committed)
-    assert found.rows == []
-    assert found.remarks == [
-        f"{other}: these runs have the profile paper; --profile paper compares them",
-        f"{short}: these runs end early",
-    ]
+    assert (found.rows, found.remarks) == ([], [])
 
 
 def test_the_commands(tiny, runs, tmp_path, monkeypatch):

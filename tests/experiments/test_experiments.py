@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from klms.cli import app
+from klms.engine.ledger import LedgerRecord
 from klms.errors import InvalidArgument, KLMSError, RunFolderError
-from klms.experiments import catalogue, demo, grid, results_file, toy, watch
+from klms.experiments import catalogue, grid, pictures, results_file, toy
 from klms.runs.run_folder import RunFolder
 from tests.experiments.tiny import experiment
 from tests.report.folders import line, write_run
@@ -23,13 +24,13 @@ from tests.runs.small_run import result
 from tests.support.waiting import wait_until
 
 
-@pytest.mark.parametrize("name", [name for name in catalogue.names() if name not in toy.TOYS])
+@pytest.mark.parametrize("name", catalogue.TRAINED)
 def test_every_grid_resolves(name):
     experiment = catalogue.load(name)
     assert {"small", "paper"} <= experiment.profiles.keys()
     for profile in experiment.profiles:
         cells = experiment.cells(profile)
-        assert len({cell.folder(Path("runs")) for cell in cells}) == len(cells)
+        assert len({cell.folder.path for cell in cells}) == len(cells)
         assert {cell.row for cell in cells} == set(experiment.profiles[profile].get("rows", experiment.rows))
 
 
@@ -82,19 +83,18 @@ def test_an_unknown_experiment_suggests_another():
 
 
 def test_a_folder_tells_its_row():
-    for name in [name for name in catalogue.names() if name not in toy.TOYS]:
+    for name in catalogue.TRAINED:
         experiment = catalogue.load(name)
-        for cell in experiment.cells("small", seeds=2):
-            for place in (grid.place(Path("runs"), "small", name), grid.place(Path("runs"), "cpu", name, rounds=3)):
-                assert catalogue.row_in(cell.folder(place), cell.config.method) == cell.row
-                assert catalogue.row_in(cell.folder(place), "another") is None
+        for cell in experiment.cells("small", seeds=2) + experiment.cells("paper", "elsewhere", seeds=1, rounds=3):
+            assert catalogue.row_in(cell.folder.path, cell.config.method) == cell.row
+            assert catalogue.row_in(cell.folder.path, "another") is None
     assert catalogue.row_in(Path("runs/fedpm-0"), "fedpm") is None
 
 
 def test_a_row_has_one_method_in_all_experiments():
     """The report shows a row by its name alone."""
     methods: dict[str, set[str]] = {}
-    for name in [name for name in catalogue.names() if name not in toy.TOYS]:
+    for name in catalogue.TRAINED:
         experiment = catalogue.load(name)
         for row in experiment.rows:
             methods.setdefault(row, set()).add(experiment.method(row))
@@ -103,7 +103,7 @@ def test_a_row_has_one_method_in_all_experiments():
 
 def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path):
     tiny = experiment(mnist)
-    cells = tiny.cells("small", seeds=2)
+    cells = tiny.cells("small", tmp_path, seeds=2)
     assert [(cell.row, cell.seed) for cell in cells] == [
         ("fedpm-klms", 0),
         ("fedavg", 0),
@@ -114,52 +114,50 @@ def test_complete_runs_are_kept_and_interrupted_ones_are_resumed(mnist, tmp_path
     done: list[str] = []
     rounds: list[str] = []
 
-    def progress(new: watch.CompletedRound) -> None:
-        rounds.append(f"{new.cell.row} {new.cell.seed}, {new.records[-1].round}")
+    def progress(cell, records, _seconds_left) -> None:
+        rounds.append(f"{cell.row} {cell.seed}, {records[-1].round}")
 
-    grid.run_cells(cells[:2], tmp_path, workers=1, report=lambda cell: done.append(cell.row), progress=progress)
+    grid.run_cells(cells[:2], workers=1, report=lambda cell: done.append(cell.row), progress=progress)
     assert done == ["fedpm-klms", "fedavg"]
     assert rounds == [f"{row} 0, {n}" for row in done for n in (1, 2, 3)]
     rounds.clear()
-    grid.run_cells(
-        cells, tmp_path, workers=2, report=lambda cell: done.append(f"{cell.row} {cell.seed}"), progress=progress
-    )
+    grid.run_cells(cells, workers=2, report=lambda cell: done.append(f"{cell.row} {cell.seed}"), progress=progress)
     assert sorted(done[2:]) == ["fedavg 1", "fedpm-klms 1", "one 0"]
     assert sorted(rounds) == [f"{run}, {n}" for run in sorted(done[2:]) for n in (1, 2, 3)]
-    whole = results_file.collect(tiny, cells, tmp_path)
-    assert set(whole["data"]["mnist"]["fedavg"]["seeds"]) == {"0", "1"}
-    assert len(whole["data"]["mnist"]["fedavg"]["series"]["bits_per_parameter"]) == 3
+    whole = results_file.collect(tiny, cells)
+    assert set(whole["mnist"]["fedavg"]["seeds"]) == {"0", "1"}
+    assert len(whole["mnist"]["fedavg"]["series"]["bits_per_parameter"]) == 3
     assert json.loads(json.dumps(whole)) == whole
 
     # A run that lost its checkpoint is not complete. Once its folder is gone, as the error says, it runs again.
-    (cells[0].folder(tmp_path) / "checkpoint.klms").unlink()
-    assert [found.rounds for found in grid.status(cells, tmp_path)] == [0, 3, 3, 3, 3]
+    (cells[0].folder.path / "checkpoint.klms").unlink()
+    assert [cell.rounds() for cell in cells] == [0, 3, 3, 3, 3]
     with pytest.raises(KLMSError, match="delete the folder and run it again"):
-        grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
-    shutil.rmtree(cells[0].folder(tmp_path))
-    grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
-    assert results_file.collect(tiny, cells, tmp_path) == whole
+        grid.run_cells(cells, workers=1, report=lambda cell: None)
+    shutil.rmtree(cells[0].folder.path)
+    grid.run_cells(cells, workers=1, report=lambda cell: None)
+    assert results_file.collect(tiny, cells) == whole
 
     # Lost lines and a damaged checkpoint cannot be repaired: the error says so.
-    metrics = cells[1].folder(tmp_path) / "metrics.jsonl"
+    metrics = cells[1].folder.path / "metrics.jsonl"
     metrics.write_text("\n".join(metrics.read_text().splitlines()[:2]) + "\n")
     with pytest.raises(KLMSError, match=r"fedavg, mnist, seed 0.*lost lines"):
-        grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
-    (cells[2].folder(tmp_path) / "checkpoint.klms").write_bytes(b"PK")
+        grid.run_cells(cells, workers=1, report=lambda cell: None)
+    (cells[2].folder.path / "checkpoint.klms").write_bytes(b"PK")
     with pytest.raises(RunFolderError, match="damaged"):
-        grid.run_cells(cells[2:], tmp_path, workers=1, report=lambda cell: None)
+        grid.run_cells(cells[2:], workers=1, report=lambda cell: None)
 
 
 def test_a_folder_of_other_settings_is_neither_resumed_nor_committed(mnist, tmp_path):
-    cells = experiment(mnist).cells("small", only=["fedavg"], seeds=1)
-    grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
+    cells = experiment(mnist).cells("small", tmp_path, only=["fedavg"], seeds=1)
+    grid.run_cells(cells, workers=1, report=lambda cell: None)
     other = experiment(mnist)
     other.rows["fedavg"] = {"lr": 0.05}
-    cells = other.cells("small", only=["fedavg"], seeds=1)
+    cells = other.cells("small", tmp_path, only=["fedavg"], seeds=1)
     with pytest.raises(RunFolderError, match="other settings"):
-        grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
+        grid.run_cells(cells, workers=1, report=lambda cell: None)
     with pytest.raises(RunFolderError, match="other settings"):
-        results_file.collect(other, cells, tmp_path)
+        results_file.collect(other, cells)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +175,9 @@ def test_torch_uses_the_instructions_that_all_processors_have(
     if before is not None:
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", before)
     monkeypatch.setattr(grid, "_has_avx2", lambda: known)
-    monkeypatch.setattr(grid, "_run_cell", lambda *_: found.append(dict(os.environ)))
-    cells = experiment(tmp_path).cells("small", only=["fedavg"], seeds=1)
-    grid.run_cells(cells, tmp_path, workers=1, report=lambda cell: None)
+    monkeypatch.setattr(grid, "_run_cell", lambda *_, **__: found.append(dict(os.environ)))
+    cells = experiment(tmp_path).cells("small", tmp_path, only=["fedavg"], seeds=1)
+    grid.run_cells(cells, workers=1, report=lambda cell: None)
     (environment,) = found
     assert environment.get("ONEDNN_MAX_CPU_ISA") == during
     assert environment.get("ATEN_CPU_CAPABILITY") == ("avx2" if known and before is None else None)
@@ -187,12 +185,23 @@ def test_torch_uses_the_instructions_that_all_processors_have(
     assert "ATEN_CPU_CAPABILITY" not in os.environ
 
 
+def test_runs_on_packaged_data_do_not_count_as_runs_on_the_users_own(mnist, tmp_path):
+    kl_by_layer = catalogue.load("kl-by-layer")
+    (cell,) = kl_by_layer.cells("small", tmp_path)
+    write_run(cell.folder.path, **cell.config.model_dump(exclude_none=True, mode="json"))
+    assert cell.rounds() == 0  # it has no checkpoint
+    (own,) = kl_by_layer.cells("small", tmp_path, data_dir=mnist)
+    assert own.config.data_dir == mnist
+    with pytest.raises(RunFolderError, match="packaged data"):
+        own.rounds()
+
+
 def test_data_that_cannot_be_loaded_is_noticed_before_any_run(mnist, tmp_path, monkeypatch):
     monkeypatch.setenv("KLMS_DATA", str(tmp_path / "stored"))
-    cells = experiment(mnist).cells("small", only=["fedavg"], seeds=1)
-    elsewhere = catalogue.load("table1").cells("cpu", data=["emnist"], only=["fedavg"])
+    cells = experiment(mnist).cells("small", tmp_path / "runs", only=["fedavg"], seeds=1)
+    elsewhere = catalogue.load("table1").cells("cpu", tmp_path / "runs", data=["emnist"], only=["fedavg"])
     with pytest.raises(KLMSError, match="No package holds emnist"):
-        grid.run_cells([*cells, *elsewhere], tmp_path / "runs", workers=1, report=lambda cell: None)
+        grid.run_cells([*cells, *elsewhere], workers=1, report=lambda cell: None)
     assert not (tmp_path / "runs").exists()
 
 
@@ -226,8 +235,8 @@ RunFolder.append = append_and_wait  # workers import this file, too
 grid.INSTRUCTIONS = {}  # as in the tests, see conftest.py
 
 if __name__ == "__main__":
-    cells = experiment(Path(sys.argv[1])).cells("small", seeds=2)
-    grid.run_cells(cells, Path(sys.argv[2]), workers=2, report=lambda cell: None)
+    cells = experiment(Path(sys.argv[1])).cells("small", sys.argv[2], seeds=2)
+    grid.run_cells(cells, workers=2, report=lambda cell: None)
 """
 
 
@@ -259,17 +268,17 @@ def test_an_experiment_that_is_stopped_and_killed_yields_the_same_results(mnist,
         process.send_signal(stop)
         process.wait()
         wait_until(lambda children=children: not any(alive(child) for child in children))
-    cells = experiment(mnist).cells("small", seeds=2)
+    killed, whole = (experiment(mnist).cells("small", tmp_path / name, seeds=2) for name in ("killed", "whole"))
     # A round whose checkpoint was not written yet is repeated.
-    assert 1 <= sum(found.rounds for found in grid.status(cells, tmp_path / "killed")) <= 4
-    for name in ("killed", "whole"):
-        grid.run_cells(cells, tmp_path / name, workers=1, report=lambda cell: None)
-    for cell in cells:
-        assert result(cell.folder(tmp_path / "killed")) == result(cell.folder(tmp_path / "whole"))
+    assert 1 <= sum(cell.rounds() for cell in killed) <= 4
+    for cells in (killed, whole):
+        grid.run_cells(cells, workers=1, report=lambda cell: None)
+    for one, other in zip(killed, whole, strict=True):
+        assert result(one.folder.path) == result(other.folder.path)
 
 
 def test_the_toy_model_behaves_as_the_paper_says():
-    overhead = toy.TOYS["toy-overhead"].run()["curves"]
+    overhead = toy.run("toy-overhead")["curves"]
     assert list(overhead) == ["0", "2", "4", "6"]
     for curve in overhead.values():
         assert curve["mean"][0] > 1.5 * curve["mean"][-1]
@@ -277,7 +286,7 @@ def test_the_toy_model_behaves_as_the_paper_says():
         assert curve["deviation"][-1] < 0.1 * curve["deviation"][0]
     last = [curve["mean"][-1] for curve in overhead.values()]
     assert last[0] > 3 * last[1] > 6 * last[2] > 6 * last[3]
-    spread = list(toy.TOYS["toy-heterogeneity"].run()["curves"].values())
+    spread = list(toy.run("toy-heterogeneity")["curves"].values())
     first = [curve["mean"][0] for curve in spread]
     assert first[-1] > first[0] + 0.01  # the standard error of each is 0.002
     assert spread[-1]["mean"][-1] < 0.05 < 0.8 < first[-1]
@@ -300,7 +309,7 @@ def test_a_part_of_an_experiment_is_not_committed_as_the_whole(tmp_path, mnist):
 def test_the_commands(tmp_path, mnist):
     shown = CliRunner().invoke(app, ["experiment", "list"])
     assert shown.exit_code == 0
-    for name in catalogue.names():
+    for name in catalogue.NAMES:
         assert name in shown.output
     made = CliRunner().invoke(app, ["experiment", "run", "toy-overhead", "--results", str(tmp_path)])
     assert made.exit_code == 0, made.output
@@ -316,17 +325,18 @@ def test_the_commands(tmp_path, mnist):
     assert "table1" in wrong.output
 
 
-def test_the_picture_of_the_demo_shows_bytes_both_ways(tmp_path, monkeypatch):
+def test_the_picture_of_the_demo_shows_bytes_both_ways(monkeypatch):
     figure = pytest.importorskip("matplotlib.figure").Figure
     drawn = []
     monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    for method, down in (("fedavg", None), ("trellis", 9_000_000), ("fedpm-klms", 1_000_000)):
+    runs = {}
+    for method, down in (("trellis", 9_000_000), ("fedpm-klms", 1_000_000)):
         lines = [line(n, n / 10, bytes_up=1_000_000, bytes_down=down) for n in (1, 2)]
-        write_run(tmp_path / f"{method}-2", method, rounds=2, lines=lines)
-    demo.draw(tmp_path, 2)
+        runs[method] = [LedgerRecord.model_validate(one) for one in [*lines, line(3)]]  # round 3 is not evaluated
+    pictures.demo(runs, "demo.png")
     (axes,) = drawn[0].axes
     assert {one.get_label(): list(one.get_xdata()) for one in axes.lines} == {
         "trellis": [10.0, 20.0],
         "fedpm-klms": [2.0, 4.0],
-    }  # what FedAvg's run sent down is not known
+    }
     assert "up and down" in axes.get_xlabel()

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from klms.cli import app
 from klms.experiments import catalogue
-from klms.experiments.toy import TOYS
 from tests.data import files
 from tests.support.small_data import colours, write_idx, write_mnist
 
@@ -38,7 +37,7 @@ def write_all(folder: Path) -> Path:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [name for name in catalogue.names() if name not in TOYS])
+@pytest.mark.parametrize("name", catalogue.TRAINED)
 def test_two_rounds(name, tmp_path):
     data = write_all(tmp_path / "data")
     arguments = ["experiment", "run", name, "--profile", "paper", "--rounds", "2", "--seeds", "1", "--workers", "2"]

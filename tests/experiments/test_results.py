@@ -5,8 +5,7 @@ import pytest
 
 from klms.errors import InvalidArgument
 from klms.experiments import results, results_file, tables
-from klms.experiments.catalogue import comparable, load, names
-from klms.experiments.toy import TOYS
+from klms.experiments.catalogue import TRAINED, comparable, load
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,8 +18,7 @@ def test_the_documents_are_made_of_the_committed_results():
 
 def committed():
     """Every results file of an experiment that trains, as its name and profile."""
-    trained = [name for name in names() if name not in TOYS]
-    pairs = [(name, profile) for name in trained for profile in load(name).profiles]
+    pairs = [(name, profile) for name in TRAINED for profile in load(name).profiles]
     return [pair for pair in pairs if (ROOT / "results" / results.file_name(*pair)).exists()]
 
 
@@ -41,7 +39,7 @@ def test_committed_results_have_the_settings_of_the_catalogue(name, profile):
 
 
 def test_every_experiment_is_committed():
-    assert {name for name, profile in committed() if profile == "small"} == set(names()) - set(TOYS)
+    assert {name for name, profile in committed() if profile == "small"} == set(TRAINED)
 
 
 def test_the_results_of_another_profile_have_a_section_of_their_own(tmp_path):

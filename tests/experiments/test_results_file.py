@@ -1,12 +1,12 @@
 """Results files: what is merged into them, over several sessions and machines."""
 
+import copy
 import json
 
 import pytest
 
 from klms.errors import InvalidArgument
 from klms.experiments import grid, results_file
-from klms.experiments.results_file import merge
 from tests.experiments.tiny import experiment
 
 HERE, THERE = {"torch": "2.13", "numpy": "2.4"}, {"torch": "2.12", "numpy": "2.4"}
@@ -18,17 +18,22 @@ def results(rows, versions=HERE):
         row: {
             "config": {"method": "fedavg", "lr": lr},
             "examples": {"train": 60, "test": 10},
-            "seeds": {seed: {"accuracy": accuracy} for seed, accuracy in seeds.items()},
+            "seeds": {seed: {"accuracy": accuracy, "versions": versions} for seed, accuracy in seeds.items()},
         }
         for row, (lr, seeds) in rows.items()
     }
-    return {"experiment": "tiny", "versions": versions, "data": {"mnist": made}}
+    return {"mnist": made}
+
+
+def merge(old, new, **how):
+    """The results with the new runs, and what became of these."""
+    merged = copy.deepcopy(old)
+    return merged, results_file.merge(merged, new, **how)
 
 
 def accuracies(found):
     return {
-        row: {seed: run["accuracy"] for seed, run in entry["seeds"].items()}
-        for row, entry in found["data"]["mnist"].items()
+        row: {seed: run["accuracy"] for seed, run in entry["seeds"].items()} for row, entry in found["mnist"].items()
     }
 
 
@@ -58,43 +63,49 @@ def test_a_row_of_other_settings_is_replaced_with_all_its_seeds():
 
 def test_a_part_of_the_data_is_another_setting():
     old, new = results({"a": (0.1, {"0": 0.5})}), results({"a": (0.1, {"0": 0.7})})
-    new["data"]["mnist"]["a"]["examples"]["train"] = 34
+    new["mnist"]["a"]["examples"]["train"] = 34
     merged, changes = merge(old, new)
     assert changes.replaced == ["a, mnist, seed 0 (a row with other number of train examples)"]
-    assert merged["data"]["mnist"]["a"]["examples"] == {"train": 34, "test": 10}
-    del old["data"]["mnist"]["a"]["examples"]  # results of older releases do not have the numbers
+    assert merged["mnist"]["a"]["examples"] == {"train": 34, "test": 10}
+    del old["mnist"]["a"]["examples"]  # results of older releases do not have the numbers
     assert merge(old, new)[1].kept == ["a, mnist, seed 0"]
 
 
 def test_a_setting_that_is_younger_than_the_file_had_its_default():
     old, new = results({"a": (0.1, {"0": 0.5})}), results({"a": (0.1, {"0": 0.7})})
-    new["data"]["mnist"]["a"]["config"]["memory"] = 0
+    new["mnist"]["a"]["config"]["memory"] = 0
     assert merge(old, new)[1].kept
-    new["data"]["mnist"]["a"]["config"]["memory"] = 4
+    new["mnist"]["a"]["config"]["memory"] = 4
     assert merge(old, new)[1].replaced
 
 
-def test_runs_of_other_versions_say_so():
-    old = results({"a": (0.1, {"0": 0.5}), "b": (0.1, {"0": 0.6})})
-    merged, _ = merge(old, results({"a": (0.1, {"1": 0.7})}, THERE))
-    assert merged["versions"] == HERE
-    assert merged["data"]["mnist"]["a"]["seeds"] == {
+def test_runs_of_other_versions_say_so(tmp_path):
+    file, tiny = tmp_path / "tiny-small.json", experiment(tmp_path)
+    merged, _ = merge(
+        results({"a": (0.1, {"0": 0.5}), "b": (0.1, {"0": 0.6})}), results({"a": (0.1, {"1": 0.7})}, THERE)
+    )
+    results_file.write(file, tiny, "small", copy.deepcopy(merged))
+    written = json.loads(file.read_text())
+    assert written["versions"] == HERE
+    assert written["data"]["mnist"]["a"]["seeds"] == {
         "0": {"accuracy": 0.5},
         "1": {"accuracy": 0.7, "versions": THERE},
     }
+    assert results_file.read(file) == merged
     most, _ = merge(merged, results({"b": (0.1, {"1": 0.7, "2": 0.7})}, THERE))
-    assert most["versions"] == THERE
-    assert most["data"]["mnist"]["a"]["seeds"]["0"]["versions"] == HERE
+    results_file.write(file, tiny, "small", most)
+    written = json.loads(file.read_text())
+    assert written["versions"] == THERE
+    assert written["data"]["mnist"]["a"]["seeds"]["0"]["versions"] == HERE
 
 
 def test_a_file_is_as_in_the_experiment_whenever_its_runs_came_in(mnist, tmp_path):
     tiny, file = experiment(mnist), tmp_path / "results" / "tiny-small.json"
-    cells = tiny.cells("small", only=["fedavg", "one"], seeds=2)
+    cells = tiny.cells("small", tmp_path, only=["fedavg", "one"], seeds=2)
     first, rest = cells[-1:], cells[:-1]  # a second seed comes in first
     for some in (first, rest):
-        place = tmp_path / some[0].row
-        grid.run_cells(some, place, workers=1, report=lambda cell: None)
-        changes = results_file.commit(file, tiny, "small", cells, place)
+        grid.run_cells(some, workers=1, report=lambda cell: None)
+        changes = results_file.commit(file, tiny, "small", some)
         assert len(changes.added) == len(some)
     found = json.loads(file.read_text())
     rows = found["data"]["mnist"]
@@ -104,7 +115,7 @@ def test_a_file_is_as_in_the_experiment_whenever_its_runs_came_in(mnist, tmp_pat
     assert rows["fedavg"]["config"]["rounds"] == 3
     assert len(rows["fedavg"]["series"]["bits_per_parameter"]) == 3
     before = file.stat().st_mtime_ns
-    assert len(results_file.commit(file, tiny, "small", cells, tmp_path / "fedavg").kept) == 3
+    assert len(results_file.commit(file, tiny, "small", cells).kept) == 3
     assert file.stat().st_mtime_ns == before  # nothing has changed
 
 
@@ -113,5 +124,5 @@ def test_what_is_no_results_file_is_not_overwritten(tmp_path, content):
     file = tmp_path / "tiny-small.json"
     file.write_text(content)
     with pytest.raises(InvalidArgument, match="not a results file"):
-        results_file.commit(file, experiment(tmp_path), "small", [], tmp_path)
+        results_file.commit(file, experiment(tmp_path), "small", [])
     assert file.read_text() == content

@@ -100,7 +100,9 @@ def test_fedadam_sees_arrays_as_ever():
 
 @pytest.mark.parametrize("scheme", list(UPDATE_SCHEMES))
 def test_every_scheme_trains(scheme):
-    own = {"qsgd": {"bucket": 64}, "qsgd-klms": {"bucket": 64}, "topk": {"keep": 0.1}}.get(scheme, {})
+    own = {"qsgd": {"bucket": 64}, "qsgd-klms": {"bucket": 64}, "topk": {"keep": 0.1}, "sparseloco": {"top": 400}}.get(
+        scheme, {}
+    )
     step = {"step": 0.1} if UPDATE_SCHEMES[scheme].directions_only else {}
     strategy = Compressed(FedAvg(), scheme=scheme, seed=3, **step, **own)
     result = run(strategy, InProcessGrid(stock_client(compress(seed=4)), 4), rounds=25)

@@ -419,7 +419,7 @@ def test_rounds_of_32_bits_between_others_send_the_model_unchanged():
 @pytest.mark.parametrize("shape", [[0, 1 << 62], [0, 1 << 70], [0] * 70, [-1], [1.5], "12", [True]])
 def test_snapshots_of_shapes_that_numpy_cannot_make_are_refused(shape):
     described = zlib.compress(json.dumps({"names": ["w"], "types": ["<f4"], "shapes": [shape]}).encode())
-    snapshot = bytes([1]) + len(described).to_bytes(4, "little") + described
+    snapshot = b"\1" + len(described).to_bytes(4, "little") + described
     grid = InProcessGrid(client(compress()), 1)
     run(Compressed(FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1), seed=1), grid, rounds=1)
     broadcast = Broadcast(1, bytes(8), 1, snapshot=snapshot).to_bytes()

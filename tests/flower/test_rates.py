@@ -54,7 +54,7 @@ def test_arrays_with_rates_of_their_own_arrive_more_exactly():
 def test_a_budget_covers_all_clients_and_both_directions(nodes):
     _, result = run(rounds=4, nodes=nodes, budget=30_000)
     for number, metrics in result.train_metrics_clientapp.items():
-        if number > 1:  # the first model has `first` bits
+        if number > 1:  # the first model has bits of its own
             assert 25_000 < metrics["klms-uplink-bytes"] + metrics["klms-downlink-bytes"] <= 30_300
         assert metrics["klms-uplink-bytes"] <= 15_300  # messages may be off by a percent or two
     _, result = run(rounds=2, nodes=nodes, budget=lambda round: 10_000 * round, down=32)

@@ -27,7 +27,7 @@ def test_error_feedback_remembers_what_was_not_sent():
     np.testing.assert_allclose(first.residual + sent, update, atol=1e-7)
 
     # With it, what two rounds send adds up to what two rounds learned, but for what is still remembered.
-    again = method.client_update(replace(state, residuals={1: first.residual}), 1, examples(), method.private_rng(1, 1))
+    again = method.client_update(state, 1, examples(), method.private_rng(1, 1), first.residual)
     sent = sent + method.compressor.decode(again.message, {}, key=method.key(1, 1)).vector
     np.testing.assert_allclose(again.residual + sent, 2 * update, atol=1e-6)
     forgetful = method.client_update(state, 1, examples(), method.private_rng(1, 1))

@@ -20,11 +20,13 @@ def digits(tmp_path_factory):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_learns_with_its_defaults(digits, tmp_path, method):
-    """Small, easy data, so that it takes a second. Langevin methods take one gradient per round, and top-k sends a
-    hundredth of the entries: these need more rounds.
+    """Small, easy data, so that it takes a second.
+
+    Langevin methods take one gradient per round, and schemes of top-k send a hundredth or so of the entries: these need
+    more rounds.
     """
     size = {"data_dir": digits, "width": 0.3, "clients": 3, "epochs": 1, "batch": 32}
-    rounds = 30 if method in LANGEVIN else 12 if method == "topk" else 6
+    rounds = 30 if method in LANGEVIN else 12 if METHODS[method].family == "topk" else 6
     summary = execution.start_or_resume(resolve(method, given=size | {"rounds": rounds}), tmp_path / "run")
     assert summary.metrics["accuracy"] > 0.6
 

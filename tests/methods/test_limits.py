@@ -10,8 +10,8 @@ from klms import Bernoulli, Blocks, Codec, Decoded, SharedKey, fixed_blocks
 from klms.codec import Chosen, Distribution
 from klms.compressors.base import Side, SideLearner
 from klms.compressors.block_coder import BlockCoder, BlockSettings
-from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
+from klms.compressors.plain import Float32
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument, OutsizedMessage
 from klms.exchange.robust import Robust
@@ -22,6 +22,7 @@ from klms.methods.fedpm import FedPM, FedPMSettings
 from klms.methods.limits import MessageBound
 from klms.methods.state import State
 from tests.support.training import learner_without_model, method_of, play_round
+from tests.support.vectors import flat
 
 D = 400
 SCHEDULE = Schedule(1, 1, 0.1, "sgd")
@@ -29,7 +30,7 @@ SCHEDULE = Schedule(1, 1, 0.1, "sgd")
 
 def dense(robust: Robust | None = None) -> Dense:
     learner = learner_without_model(D)
-    return Dense(learner, 1, 10, Float32(D), SCHEDULE, 1.0, robust=robust)
+    return Dense(learner, 1, 10, Float32(flat(D)), SCHEDULE, 1.0, robust=robust)
 
 
 def updates(count: int, seed: int = 0) -> list[np.ndarray]:
@@ -131,7 +132,7 @@ def test_freely_chosen_masks_move_theta_by_at_most_one_over_the_number_of_client
 def test_freely_chosen_ternary_updates_are_multiples_of_norms_which_a_robust_average_clips():
     ternary, norm = SCHEMES["qsgd-klms"].create(learner_without_model(D).layout, {"fixed": 50}), 3e4
     side = ternary.start()
-    message = message_of_any_indices(ternary.coder, ternary._frequencies(side), side, [norm])
+    message = message_of_any_indices(ternary.coder, ternary.p(side), side, [norm])
     decoded = ternary.decode(message, side, key=SharedKey(1, 1, 0))
     assert set(np.unique(decoded.vector)) == {-norm, 0.0, norm}
     received = Received(D, SideLearner({}), Robust(0.1))
@@ -143,7 +144,7 @@ def test_freely_chosen_ternary_updates_are_multiples_of_norms_which_a_robust_ave
 def test_freely_chosen_samples_of_a_gaussian_are_within_its_table():
     gaussian = KLMSGaussian(0.5, BlockSettings(fixed=50).coder(D, None))
     side = gaussian.start()
-    message = message_of_any_indices(gaussian.coder, gaussian.noise, side)
+    message = message_of_any_indices(gaussian.coder, gaussian.p(side), side)
     assert np.abs(gaussian.decode(message, side, key=SharedKey(1, 1, 0)).vector).max() <= 0.5 * 4.4
 
 

@@ -3,15 +3,16 @@ import pytest
 
 from klms import KLMSError, inspect
 from klms.compressors.block_coder import BlockSettings
-from klms.compressors.float32 import Float32
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.mask import Mask
+from klms.compressors.plain import Float32
 from klms.methods.base import Upload
 from klms.methods.fedpm import FedPM
 from klms.methods.langevin import Langevin, LangevinSettings, noise_std
 from klms.methods.state import State
 from klms.methods.table import METHODS
 from tests.support.training import examples, learner_without_model, method_of, play_round, train_clients
+from tests.support.vectors import flat
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -127,7 +128,7 @@ def test_a_gaussian_posterior_is_sampled(scheme):
     center = np.array([1.0, -2.0])
     d = 2 * chains
     if scheme == "sgld":
-        method = langevin(Float32(d), clients, gamma)
+        method = langevin(Float32(flat(d)), clients, gamma)
     else:
         coder = BlockSettings(bits=8, target=2.0, max_size=64, low=0.75, high=1.25).coder(d, None)
         method = langevin(KLMSGaussian(noise_std(gamma, clients, clients), coder), clients, gamma)

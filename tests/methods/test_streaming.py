@@ -17,13 +17,14 @@ from klms import (
     fixed_blocks,
 )
 from klms.compressors.block_coder import BlockLearner, BlockSettings
-from klms.compressors.float32 import Float32
+from klms.compressors.plain import Float32
 from klms.compressors.schemes import SCHEMES
 from klms.learning.examples import Schedule
 from klms.methods.base import Method, Received, Upload
 from klms.methods.dense import Dense
 from klms.methods.fedpm import FedPM, FedPMSettings
 from tests.support.training import learner_without_model, play_round
+from tests.support.vectors import flat
 
 D = 5000
 
@@ -40,7 +41,7 @@ def header(mean_kl: float = 5.0) -> MessageInfo:
 def test_the_running_mean_is_that_of_all_vectors(dtype):
     rng = np.random.default_rng(0)
     vectors = [(10 * rng.random(D)).astype(dtype) for _ in range(33)]
-    received = Received(D, Float32(D).learner({}))
+    received = Received(D, Float32(flat(D)).learner({}))
     for vector in vectors:
         received.add(Decoded(vector), 1000)
     assert received.count == 33

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from klms.frame import Frame, Kind, fingerprint
+from klms.methods.state import State
+from klms.runs.digests import key_of, settings_with_digest, with_digest
 from klms.runs.run_folder import CHECKPOINT, CONFIG, DESCRIPTION, METRICS
 
 DEFAULTS = {
@@ -22,9 +25,7 @@ DEFAULTS = {
 
 def line(number, accuracy=None, *, bits=0.5, bytes_up=1000, bytes_down=4000, kl=None, seconds=None, **more):
     record = {"round": number, "clients": [0, 1], "uplink_bytes": bytes_up, "bits_per_parameter": bits}
-    record |= {"message_bytes": [bytes_up // 4, bytes_up - bytes_up // 4]}
-    if bytes_down is not None:  # older releases did not count them
-        record |= {"downlink_bytes": bytes_down}
+    record |= {"message_bytes": [bytes_up // 4, bytes_up - bytes_up // 4], "downlink_bytes": bytes_down}
     if accuracy is not None:
         record |= {"accuracy": accuracy, "nll": 1 - accuracy, "ece": 0.01}
     if kl is not None:
@@ -38,17 +39,35 @@ def write_run(folder: Path, method="fedpm", *, seed=0, rounds=3, lines=None, des
     folder.mkdir(parents=True)
     settings = {"method": method, **DEFAULTS, "rounds": rounds, "seed": seed, **settings}
     toml = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in settings.items())
-    (folder / CONFIG).write_text(toml, encoding="utf-8")
+    write_settings(folder, toml)
     records = lines or [line(number, 0.8 + number / 100) for number in range(1, rounds + 1)]
-    (folder / METRICS).write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / METRICS).write_text("")
+    add_lines(folder, *records)
     if described:
         layers = [{"name": "conv.weight", "size": 60}, {"name": "fc.weight", "size": 40}]
-        split = [[5, 3], [0, 9], [4, 4], [8, 1]]
-        (folder / DESCRIPTION).write_text(json.dumps({"layers": layers, "split": split, "classes": 2}))
+        write_description(folder, {"layers": layers, "split": [[5, 3], [0, 9], [4, 4], [8, 1]]})
     if bounds is not None:
-        with (folder / CHECKPOINT).open("wb") as file:
-            np.savez(file, allow_pickle=False, **{"round": np.array(3), "shared.block_bounds": np.array(bounds)})
+        state = State(3, {"block_bounds": np.array(bounds)})
+        checkpoint = Frame(Kind.CHECKPOINT, 3, 0, fingerprint([key(folder)]), state.to_bytes())
+        (folder / CHECKPOINT).write_bytes(checkpoint.to_bytes())
     return folder
+
+
+def write_settings(folder: Path, toml: str) -> None:
+    (folder / CONFIG).write_text(settings_with_digest(toml), encoding="utf-8")
+
+
+def key(folder: Path) -> bytes:
+    return key_of((folder / CONFIG).read_text(encoding="utf-8").partition("\n")[2])
+
+
+def add_lines(folder: Path, *records: dict[str, object]) -> None:
+    with (folder / METRICS).open("a") as file:
+        file.writelines(with_digest(json.dumps(record), key(folder)) + "\n" for record in records)
+
+
+def write_description(folder: Path, description: dict[str, object]) -> None:
+    (folder / DESCRIPTION).write_text(with_digest(json.dumps(description), key(folder)))
 
 
 def gallery(root: Path) -> Path:

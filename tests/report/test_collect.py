@@ -11,7 +11,7 @@ from klms.methods.state import State
 from klms.report.collect import LONGEST_TEXT, collect, text
 from klms.runs.run_folder import RunDescription, RunFolder
 from klms.runs.settings import resolve
-from tests.report.folders import gallery, line, write_run
+from tests.report.folders import gallery, line, write_description, write_run, write_settings
 
 
 def test_runs_are_found_at_any_depth_and_once(tmp_path):
@@ -68,13 +68,13 @@ def test_an_end_that_is_lost_is_told_from_a_line_that_is_being_written(tmp_path)
 
 def test_folders_that_cannot_be_read_are_left_out(tmp_path):
     write_run(tmp_path / "a-good")
-    (write_run(tmp_path / "b-toml") / "config.toml").write_text("method = ")
-    (write_run(tmp_path / "c-none") / "config.toml").write_text("rounds = 3")
+    write_settings(write_run(tmp_path / "b-toml"), "method = ")
+    write_settings(write_run(tmp_path / "c-none"), "rounds = 3")
     (write_run(tmp_path / "d-new") / "metrics.jsonl").unlink()
     (write_run(tmp_path / "e-empty") / "metrics.jsonl").write_text("")
     (write_run(tmp_path / "f-bytes") / "metrics.jsonl").write_bytes(b"\xff\x00\xfe\n\x80")
     write_run(tmp_path / "g-huge", lines=[line(1, bytes_up=10**400)])
-    (write_run(tmp_path / "h-digits") / "config.toml").write_text("method = 'fedpm'\nseed = 1" + 5000 * "0")
+    write_settings(write_run(tmp_path / "h-digits"), "method = 'fedpm'\nseed = 1" + 5000 * "0")
     found = collect([tmp_path, tmp_path / "missing"])
     assert [Path(run.name).name for run in found.runs] == ["a-good"]
     assert found.incomplete == []
@@ -92,8 +92,8 @@ def test_folders_that_cannot_be_read_are_left_out(tmp_path):
 
 def test_other_files_may_be_damaged(tmp_path):
     folder = write_run(tmp_path / "run")
-    (folder / "run.json").write_text('{"layers": 3}')
-    (folder / "checkpoint.klms").write_bytes(b"PK\x03\x04 half a checkpoint")
+    write_description(folder, {"layers": 3})
+    (folder / "checkpoint.klms").write_bytes(b"KX\x01 half a checkpoint")
     found = collect([tmp_path])
     assert [(run.description, run.bounds) for run in found.runs] == [(RunDescription(), [])]
     assert "checkpoint.klms is damaged" in found.incomplete[0].why
@@ -147,6 +147,6 @@ def test_reading_needs_no_torch(tmp_path):
     program = (
         "import sys, pathlib; from klms.report.document import make, as_json; from klms.report import page;"
         f"report = make([pathlib.Path({json.dumps(str(tmp_path))})]); page.render(as_json(report));"
-        "assert report.runs == 5; assert not {'torch', 'matplotlib'} & set(sys.modules)"
+        "assert len(report.runs) == 5; assert not {'torch', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

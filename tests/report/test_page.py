@@ -13,7 +13,7 @@ from klms.cli import app
 from klms.report import page
 from klms.report.document import as_json, make
 from tests.report.conftest import HOSTILE
-from tests.report.folders import gallery, line, write_run
+from tests.report.folders import gallery, line, write_run, write_settings
 from tests.support.waiting import wait_until
 
 
@@ -51,7 +51,7 @@ def test_the_command_writes_and_says_what_it_left_out(tmp_path):
     write_run(tmp_path / "runs" / "again", "qsgd", lines=[line(1, 0.5)])
     with (write_run(tmp_path / "runs" / "hurt", "fedavg") / "metrics.jsonl").open("a") as file:
         file.write("damage\n")
-    (write_run(tmp_path / "runs" / "broken") / "config.toml").write_text("=")
+    write_settings(write_run(tmp_path / "runs" / "broken"), "=")
     result = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "6 runs" in result.output
@@ -67,7 +67,7 @@ def test_the_command_writes_and_says_what_it_left_out(tmp_path):
 
 def test_what_is_left_out_is_nowhere_on_the_page(tmp_path):
     write_run(tmp_path / "runs" / "good", "qsgd")
-    (write_run(tmp_path / "runs" / "broken") / "config.toml").write_text("=")
+    write_settings(write_run(tmp_path / "runs" / "broken"), "=")
     write_run(tmp_path / "runs" / "copy", "qsgd", lines=[line(1, 0.123456)])
     hurt = write_run(tmp_path / "runs" / "hurt", "fedpm-klms", described=True, bounds=[0, 10, 45, 100])
     first, _, third = (hurt / "metrics.jsonl").read_text().splitlines()

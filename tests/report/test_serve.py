@@ -9,7 +9,7 @@ import pytest
 
 from klms.report.serve import Server
 from tests.report.chromium import Page
-from tests.report.folders import line, write_run
+from tests.report.folders import add_lines, line, write_run
 from tests.support.waiting import FOREVER, wait_until
 
 
@@ -50,8 +50,7 @@ def test_the_page_and_its_data(server):
 def test_a_new_round_is_seen_and_nothing_new_costs_nothing(server, tmp_path):
     _, before, headers = ask(server, "/data.json")
     assert ask(server, "/data.json", **{"If-None-Match": headers["ETag"]})[:2] == (304, b"")
-    with (tmp_path / "runs" / "a" / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(line(2, 0.75)) + "\n")
+    add_lines(tmp_path / "runs" / "a", line(2, 0.75))
     status, after, _ = ask(server, "/data.json", **{"If-None-Match": headers["ETag"]})
     assert status == 200
     assert after != before
@@ -157,8 +156,7 @@ def test_a_live_page_follows_the_run(server, tmp_path, monkeypatch):
         browser.open(server.address, width=1280)
         rounds = "document.querySelector('section tbody tr').innerText.includes('2 of 3')"
         assert browser.run(rounds) is False
-        with (tmp_path / "runs" / "a" / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(line(2, 0.75)) + "\n")
+        add_lines(tmp_path / "runs" / "a", line(2, 0.75))
         wait_until(lambda: browser.run(rounds))
         assert browser.complaints() == []
         assert {url.rpartition("/")[2] for url in browser.requests()} == {"", "data.json"}

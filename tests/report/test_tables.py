@@ -4,18 +4,19 @@ import pytest
 
 from klms.methods.table import METHODS
 from klms.report.document import as_json, make
-from klms.report.table import _entries, places, reported
+from klms.report.paper import entries, results_for
+from klms.report.table import places
 from tests.report.folders import line, write_run
 
 
 def table(*places):
     (section,) = make(places).sections
-    return section.table
+    return section
 
 
 def row(made, method, settings=""):
-    (found,) = [one for one in made.rows if (one.method, one.settings) == (method, settings)]
-    return {column.name: cell for column, cell in zip(made.columns, found.cells, strict=True)}
+    (found,) = [n for n, one in enumerate(made.task.rows) if (one.method, one.settings) == (method, settings)]
+    return {column.name: column.cells[found] for column in made.table.columns}
 
 
 def test_mean_and_deviation_by_hand(tmp_path):
@@ -56,7 +57,7 @@ def test_settings_that_differ_make_rows_and_others_do_not(tmp_path):
     write_run(tmp_path / "d", "qsgd", target=7.0, lr=0.5)
     write_run(tmp_path / "e", "qsgd", target=7.0, lr=0.5, seed=1, new_setting=3, device="cuda")
     made = table(tmp_path)
-    assert [(one.method, one.settings) for one in made.rows] == [
+    assert [(one.method, one.settings) for one in made.task.rows] == [
         ("fedpm-klms", "target 6"),
         ("fedpm-klms", "target 9.5"),
         ("qsgd", ""),
@@ -65,16 +66,10 @@ def test_settings_that_differ_make_rows_and_others_do_not(tmp_path):
     assert row(made, "qsgd")["seeds"].text == "2"
 
 
-def test_a_legend_names_as_few_settings_as_tell_rows_apart(tmp_path):
+def test_a_row_names_as_few_settings_as_tell_rows_apart(tmp_path):
     for index, (target, low, lr) in enumerate([(6.0, 0.7, 0.1), (9.5, 0.72, 0.1), (9.5, 0.72, 0.2)]):
         write_run(tmp_path / str(index), "fedpm-klms", target=target, low=low, lr=lr)
-    (section,) = make([tmp_path]).sections
-    assert [group.settings for group in section.task.groups] == [
-        "lr 0.1, target 6, low 0.7",
-        "lr 0.1, target 9.5, low 0.72",
-        "lr 0.2, target 9.5, low 0.72",
-    ]
-    assert [group.name for group in section.task.groups] == [
+    assert [one.name for one in table(tmp_path).task.rows] == [
         "fedpm-klms (lr 0.1, target 6)",
         "fedpm-klms (lr 0.1, target 9.5)",
         "fedpm-klms (lr 0.2, target 9.5)",
@@ -89,12 +84,12 @@ def test_rows_of_an_experiment_have_its_names(tmp_path):
     write_run(place / "fedpm-klms-literal-0", "fedpm-klms", memory=0, selection="sample")
     write_run(tmp_path / "mine", "qsgd", lr=0.5)
     made = table(tmp_path)
-    assert [(one.name, one.settings) for one in made.rows] == [
+    assert [(one.name, one.settings) for one in made.task.rows] == [
         ("fedpm-klms", ""),
         ("fedpm-klms, literal", ""),
         ("qsgd", ""),
     ]
-    assert [one.name for one in table(place / "fedpm-klms-literal-0").rows] == ["fedpm-klms, literal"]
+    assert [one.name for one in table(place / "fedpm-klms-literal-0").task.rows] == ["fedpm-klms, literal"]
 
 
 def test_settings_tell_rows_of_the_same_name_apart(tmp_path):
@@ -102,7 +97,7 @@ def test_settings_tell_rows_of_the_same_name_apart(tmp_path):
     write_run(tmp_path / "table1" / "3-rounds" / "mnist" / "fedpm-klms-literal-0", "fedpm-klms", target=8.0, rounds=2)
     write_run(tmp_path / "table1" / "mnist" / "fedpm-klms-0", "fedpm-klms", target=4.0)
     write_run(tmp_path / "mine", "fedpm-klms", target=9.0)
-    assert [one.name for one in table(tmp_path).rows] == [
+    assert [one.name for one in table(tmp_path).task.rows] == [
         "fedpm-klms (target 4)",
         "fedpm-klms (target 9)",
         "fedpm-klms, literal (rounds 2)",
@@ -112,7 +107,7 @@ def test_settings_tell_rows_of_the_same_name_apart(tmp_path):
 
 @pytest.mark.parametrize("folder", ["table1/mnist/mine-0", "tabel1/mnist/fedpm-klms-literal-0", "fedpm-klms-literal-0"])
 def test_a_run_elsewhere_has_the_name_of_its_method(tmp_path, folder):
-    assert [one.name for one in table(write_run(tmp_path / folder, "fedpm-klms")).rows] == ["fedpm-klms"]
+    assert [one.name for one in table(write_run(tmp_path / folder, "fedpm-klms")).task.rows] == ["fedpm-klms"]
 
 
 def test_another_split_is_another_table(tmp_path):
@@ -141,15 +136,15 @@ def test_a_copy_is_no_further_seed(tmp_path):
     write_run(tmp_path / "a", lines=[line(1, 0.5)])
     write_run(tmp_path / "b")
     report = make([tmp_path])
-    assert row(report.sections[0].table, "fedpm")["rounds"].text == "3"
+    assert row(report.sections[0], "fedpm")["rounds"].text == "3"
     assert [(one.name, one.why) for one in report.left_out] == [("a", "it has the same settings and seed as b")]
-    assert report.runs == 1
+    assert len(report.runs) == 1
 
 
 def test_numbers_that_are_none_leave_their_cell_empty(tmp_path):
     lines = [line(1, 0.1, nll=None, ece=None, seconds={"train": 0.0})]
     made = table(write_run(tmp_path / "a", rounds=1, lines=lines))
-    names = [column.name for column in made.columns]
+    names = [column.name for column in made.table.columns]
     assert "accuracy" in names
     assert not {"nll", "ece", "coding", "seconds"} & set(names)
 
@@ -158,42 +153,19 @@ def test_rounds_that_were_skipped_do_not_lower_the_bitrate(tmp_path):
     skipped = line(2, 0.8, bits=0.0, bytes_up=0, passed_over=1)
     write_run(tmp_path / "a", lines=[line(1, 0.8, bits=0.5), skipped, line(3, 0.9, bits=0.3)])
     (section,) = make([tmp_path]).sections
-    assert row(section.table, "fedpm")["bits/parameter up"].value == pytest.approx(0.4)
-    (figure,) = [figure for figure in section.figures if figure.id == "bits"]
-    assert figure.tracks[0].columns["bits"] == (0.5, None, 0.3)
+    assert row(section, "fedpm")["bits/parameter up"].value == pytest.approx(0.4)
+    assert section.runs[0].columns["bits"] == (0.5, None, 0.3)
 
 
 def test_a_run_without_aggregated_rounds_has_no_ratio(tmp_path):
     lines = [line(1, bits=0.0, bytes_up=0, passed_over=1)]
     made = table(write_run(tmp_path / "a", rounds=1, lines=lines))
-    assert not [column.name for column in made.columns if "smaller" in column.name]
-
-
-def test_a_downlink_that_was_not_counted_is_a_dash(tmp_path):
-    write_run(tmp_path / "old", "fedavg", lines=[line(n, 0.9, bytes_down=None) for n in (1, 2, 3)])
-    unknown = ("MB down", "MB total", "x smaller total")
-    assert not {column.name for column in table(tmp_path).columns}.intersection(unknown)  # none has them
-    write_run(tmp_path / "new", "qsgd")
-    made = table(tmp_path)
-    cells = row(made, "fedavg")
-    assert [(cells[name].text, cells[name].value) for name in unknown] == [("-", None)] * 3
-    assert cells["MB up"].value == pytest.approx(0.003)
-    assert row(made, "qsgd")["MB total"].value == pytest.approx(0.015)
-    sizes = {run["name"]: run["megabytes"] for run in as_json(make([tmp_path]))["tasks"][0]["runs"]}
-    assert sizes["old"] == {"up": pytest.approx(0.003), "down": None, "total": None}
-    assert sizes["new"] == pytest.approx({"up": 0.003, "down": 0.012, "total": 0.015})
-
-
-def test_a_mean_is_of_all_seeds_or_of_none(tmp_path):
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", seed=1, lines=[line(n, 0.9, bytes_down=None) for n in (1, 2, 3)])
-    write_run(tmp_path / "c", "qsgd")
-    assert row(table(tmp_path), "fedpm")["MB down"].text == "-"
+    assert not [column.name for column in made.table.columns if "smaller" in column.name]
 
 
 def test_a_rate_that_no_number_can_hold_has_no_ratio(tmp_path):
     made = table(write_run(tmp_path / "a", rounds=1, lines=[line(1, 0.5, bits=1e-320)]))
-    assert not [column.name for column in made.columns if "smaller" in column.name]
+    assert not [column.name for column in made.table.columns if "smaller" in column.name]
 
 
 def test_every_run_of_the_report_is_listed(tmp_path):
@@ -211,9 +183,9 @@ def test_every_run_of_the_report_is_listed(tmp_path):
 def test_methods_are_in_the_order_of_the_table_and_families_share_a_hue(tmp_path):
     for method in ("zeta", *reversed(METHODS), "alpha-klms"):
         write_run(tmp_path / method, method)
-    groups = make([tmp_path]).groups
-    assert [group.method for group in groups] == [*METHODS, "alpha-klms", "zeta"]
-    styles = {group.method: group.style for group in groups}
+    rows = table(tmp_path).task.rows
+    assert [one.method for one in rows] == [*METHODS, "alpha-klms", "zeta"]
+    styles = {one.method: one.style for one in rows}
     for one in METHODS.values():
         same = {name for name in METHODS if styles[name].hue == styles[one.name].hue}
         assert same >= {name for name, entry in METHODS.items() if entry.family == one.family}
@@ -226,13 +198,13 @@ def test_methods_are_in_the_order_of_the_table_and_families_share_a_hue(tmp_path
 def test_an_unknown_method_has_a_hue_of_its_own(tmp_path):
     for method in ("fedavg", "fedpm", "mine", "theirs"):
         write_run(tmp_path / method, method)
-    assert len({group.style.hue for group in make([tmp_path]).groups}) == 4
+    assert len({one.style.hue for one in table(tmp_path).task.rows}) == 4
 
 
 def test_rows_of_a_klms_method_have_shades_before_they_have_dashes(tmp_path):
     for target in range(1, 6):
         write_run(tmp_path / str(target), "fedpm-klms", target=target)
-    styles = [group.style for group in make([tmp_path]).groups]
+    styles = [one.style for one in table(tmp_path).task.rows]
     assert [(style.shade, style.dashes) for style in styles] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)]
 
 
@@ -247,13 +219,13 @@ def test_one_of_the_papers_points_stands_beside_each_row(tmp_path):
     write_run(tmp_path / "c", "fedavg")
     write_run(tmp_path / "d", "qsgd", lines=[line(n, bits=0.0, bytes_up=0, passed_over=1) for n in (1, 2, 3)])
     made = table(tmp_path)
-    (name,) = [column.name for column in made.columns if column.name.startswith("paper")]
+    (name,) = [column.name for column in made.table.columns if column.name.startswith("paper")]
     assert "other model and rounds" in name
     assert row(made, "fedpm-klms", "lr 0.1")[name].text == "0.9945 at 0.041"
     assert row(made, "fedpm-klms", "lr 0.2")[name].text == "0.9943 at 0.014"
     assert row(made, "qsgd")[name].value is None  # it sent nothing
     assert row(made, "fedavg")[name].value is None
-    assert made.paper == "Table 1: CONV4, 200 rounds"
+    assert made.table.paper == "Table 1: CONV4, 200 rounds"
 
 
 @pytest.mark.parametrize(
@@ -288,21 +260,21 @@ def test_one_of_the_papers_points_stands_beside_each_row(tmp_path):
     ],
 )
 def test_the_papers_tables(config, source, method, points):
-    found = reported(config)
+    found = results_for(config)
     assert found.source.startswith(source)
     assert [tuple(point) for point in found.methods[method]] == points
 
 
 def test_what_the_paper_did_not_run_has_no_numbers():
-    assert not reported({"data": "fashion-mnist", "split": "iid"}).methods
-    assert not reported({"data": "cifar10", "split": "noniid", "c_max": 3}).methods
-    assert not reported({"data": "cifar10", "split": "iid", "clients": 50, "per_round": 5}).methods
+    assert not results_for({"data": "fashion-mnist", "split": "iid"}).methods
+    assert not results_for({"data": "cifar10", "split": "noniid", "c_max": 3}).methods
+    assert not results_for({"data": "cifar10", "split": "iid", "clients": 50, "per_round": 5}).methods
 
 
 def test_the_papers_numbers_are_of_known_methods():
-    for entry, _ in _entries():
+    for entry, _ in entries():
         assert set(entry.methods) <= set(METHODS)
         for points in entry.methods.values():
             assert all(0 < accuracy < 1 and 0 < bits < 3 for accuracy, bits in points)
             assert [bits for _, bits in points] == sorted((bits for _, bits in points), reverse=True)
-    assert sum(len(points) for entry, _ in _entries() for points in entry.methods.values()) == 134
+    assert sum(len(points) for entry, _ in entries() for points in entry.methods.values()) == 134

@@ -35,15 +35,6 @@ def test_a_summary_leaves_skipped_rounds_out_of_the_bitrate():
     assert Summary.of("fedpm", []) == Summary("fedpm", 0, {}, 0.0, 0, 0, 0, None, None, None, 0.0)
 
 
-def test_a_summary_of_a_release_that_did_not_count_the_downlink():
-    old = LedgerRecord(round=1, uplink_bytes=30, bits_per_parameter=3.0)
-    new = LedgerRecord(round=2, uplink_bytes=30, downlink_bytes=7, bits_per_parameter=3.0)
-    for records in ([old], [old, new]):
-        summary = Summary.of("fedpm", records)
-        assert (summary.downlink_bytes, summary.total_bytes, summary.times_smaller_total) == (None, None, None)
-        assert summary.times_smaller_up == pytest.approx(32 / 3)
-
-
 def test_times_smaller_compares_with_float32_of_every_client_and_round(config, tmp_path):
     config = config.model_copy(update={"downlink": "snapshot"})
     federation = Federation.create(config)
@@ -51,7 +42,7 @@ def test_times_smaller_compares_with_float32_of_every_client_and_round(config, t
     float32 = 4 * federation.method.layout.d * 2 * 3  # one way: two clients, three rounds
     assert summary.times_smaller_up == pytest.approx(float32 / summary.uplink_bytes)
     assert summary.times_smaller_total == pytest.approx(2 * float32 / summary.total_bytes)
-    assert summary.times_smaller_total == pytest.approx(6 / 5, abs=0.01)  # the first broadcast is next to nothing
+    assert 6 / 5 < summary.times_smaller_total < 1.3  # the first broadcast is next to nothing, the others are packed
 
 
 def test_a_run_without_a_folder_does_the_same(config, tmp_path):
@@ -103,13 +94,3 @@ def test_the_command_shows_bytes_up_down_and_in_total(config, tmp_path):
     d = sum(layer.size for layer in RunFolder(tmp_path / "run").description().layers)
     assert rows["up: x smaller than float32 up"] == f"{32 / ((8 * up) / (4 * d)):,.1f}"
     assert rows["total: x smaller than float32 both ways"] == f"{8 * d * 4 / (up + down):,.1f}"
-
-
-def test_the_command_shows_a_dash_for_a_downlink_that_was_not_counted(config, tmp_path):
-    folder = RunFolder.create(tmp_path / "run", config.model_copy(update={"rounds": 1}))
-    state = Federation.create(config).method.init()
-    folder.append(LedgerRecord(round=1, uplink_bytes=30, bits_per_parameter=3.0), state.after(state.shared))
-    shown = CliRunner().invoke(app, ["run", "--resume", str(tmp_path / "run")], catch_exceptions=False)
-    rows = dict(re.findall(r"│ (.+?) +│ +(\S+) │", shown.output))
-    assert rows["MB up"] == "0.000"
-    assert {rows[name] for name in ("MB down", "MB total", "total: x smaller than float32 both ways")} == {"-"}

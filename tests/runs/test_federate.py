@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import klms
 from klms.cli import app
-from klms.compressors.float32 import Float32
+from klms.compressors.plain import Float32
 from klms.engine.federation import Federation
 from klms.errors import DataError, InvalidArgument, RunFolderError
 from klms.learning.examples import Schedule, examples_from
@@ -319,7 +319,7 @@ class FedProx(Dense):
 def test_a_penalty_shortens_the_update():
     learner = Learner(Network.of(seeded(models.WithDropout)))
     data = examples_from(three_classes(60))
-    arguments = (learner, 1, 1, Float32(learner.layout.d), Schedule(5, 10, 0.1, "sgd"), 1.0)
+    arguments = (learner, 1, 1, Float32(learner.layout), Schedule(5, 10, 0.1, "sgd"), 1.0)
     lengths = []
     for method in (Dense(*arguments), FedProx(*arguments, mu=0.0), FedProx(*arguments, mu=1.0)):
         upload = method.client_update(method.init(), 0, data, np.random.default_rng(0))

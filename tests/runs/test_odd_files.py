@@ -1,5 +1,6 @@
 """Run folders of strangers: what lies in the place of a file may wait, have no end or fill the memory."""
 
+import dataclasses
 import json
 import shutil
 import tracemalloc
@@ -13,7 +14,7 @@ from klms.cli import app
 from klms.engine.federation import Layer, RunDescription
 from klms.engine.ledger import LedgerRecord
 from klms.errors import RunFolderError
-from klms.experiments import catalogue, grid
+from klms.experiments import catalogue
 from klms.methods.state import State
 from klms.report.collect import collect
 from klms.report.serve import Server
@@ -88,7 +89,7 @@ def test_it_is_not_resumed(name, kind, folder):
 def test_what_a_resumed_run_writes_anew_is_replaced(kind, folder):
     for name in (DESCRIPTION, TABLE):
         replace(folder.path / name, kind)
-    for write_again in (lambda: folder.describe({"layers": []}), folder.write_table):
+    for write_again in (lambda: folder.describe(RunDescription()), folder.write_table):
         if kind == "a folder":
             with pytest.raises(RunFolderError, match="cannot be written"):
                 write_again()
@@ -134,12 +135,13 @@ def test_a_file_to_inspect_or_to_take_settings_from_is_a_regular_one(kind, tmp_p
 
 @pytest.mark.parametrize("kind", ODD)
 def test_the_status_of_an_experiment(kind, written, tmp_path):
-    cell = catalogue.load("kl-by-layer").cells("small")[0]
-    shutil.copytree(written / "odd", cell.folder(tmp_path))
-    assert grid.status([cell], tmp_path)[0].rounds == 2
-    replace(cell.folder(tmp_path) / CHECKPOINT, kind)
+    (cell, *_) = catalogue.load("kl-by-layer").cells("small", tmp_path)
+    shutil.copytree(written / "odd", cell.folder.path)
+    cell = dataclasses.replace(cell, config=cell.folder.config())
+    assert cell.rounds() == 2
+    replace(cell.folder.path / CHECKPOINT, kind)
     with pytest.raises(RunFolderError, match=kind):
-        grid.status([cell], tmp_path)
+        cell.rounds()
 
 
 @pytest.mark.parametrize("kind", ODD)

@@ -1,5 +1,6 @@
 """Commands and scripts in processes of their own, which tests stop."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from klms.cli import app
+
+
+def printed_json(*arguments: str) -> Any:
+    """Return what the `klms` command prints with `--json`; the lines before it are on standard error."""
+    shown = CliRunner().invoke(app, [*arguments, "--json"])
+    assert shown.exit_code == 0, shown.output
+    return json.loads(shown.output[shown.output.index("{\n") :])
 
 
 def started(*arguments: str, **environment: str) -> AbstractContextManager[subprocess.Popen[bytes]]:

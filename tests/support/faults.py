@@ -11,7 +11,7 @@ from klms.codec import Chosen, inspect
 from klms.engine.downlink import Broadcasts
 from klms.engine.federation import Federation
 from klms.engine.local import LocalClients, update
-from klms.engine.rounds import Residual, one_round
+from klms.engine.rounds import Wanted, one_round
 from klms.errors import KLMSError
 from klms.methods.base import Upload
 from klms.methods.fedpm import FedPM
@@ -37,7 +37,7 @@ def plan(rounds: int, clients: int, share: float = 0.3, faults: Sequence[str] = 
     return {(number, int(client)): next(kinds) for number, those in bad for client in those}
 
 
-def nobody(state: State, wanted: Sequence[tuple[int, Residual]]) -> Iterator[Upload]:
+def nobody(state: State, wanted: Wanted) -> Iterator[Upload]:
     """Do the work of no client."""
     return iter(())
 
@@ -57,7 +57,7 @@ class FaultyClients(LocalClients):
     _errors: dict[int, list[str]] = field(default_factory=dict)
     _arriving_late: set[int] = field(default_factory=set)
 
-    def run(self, broadcasts: Broadcasts, wanted: Sequence[tuple[int, Residual]]) -> Iterator[Upload]:
+    def run(self, broadcasts: Broadcasts, wanted: Wanted) -> Iterator[Upload]:
         list(super().run(broadcasts, []))  # the replica follows the broadcast
         state, number = broadcasts.state, broadcasts.state.round + 1
         late, self._late, self._faulty, self._errors = self._late, [], {}, {}
@@ -76,7 +76,7 @@ class FaultyClients(LocalClients):
         self._sent.setdefault(upload.client, upload)
         return upload
 
-    def _sent_with(self, fault: str, state: State, client: int, residual: Residual) -> Iterator[Upload]:
+    def _sent_with(self, fault: str, state: State, client: int, residual: np.ndarray | None) -> Iterator[Upload]:
         assert self.federation is not None
         upload = update(self.federation, state, client, residual)
         message = upload.message

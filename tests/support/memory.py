@@ -8,39 +8,35 @@ import numpy as np
 
 from klms import SharedKey
 from klms.benchmarks.codec import peak_extra_bytes
-from klms.compressors.history import history
 from klms.compressors.layout import Layout
 from klms.compressors.trellis import Trellis
 
 KEY = SharedKey(5, 1, 0)
 D = 1 << 21
-KINDS = ("plain", "ordered", "low rank")
+KINDS = ("plain", "low rank")
 RATES = (0.1, 1.0)
 MATRICES = Layout(("a", "b"), ((1024, 1024), (1024, 1024)))
 VECTOR = Layout(("all",), ((D,),))
 
 
-def material(kind: str) -> tuple[Layout, np.ndarray, dict[str, np.ndarray]]:
-    """Return an update that is coded as it is, one that is coded in the order of a history, or one of low rank."""
+def material(kind: str) -> tuple[Layout, np.ndarray]:
+    """Return a vector of noise, or matrices of low rank with noise."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal(D).astype(np.float32)
-    if kind == "ordered":
-        sizes = np.exp(rng.uniform(0, np.log(100), D)).astype(np.float32)
-        return VECTOR, sizes * x, history(sizes)
     if kind == "low rank":
         part = rng.standard_normal((1024, 8)) @ rng.standard_normal((8, 1024))
-        return MATRICES, x + np.concatenate([part, part], axis=None).astype(np.float32), {}
-    return VECTOR, x, {}
+        return MATRICES, x + np.concatenate([part, part], axis=None).astype(np.float32)
+    return VECTOR, x
 
 
 def extra_per_update(kind: str, rate: float) -> dict[str, float | None]:
     """Return how much memory encoding and decoding take, in sizes of the update; None where Linux does not tell."""
-    layout, x, side = material(kind)
+    layout, x = material(kind)
     scheme = Trellis(layout, rate, threads=1)
-    encode = partial(scheme.encode, x, side, key=KEY, rng=np.random.default_rng(0))
+    encode = partial(scheme.encode, x, {}, key=KEY, rng=np.random.default_rng(0))
     message = encode()  # and compile the kernels
     extra = {"encode": peak_extra_bytes(encode)}
-    extra["decode"] = peak_extra_bytes(partial(scheme.decode, message, side, key=KEY))
+    extra["decode"] = peak_extra_bytes(partial(scheme.decode, message, {}, key=KEY))
     return {work: taken and taken / x.nbytes for work, taken in extra.items()}
 
 

@@ -11,11 +11,9 @@ import numpy as np
 from klms import Categorical, Codec, SharedKey, fixed_blocks
 from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.block_coder import BlockSettings
-from klms.compressors.history import history
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import SCHEMES
-from klms.compressors.trellis import Trellis
 from klms.exchange.robust import Robust
 
 LAYOUT = Layout(("weight", "bias"), ((20, 15), (50,)))
@@ -88,11 +86,6 @@ def all_round_trips() -> Iterator[tuple[str, tuple[bytes, np.ndarray]]]:
             f"gaussian {selection} {bits} {memory}",
             sent(gaussian, update, gaussian.start()),
         )
-    ordered = Trellis(Layout(("weight",), ((3000,),)), 1.0, threads=1)
-    sizes = np.repeat(np.float32([1.0, 0.01]), 1500)
-    update = sizes * np.random.default_rng(3).standard_normal(3000).astype(np.float32)
-    mixed = np.random.default_rng(4).permutation(3000)
-    yield "klms, ordered", sent(ordered, update[mixed], history(sizes[mixed]))
     four = [Categorical(np.random.default_rng(seed).dirichlet([1.0] * 4, 60), [0.0, 1.0, 2.0, 3.0]) for seed in (5, 6)]
     blocks = fixed_blocks(60, 4)
     message = Codec(bits=4).encode(*four, blocks, key=KEY, rng=np.random.default_rng(5))

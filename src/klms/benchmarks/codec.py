@@ -6,29 +6,17 @@ Machines are noisy: compare figures of one run, and trust ratios more than figur
 import ctypes
 import gc
 import os
-import platform
 import timeit
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-import numba
 import numpy as np
 
-import klms
 from klms.benchmarks import oracle
-from klms.codec import (
-    Bernoulli,
-    Categorical,
-    Codec,
-    Distribution,
-    Gaussian,
-    Selection,
-    SharedKey,
-    fixed_blocks,
-    inspect,
-)
-from klms.errors import InvalidArgument
+from klms.benchmarks.rows import shown
+from klms.codec import Bernoulli, Categorical, Codec, Distribution, Gaussian, Selection, SharedKey, fixed_blocks
+from klms.numerics.checks import check_name
 
 FAMILIES = ("bernoulli", "ternary", "gaussian")
 BITS = (2, 4, 8, 12)
@@ -43,25 +31,21 @@ _ORACLE_WORK = 40_000_000  # candidate-coordinates: about a second
 class Row:
     """One measurement. The oracle runs over the first coordinates only, as many as take it about a second."""
 
-    family: str
-    bits: int
-    memory: int
-    d: int
-    threads: int
-    encode_ns: float
-    decode_ns: float
-    oracle_ns: float | None
-    bits_per_parameter: float
-    extra_bytes_per_parameter: float | None
-
-    @property
-    def speedup(self) -> float | None:
-        """How many times faster than the oracle encoding is."""
-        return None if self.oracle_ns is None else self.oracle_ns / self.encode_ns
+    family: str = shown("family")
+    bits: int = shown("bits", "d")
+    memory: int = shown("memory", "d")
+    d: int = shown("parameters", ",")
+    threads: int = shown("threads", "d")
+    encode_ns: float = shown("encode", ".1f")
+    decode_ns: float = shown("decode", ".2f")
+    oracle_ns: float | None = shown("NumPy", ",.0f")
+    speedup: float | None = shown("x faster", ".0f")
+    bits_per_parameter: float = shown("bits/parameter", ".4f")
+    extra_bytes_per_parameter: float | None = shown("extra B/param", ".1f")
 
 
 def laws(family: str, d: int, rng: np.random.Generator) -> tuple[Distribution, Distribution]:
-    """`q` and `p` with a KL of about 8 bits in 500 coordinates, as in a round of training."""
+    """Return `q` and `p` with a KL of about 8 bits in 500 coordinates, as in a round of training."""
     nats = KL_OF_BLOCK / BLOCK * np.log(2.0)
     if family == "bernoulli":
         theta = rng.uniform(0.05, 0.95, d)
@@ -73,9 +57,8 @@ def laws(family: str, d: int, rng: np.random.Generator) -> tuple[Distribution, D
         tilted = table * np.exp(rng.normal(0, np.sqrt(2.2 * nats / 0.6), table.shape))
         values = [-1.0, 0.0, 1.0]
         return Categorical(tilted / tilted.sum(axis=1, keepdims=True), values), Categorical(table, values)
-    if family == "gaussian":
-        return Gaussian(rng.normal(0, np.sqrt(2 * nats), d), 1.0), Gaussian(np.zeros(d), 1.0)
-    raise InvalidArgument(f"family must be one of {', '.join(FAMILIES)}; got {family!r}")
+    check_name("family", family, FAMILIES)
+    return Gaussian(rng.normal(0, np.sqrt(2 * nats), d), 1.0), Gaussian(np.zeros(d), 1.0)
 
 
 def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool, memory: int = 0) -> Row:
@@ -101,16 +84,19 @@ def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool, 
     decode()
     p.__dict__.pop("thresholds", None)  # made on first use, so memory that encoding takes
     extra = peak_extra_bytes(encode)
+    encode_ns = _best(encode, repeats) / d * 1e9
+    oracle_ns = _oracle_ns(q, p, bits) if with_oracle else None
     return Row(
         family=family,
         bits=bits,
         memory=memory,
         d=d,
         threads=threads,
-        encode_ns=_best(encode, repeats) / d * 1e9,
+        encode_ns=encode_ns,
         decode_ns=_best(decode, repeats) / d * 1e9,
-        oracle_ns=_oracle_ns(q, p, bits) if with_oracle else None,
-        bits_per_parameter=inspect(message).bits_per_parameter,
+        oracle_ns=oracle_ns,
+        speedup=None if oracle_ns is None else oracle_ns / encode_ns,
+        bits_per_parameter=8 * len(message) / d,
         extra_bytes_per_parameter=None if extra is None else extra / d,
     )
 
@@ -142,14 +128,14 @@ def survived(
 
     The share of one message of that length has a standard deviation of 0.004.
     """
-    rate, low, high = 0.05, 0.0, 0.45
-    for _ in range(50):
-        shift = (low + high) / 2
-        kl = (0.5 + shift) * np.log2(1 + 2 * shift) + (0.5 - shift) * np.log2(1 - 2 * shift)
-        low, high = (shift, high) if kl < rate else (low, shift)
+    rate = 0.05
+    shift = 0.1308722510154885  # KL(1/2 + shift, 1/2) is `rate`
     step = shift * np.random.default_rng(1).choice([-1.0, 1.0], d)
-    q, p, blocks = Bernoulli(0.5 + step), Bernoulli(np.full(d, 0.5)), fixed_blocks(d, round(bits * kl_over_bits / rate))
-    codec, arrived = Codec(bits=bits, memory=memory, selection=selection), np.zeros(d)
+    q = Bernoulli(0.5 + step)
+    p = Bernoulli(np.full(d, 0.5))
+    blocks = fixed_blocks(d, round(bits * kl_over_bits / rate))
+    codec = Codec(bits=bits, memory=memory, selection=selection)
+    arrived = np.zeros(d)
     for client in range(messages):
         key = SharedKey(seed=1, round=2, client=client)
         message = codec.encode(q, p, blocks, key=key, rng=np.random.default_rng([2, client]))
@@ -157,23 +143,8 @@ def survived(
     return float(arrived @ step / (step @ step)) / messages
 
 
-def as_json(rows: Sequence[Row]) -> dict[str, object]:
-    """Return the rows and what they were measured with."""
-    return {
-        "klms": klms.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "numba": numba.__version__,
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "block": BLOCK,
-        "kl_bits_per_block": KL_OF_BLOCK,
-        "rows": [asdict(row) | {"speedup": row.speedup} for row in rows],
-    }
-
-
 def peak_extra_bytes(work: Callable[[], object]) -> int | None:
-    """How far the process's memory rises above where it stood while `work` runs; None where Linux does not tell."""
+    """Return how far the process's memory rises while `work` runs, in bytes; None where Linux does not tell."""
     gc.collect()  # or garbage that is collected while `work` runs would hide what it takes
     try:
         ctypes.CDLL(None).malloc_trim(0)  # or freed memory that the process still holds would hide what is taken anew

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
+from klms.benchmarks.rows import shown
 from klms.benchmarks.server import method_for
 from klms.engine.downlink import Downlink, Relay
 from klms.methods.entry import RunSettings
@@ -20,32 +21,32 @@ _ROUNDS = 3
 class Row:
     """One round: seconds at the server, for all clients together, and at each client, and the bits that it receives."""
 
-    scheme: str
-    downlink: str
-    round: int
-    server_seconds: float
-    client_seconds: float
-    bits_per_parameter: float
+    scheme: str = shown("uplink")
+    downlink: str = shown("downlink")
+    round: int = shown("round", "d")
+    server_seconds: float = shown("s at the server", ".3f")
+    client_seconds: float = shown("s at a client", ".3f")
+    bits_per_parameter: float = shown("bits/parameter down", ".3f")
 
 
 def run(*, d: int = 1_000_000, clients: int = 10, rate: float = 1.0) -> Iterator[Row]:
     """Yield one row per way and round; the first of a way also compiles."""
     for scheme, kind in WAYS:
-        method, rng = method_for(scheme, d), np.random.default_rng(0)
-        settings = RunSettings(method=scheme, clients=clients, downlink=kind)
-        if kind == "coded":
-            settings = settings.model_copy(update={"down_rate": rate})
-        downlink, state = Downlink(method, settings), method.init()
-        held = state
+        method = method_for(scheme, d)
+        rng = np.random.default_rng(0)
+        down_rate = {"down_rate": rate} if kind == "coded" else {}
+        downlink = Downlink(method, RunSettings(method=scheme, clients=clients, downlink=kind, **down_rate))
+        state = held = method.init()
         for number in range(1, _ROUNDS + 1):
-            opened, relay = downlink.open(state), Relay(state)
+            opened = downlink.open(state)
+            relay = Relay(state)
             received = method.receive(opened.state)
             for client in range(clients):
                 drawn = rng.normal(0, 0.01, d).astype(np.float32)
                 if isinstance(method, FedPM):
                     drawn = method.feasible(opened.state.vector("theta") + 5 * drawn)
-                key, side = method.key(number, client), opened.state.shared
-                message = method.compressor.encode(drawn, side, key=key, rng=rng)
+                key = method.key(number, client)
+                message = method.compressor.encode(drawn, opened.state.shared, key=key, rng=rng)
                 relay.add(client, message)
                 received.add(method.decode(opened.state, client, message), len(message))
             after = method.conclude(opened.state, received)
@@ -57,8 +58,3 @@ def run(*, d: int = 1_000_000, clients: int = 10, rate: float = 1.0) -> Iterator
             held = downlink.follow(messages[0], held)
             end = time.perf_counter()
             yield Row(scheme, kind, number, middle - start, end - middle, 8 * len(messages[0]) / d)
-
-
-def as_json(rows: list[Row]) -> list[dict[str, object]]:
-    """Return the rows for machines."""
-    return [asdict(row) for row in rows]

@@ -8,7 +8,7 @@ beyond the state before the round; what the compressor derives from that state, 
 import tempfile
 import timeit
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from klms.benchmarks.codec import peak_extra_bytes
+from klms.benchmarks.rows import shown
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import SCHEMES
 from klms.learning.examples import Schedule
@@ -24,6 +25,7 @@ from klms.methods.base import Method
 from klms.methods.dense import Dense
 from klms.methods.fedpm import FedPM, FedPMSettings
 from klms.methods.state import State
+from klms.numerics.checks import check_name
 
 if TYPE_CHECKING:
     from klms.learning.learner import Learner
@@ -34,16 +36,16 @@ _UPDATES = 16  # distinct ones; every message still has a key of its own
 
 @dataclass(frozen=True)
 class Row:
-    """One round of aggregation. Its memory, also in units of the model's float32 size, is None if it is unknown."""
+    """One round of aggregation."""
 
-    scheme: str
-    parameters: int
-    messages: int
-    seconds: float
-    ms_per_message: float
-    bits_per_parameter: float
-    peak_bytes: int | None
-    peak_models: float | None
+    scheme: str = shown("scheme")
+    parameters: int = shown("parameters", ",")
+    messages: int = shown("messages", ",")
+    bits_per_parameter: float = shown("bits/parameter", ".4f")
+    seconds: float = shown("seconds", ".2f")
+    ms_per_message: float = shown("ms/message", ".2f")
+    peak_models: float | None = shown("peak memory, models", ".2f")
+    """Memory in units of the model's float32 size; None where Linux does not tell."""
 
 
 def run(
@@ -62,6 +64,7 @@ def run(
 
 def method_for(scheme: str, d: int) -> Method:
     """Return the method that sends `d` parameters through a scheme, without a network to train."""
+    check_name("scheme", scheme, SCHEMES)
     layout = Layout(("weights",), ((d,),))
     compressor = SCHEMES[scheme].create(layout, {})
     network = SimpleNamespace(initial=lambda seed: np.zeros(d, dtype=np.float32))
@@ -74,7 +77,8 @@ def method_for(scheme: str, d: int) -> Method:
 
 def _write_messages(method: Method, count: int, file: Path) -> list[int]:
     rng = np.random.default_rng(0)
-    side, shape = method.init().shared, (_UPDATES, method.layout.d)
+    side = method.init().shared
+    shape = (_UPDATES, method.layout.d)
     drawn = rng.beta(60, 60, shape) if isinstance(method, FedPM) else rng.normal(0, 0.01, shape)
     updates = drawn.astype(np.float32)
     sizes = []
@@ -94,21 +98,15 @@ def _aggregate(method: Method, state: State, file: Path, sizes: Sequence[int]) -
 
 
 def _measure(scheme: str, method: Method, file: Path, sizes: Sequence[int]) -> Row:
+    d = method.layout.d
     peak = peak_extra_bytes(partial(_aggregate, method, method.init(), file, sizes))
     seconds = timeit.timeit(partial(_aggregate, method, method.init(), file, sizes), number=1)
-    d = method.layout.d
     return Row(
         scheme=scheme,
         parameters=d,
         messages=len(sizes),
+        bits_per_parameter=8 * sum(sizes) / len(sizes) / d,
         seconds=seconds,
         ms_per_message=1000 * seconds / len(sizes),
-        bits_per_parameter=8 * sum(sizes) / len(sizes) / d,
-        peak_bytes=peak,
         peak_models=None if peak is None else peak / (4 * d),
     )
-
-
-def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
-    """Return the rows for machines."""
-    return [asdict(row) for row in rows]

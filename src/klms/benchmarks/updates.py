@@ -1,74 +1,50 @@
 """Real updates to measure schemes on: what clients of FedAvg send, of three kinds of models; made once and kept."""
 
-from typing import TYPE_CHECKING, Any
+import io
+import json
+from typing import Any
 
 import numpy as np
 
+from klms import files
 from klms.compressors.base import Vector
 from klms.compressors.layout import Layout
 from klms.data.cache import location
-
-if TYPE_CHECKING:
-    from klms.engine.federation import Federation
-    from klms.methods.dense import Dense
+from klms.engine.federation import Federation
+from klms.methods.dense import Dense
+from klms.methods.table import RunConfig
 
 _CLIENTS = 10
 _ROUNDS = 3
-_COMMON: dict[str, Any] = {"method": "fedavg", "clients": _CLIENTS, "epochs": 1, "batch": 32}
+_SGD = {"optimizer": "sgd", "batch": 32}
+_ADAM = {"optimizer": "adam", "batch": 16}
 KINDS: dict[str, dict[str, Any]] = {
-    "lenet": {"data": "mnist", "model": "lenet", "images": 600 * _CLIENTS, "optimizer": "sgd", "lr": 0.1},
-    "conv6": {
-        "data": "cifar10",
-        "model": "conv6",
-        "images": 200 * _CLIENTS,
-        "test_images": 100,
-        "optimizer": "sgd",
-        "lr": 0.05,
-    },
-    "lstm": {
-        "data": "chitchat",
-        "model": "lstm",
-        "split": "natural",
-        "images": 400 * _CLIENTS,
-        "test_images": 100,
-        "vocabulary": 2000,
-        "optimizer": "adam",
-        "lr": 0.01,
-        "batch": 16,
-    },
+    "lenet": {"data": "mnist", "model": "lenet", "images": 6000, "lr": 0.1, **_SGD},
+    "conv6": {"data": "cifar10", "model": "conv6", "images": 2000, "lr": 0.05, **_SGD},
+    "lstm": {"data": "chitchat", "model": "lstm", "split": "natural", "images": 4000, "lr": 0.01, **_ADAM},
 }
 """Settings of the runs whose updates of round 3 are taken: LeNet on MNIST, CONV6 on CIFAR-10, an LSTM on chat."""
 
 
 def real_updates(kind: str, clients: int) -> tuple[Layout, list[Vector]]:
     """Return the updates of up to 10 clients; they are kept beside the data sets (see `klms data`)."""
-    path = location(f"updates-{kind}")
+    path = location(f"real-updates-{kind}")
     if not path.exists():
-        layout, updates = _train(kind)
+        trained, updates = _train(kind)
+        content = io.BytesIO()
+        np.savez(content, layout=np.array(json.dumps([trained.names, trained.shapes])), updates=updates)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".partial").open("wb") as file:
-            np.savez(
-                file, names=np.array(layout.names), shapes=np.array([str(s) for s in layout.shapes]), updates=updates
-            )
-        path.with_suffix(".partial").replace(path)
+        files.replace(path, content.getvalue())
     with np.load(path, allow_pickle=False) as stored:
-        shapes = tuple(tuple(int(n) for n in text.strip("(),").split(",") if n) for text in stored["shapes"].tolist())
-        return Layout(tuple(stored["names"].tolist()), shapes), list(stored["updates"][:clients])
-
-
-def federation_of(kind: str, **given: object) -> "tuple[Federation, Dense]":
-    """Return the run of a kind of model, with further settings, and its method."""
-    from klms.engine.federation import Federation
-    from klms.methods.dense import Dense
-    from klms.methods.table import RunConfig
-
-    federation = Federation.create(RunConfig.model_validate(_COMMON | KINDS[kind] | given))
-    assert isinstance(federation.method, Dense)
-    return federation, federation.method
+        names, shapes = json.loads(str(stored["layout"]))
+        return Layout(tuple(names), tuple(map(tuple, shapes))), list(stored["updates"][:clients])
 
 
 def _train(kind: str) -> tuple[Layout, list[Vector]]:
-    federation, method = federation_of(kind)
+    common = {"method": "fedavg", "clients": _CLIENTS, "epochs": 1}
+    federation = Federation.create(RunConfig.model_validate(common | KINDS[kind]))
+    method = federation.method
+    assert isinstance(method, Dense)
     weights = method.init().vector("weights")
     updates: list[Vector] = []
     for number in range(1, _ROUNDS + 1):

@@ -1,23 +1,32 @@
 """`klms bench`: measure the codec and the compression schemes on this machine."""
 
 import json
-import time
-from collections.abc import Callable, Iterable
+import os
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 import klms
-from klms.cli import completion
-from klms.cli.show import fail, need, progress, say, show_table
+from klms.benchmarks import codec, downlink, mean, server
+from klms.benchmarks.rows import table
+from klms.benchmarks.updates import KINDS
+from klms.cli.live import Live
+from klms.cli.settings import completing
+from klms.cli.show import fail, need, say, show_table
+from klms.compressors.schemes import SCHEMES, UPDATE_SCHEMES
+from klms.experiments import pictures
 
 Schemes = Annotated[
-    list[str] | None, typer.Option(help="Measure only this scheme; may be repeated.", autocompletion=completion.schemes)
+    list[str] | None,
+    typer.Option(help="Measure only this scheme; may be repeated.", autocompletion=completing(SCHEMES)),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Row = TypeVar("Row")
-_SECONDS_BETWEEN_LINES = 10.0
 
 app = typer.Typer(help="Measure speed and error on this machine.", no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -37,34 +46,20 @@ def bench_codec(
 
     Example: `klms bench codec --family bernoulli --bits 8 --no-scaling`
     """
-    from klms.benchmarks import codec as bench
-
-    _check_names("family", family, bench.FAMILIES)
-    if any(not 1 <= b <= klms.MAX_BITS for b in bits or ()):
-        raise fail(f"--bits must be 1 to {klms.MAX_BITS}")
     sizes = (100_000, 1_000_000, 10_000_000) if scaling else ()
-    measured = bench.run(families=family or bench.FAMILIES, bits=bits or bench.BITS, d=d, scaling=sizes)
-    rows = _collect(measured, lambda row: f"measured {row.family}, {row.bits} bits, {row.threads} threads")
+    measured = codec.run(families=family or codec.FAMILIES, bits=bits or codec.BITS, d=d, scaling=sizes)
+    rows = _collect(measured, lambda row: f"{row.family}, {row.bits} bits, {row.threads} threads")
+    title = f"Codec, nanoseconds per parameter, blocks of {codec.BLOCK} parameters"
+    _print(rows, as_json, title, block=codec.BLOCK, kl_bits_per_block=codec.KL_OF_BLOCK)
     if as_json:
-        typer.echo(json.dumps(bench.as_json(rows), indent=2))
         return
-    cells = []
-    for row in rows:
-        what = (row.family, str(row.bits), str(row.memory), f"{row.d:,}", str(row.threads))
-        speed = (f"{row.encode_ns:.1f}", f"{row.decode_ns:.2f}")
-        compared = (_optional("{:,.0f}", row.oracle_ns), _optional("{:.0f}x", row.speedup))
-        cells.append((*what, *speed, *compared, _optional("{:.1f}", row.extra_bytes_per_parameter)))
-    timed = ("encode", "decode", "NumPy", "faster", "extra B/param")
-    columns = ("family", "bits", "memory", "parameters", "threads", *timed)
-    title = f"Codec, nanoseconds per parameter, blocks of {bench.BLOCK} parameters"
-    show_table(columns, cells, title=title, right=columns[1:])
     survivals = []
-    for b, memory in bench.TRELLISES:
-        shares = (f"{bench.survived(b, memory, selection):.3f}" for selection in klms.codec.SELECTIONS)
+    for b, memory in codec.TRELLISES:
+        shares = (f"{codec.survived(b, memory, selection):.3f}" for selection in klms.codec.SELECTIONS)
         survivals.append((f"{b}, {memory}", str(1 << (b + memory)), *shares))
-    surviving = ("bits, memory", "candidates", *klms.codec.SELECTIONS)
+    columns = ("bits, memory", "candidates", *klms.codec.SELECTIONS)
     title = "What arrives of q - p when the KL of a block equals its bits (p = 1/2)"
-    show_table(surviving, survivals, title=title, right=surviving)
+    show_table(columns, survivals, title=title, right=columns)
 
 
 @app.command("mean")
@@ -85,69 +80,23 @@ def bench_mean(
 
     Example: `klms bench mean --vectors gaussian --picture mean.png`
     """
-    from klms.benchmarks import mean as bench
-    from klms.benchmarks.updates import KINDS
-    from klms.compressors.schemes import UPDATE_SCHEMES
-
-    _check_names("kind of vectors", vectors, bench.VECTORS)
-    _check_names("scheme", scheme, bench.NAMES)
-    if picture is not None and (not picture.parent.is_dir() or picture.suffix not in (".png", ".svg", ".pdf")):
-        raise fail(f"{picture} cannot be drawn: name a .png, .svg or .pdf file in an existing folder")
-    chosen, schemes = vectors or bench.VECTORS, scheme or bench.NAMES
-    if set(chosen) & set(KINDS):
-        need("torch", "learn")
+    chosen = vectors or mean.VECTORS
+    schemes = scheme or mean.NAMES
     if picture is not None:
         need("matplotlib", "plots")
-    total = len(chosen) * sum(len(UPDATE_SCHEMES[name].operating_points) for name in schemes)
-    measured = bench.run(vectors=chosen, schemes=schemes, clients=clients, d=d)
-    rows = _collect(measured, lambda row: f"{row.vectors}: {row.scheme}, {row.setting}", total)
+        if not picture.parent.is_dir() or picture.suffix not in (".png", ".svg", ".pdf"):
+            raise fail(f"{picture} cannot be drawn: name a .png, .svg or .pdf file in an existing folder")
+    if set(chosen) & set(KINDS):
+        need("torch", "learn")
+    points = sum(len(UPDATE_SCHEMES[name].operating_points) for name in schemes if name in UPDATE_SCHEMES)
+    measured = mean.run(vectors=chosen, schemes=schemes, clients=clients, d=d)
+    rows = _collect(measured, lambda row: f"{row.vectors}: {row.scheme}, {row.setting}", len(chosen) * points)
     if picture is not None:
-        bench.draw(rows, clients, picture)
-    if as_json:
-        typer.echo(json.dumps(bench.as_json(rows, clients), indent=2))
-        return
-    columns = ("scheme", "setting", "", "bits", "error", "/ limit", "/ EDEN's", "encode, ns", "decode, ns")
-    for kind in chosen:
-        cells = []
-        for row in (row for row in rows if row.vectors == kind):
-            eden = "" if row.over_eden is None else f"{row.over_eden:.3f}"
-            errors = (f"{row.error:.4g}", f"{row.error / row.limit:.2f}", eden)
-            numbers = (f"{row.bits_per_parameter:.4f}", *errors, f"{row.encode_ns:.0f}", f"{row.decode_ns:.0f}")
-            cells.append((row.scheme, row.setting, "" if row.unbiased else "biased", *numbers))
-        title = f"Average of {clients} {kind} vectors; the limit is that of unbiased schemes"
-        show_table(columns, cells, title=title, right=columns[3:])
-    if picture is not None:
+        pictures.mean_estimation(rows, clients, picture)
+    title = f"Average of {clients} vectors; the limit is that of unbiased schemes on normal vectors"
+    _print(rows, as_json, title, clients=clients)
+    if picture is not None and not as_json:
         say(f"drawn: {picture}")
-
-
-@app.command("history")
-def bench_history(
-    kind: Annotated[str, typer.Option(help="Kind of model: lenet, conv6 or lstm.")] = "lenet",
-    rate: Annotated[list[float] | None, typer.Option(help="Bits per parameter; may be repeated.")] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds of training.", min=2)] = 6,
-    as_json: AsJson = False,
-) -> None:
-    """Measure what ordering entries by the last global update gains the scheme klms, on real updates.
-
-    Example: `klms bench history --kind conv6 --rate 1 --rounds 4`
-    """
-    from klms.benchmarks import history as bench
-    from klms.benchmarks.updates import KINDS
-
-    _check_names("kind of model", [kind], KINDS)
-    need("torch", "learn")
-    rates = rate or bench.RATES
-    measured = bench.run(kind=kind, rates=rates, rounds=rounds)
-    rows = _collect(measured, lambda row: f"{row.rate:g} bits, round {row.round}", len(rates) * (rounds - 1))
-    if as_json:
-        typer.echo(json.dumps(bench.as_json(rows), indent=2))
-        return
-    cells = []
-    for row in rows:
-        errors = (f"{row.plain_bits:.3f}", f"{row.plain_error:.4g}", f"{row.bits:.3f}", f"{row.error:.4g}")
-        cells.append((f"{row.rate:g}", str(row.round), *errors, f"{row.ratio:.2f}"))
-    columns = ("rate", "round", "bits without", "error", "bits with", "error", "ratio of errors")
-    show_table(columns, cells, title=f"Updates of {kind}, ordered by the last global update or not", right=columns)
 
 
 @app.command("server")
@@ -163,26 +112,13 @@ def bench_server(
 
     Example: `klms bench server --scheme eden --messages 100 --messages 200`
     """
-    from klms.benchmarks import server as bench
-    from klms.compressors.schemes import SCHEMES
-
-    _check_names("scheme", scheme, SCHEMES)
-    measured = bench.run(schemes=scheme or bench.SCHEME_NAMES, d=d, messages=messages or (250, 500, 1000))
-    rows = _collect(measured, lambda row: f"aggregated {row.messages} messages of {row.scheme}")
-    if as_json:
-        typer.echo(json.dumps(bench.as_json(rows), indent=2))
-        return
-    cells = []
-    for row in rows:
-        numbers = (f"{row.bits_per_parameter:.4f}", f"{row.seconds:.2f}", f"{row.ms_per_message:.2f}")
-        cells.append((row.scheme, str(row.messages), *numbers, _optional("{:.2f}", row.peak_models)))
-    columns = ("scheme", "messages", "bits/parameter", "seconds", "ms/message", "peak memory, models")
-    title = f"Server: {d:,} parameters; memory in units of the model's float32 size"
-    show_table(columns, cells, title=title, right=columns[1:])
+    measured = server.run(schemes=scheme or server.SCHEME_NAMES, d=d, messages=messages or (250, 500, 1000))
+    rows = _collect(measured, lambda row: f"{row.messages} messages of {row.scheme}")
+    _print(rows, as_json, "Server; memory in units of the model's float32 size")
 
 
-@app.command()
-def downlink(
+@app.command("downlink")
+def bench_downlink(
     d: Annotated[int, typer.Option(help="Number of parameters.", min=1000)] = 1_000_000,
     clients: Annotated[int, typer.Option(help="Clients per round.", min=1)] = 10,
     rate: Annotated[float, typer.Option(help="Bits per parameter of coded differences.")] = 1.0,
@@ -192,44 +128,30 @@ def downlink(
 
     Example: `klms bench downlink --d 100000 --clients 20`
     """
-    from klms.benchmarks import downlink as bench
-
-    measured = bench.run(d=d, clients=clients, rate=rate)
+    measured = downlink.run(d=d, clients=clients, rate=rate)
     rows = _collect(measured, lambda row: f"round {row.round} of {row.scheme}, {row.downlink}")
-    if as_json:
-        typer.echo(json.dumps(bench.as_json(rows), indent=2))
-        return
-    cells = []
-    for row in rows:
-        numbers = (row.server_seconds, row.client_seconds, row.bits_per_parameter)
-        cells.append((row.scheme, row.downlink, str(row.round), *(f"{number:.3f}" for number in numbers)))
-    columns = ("uplink", "downlink", "round", "s at the server", "s at a client", "bits/parameter down")
-    show_table(columns, cells, title=f"Downlink: {d:,} parameters, {clients} clients", right=columns[2:])
-
-
-def _check_names(what: str, given: list[str] | None, known: Iterable[str]) -> None:
-    from klms.numerics.checks import check_name
-
-    for name in given or ():
-        check_name(what, name, known)
+    _print(rows, as_json, f"Downlink: {d:,} parameters, {clients} clients")
 
 
 def _collect(rows: Iterable[Row], describe: Callable[[Row], str], total: int | None = None) -> list[Row]:
-    """Collect the rows of a benchmark, and show what was measured last; `total` is their number, if known.
-
-    Without a terminal, a line now and then says how far it is.
-    """
-    collected, said = [], time.monotonic()
-    with progress(bar=total is not None) as shown:
-        task = shown.add_task("measuring", total=total)
+    """Collect the rows of a benchmark, and show what was measured last; `total` is their number, if known."""
+    collected = []
+    with Live() as live:
+        live.show("measuring")
         for row in rows:
             collected.append(row)
-            shown.update(task, advance=1, description=describe(row))
-            if shown.disable and time.monotonic() - said > _SECONDS_BETWEEN_LINES:
-                said = time.monotonic()
-                typer.echo(f"measured {len(collected)}{f' of {total}' if total else ''}: {describe(row)}", err=True)
+            done = len(collected)
+            line = f"measured {done} of {total}: {describe(row)}" if total else f"measured {done}: {describe(row)}"
+            live.show(describe(row), done, total, line=line)
     return collected
 
 
-def _optional(form: str, value: float | None) -> str:
-    return "" if value is None else form.format(value)
+def _print(measured: Sequence[Any], as_json: bool, title: str, **about: object) -> None:
+    """Print the rows as a table, or as JSON with all that they were measured with."""
+    if not as_json:
+        heads, numbers, cells = table(measured)
+        show_table(heads, cells, title=title, right=numbers)
+        return
+    versions = {"klms": klms.__version__, "python": platform.python_version(), "numpy": metadata.version("numpy")}
+    machine = {"numba": metadata.version("numba"), "machine": platform.machine(), "cores": os.cpu_count()}
+    typer.echo(json.dumps({**versions, **machine, **about, "rows": [asdict(row) for row in measured]}, indent=2))

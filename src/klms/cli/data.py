@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from klms import data
-from klms.cli import completion
-from klms.cli.show import progress, say, show_table
+from klms.cli.live import Live
+from klms.cli.settings import DATA_SETS, completing
+from klms.cli.show import say, show_table
 
 app = typer.Typer(help="List data sets, and fetch them.", no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -25,7 +26,7 @@ def list_() -> None:
 @app.command("get")
 def get(
     name: Annotated[
-        str, typer.Argument(help="Name of a data set, see `klms data list`.", autocompletion=completion.data_sets)
+        str, typer.Argument(help="Name of a data set, see `klms data list`.", autocompletion=completing(DATA_SETS))
     ],
     dir: Annotated[Path | None, typer.Option(help="Read it from this folder, in an official format.")] = None,
 ) -> None:
@@ -33,12 +34,7 @@ def get(
 
     Examples: `klms data get mnist`, `klms data get emnist --dir ~/Downloads/emnist`
     """
-    with progress(bar=True) as shown:
-        task = shown.add_task(name, total=None)
-
-        def report(what: str, done: int, total: int) -> None:
-            shown.update(task, description=what, completed=done, total=total or None)
-
-        path = data.get(name, progress=report, folder=dir)
+    with Live() as live:
+        path = data.get(name, progress=lambda what, done, total: live.show(what, done, total or None), folder=dir)
         loaded = data.load(name)
     say(f"{name}: {len(loaded.train_y):,} examples for training, {len(loaded.test_y):,} for testing, in {path}")

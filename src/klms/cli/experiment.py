@@ -6,28 +6,28 @@ from typing import Annotated
 
 import typer
 
-from klms.cli import completion
 from klms.cli.live import LiveGrid
+from klms.cli.settings import DATA_SETS, PROFILE, completing
 from klms.cli.show import fail, need, say, show_table, stoppable
+from klms.experiments import catalogue, grid, results_file, toy
+from klms.experiments import results as committed
+from klms.experiments.compare import compare as compared
+from klms.experiments.panel import panel
 
 Name = Annotated[
     str,
-    typer.Argument(help="Name of an experiment, see `klms experiment list`.", autocompletion=completion.experiments),
+    typer.Argument(
+        help="Name of an experiment, see `klms experiment list`.", autocompletion=completing(catalogue.NAMES)
+    ),
 ]
+Profile = Annotated[str, PROFILE]
 Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
 Results = Annotated[Path, typer.Option(help="Folder of the results files.")]
 Only = Annotated[list[str] | None, typer.Option(help="Only the row of exactly this name; may be repeated.")]
 Method = Annotated[list[str] | None, typer.Option(help="Only the rows of this method, all variants; may be repeated.")]
 Data = Annotated[
     list[str] | None,
-    typer.Option(help="Use this data set instead; may be repeated.", autocompletion=completion.data_sets),
-]
-Profile = Annotated[
-    str,
-    typer.Option(
-        help="small (up to an hour on two cores), cpu (a day) or paper (for a GPU).",
-        autocompletion=completion.profiles,
-    ),
+    typer.Option(help="Use this data set instead; may be repeated.", autocompletion=completing(DATA_SETS)),
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; a profile has some rows with one seed only.")]
 
@@ -40,15 +40,14 @@ def list_() -> None:
 
     Example: `klms experiment list`
     """
-    from klms.experiments import catalogue, toy
-
     rows = []
-    for name in catalogue.names():
+    for name in catalogue.NAMES:
         if name in toy.TOYS:
             rows.append((name, toy.TOYS[name].title, "appendix F.1", ""))
         else:
             experiment = catalogue.load(name)
             rows.append((name, experiment.title, experiment.paper, str(len(experiment.cells("small")))))
+    rows.append((panel.NAME, panel.TITLE, "", str(len(panel.grid()))))
     show_table(("name", "what it shows", "in the paper", "runs, small"), rows, right=["runs, small"])
 
 
@@ -61,7 +60,7 @@ def run(
     method: Method = None,
     seeds: Seeds = 3,
     workers: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 2,
-    runs: Runs = Path("runs/experiments"),
+    runs: Runs = catalogue.RUNS,
     results: Results = Path("results"),
     data_dir: Annotated[
         Path | None,
@@ -84,43 +83,46 @@ def run(
     Examples: `klms experiment run table1`, `klms experiment run table1 --only fedpm-klms --only "fedpm-klms, literal"`,
     `klms experiment run table2 --method fedpm-klms --seeds 1`
     """
-    from klms.experiments import catalogue, grid, results_file, toy
-    from klms.experiments import results as committed
-
+    if name == panel.NAME:
+        _run_panel(results / panel.FILE, only or [], seeds)
+        return
     if name in toy.TOYS:
-        say(f"written: {results_file.write_json(results / committed.file_name(name), toy.TOYS[name].run())}")
+        say(f"written: {results_file.write_json(results / committed.file_name(name), toy.run(name))}")
         return
     need("torch", "learn")
     experiment = catalogue.load(name)
-    cells = experiment.cells(profile, data=_split(data), only=only or [], methods=method or [], seeds=seeds)
-    folder = grid.place(runs, profile, name, own_data=data_dir is not None, rounds=rounds)
+    cells = experiment.cells(
+        profile, runs, data=data, only=only, methods=method, seeds=seeds, data_dir=data_dir, rounds=rounds
+    )
+    folder = experiment.place(runs, profile, rounds)
     file = results / committed.file_name(name, profile)
     if rounds or not experiment.has(cells, profile):
-        file, replace = folder / "results.json", True
-    if data_dir is not None:
-        cells = [cell.with_data_from(data_dir) for cell in cells]
-    if rounds:
-        cells = [cell.with_at_most(rounds) for cell in cells]
-
-    kept: list[str] = []
+        file = folder / "results.json"
+        replace = True
 
     def merge(some: Sequence[catalogue.Cell]) -> None:
-        if changes := results_file.commit(file, experiment, profile, some, folder, replace=replace):
+        if changes := str(results_file.commit(file, experiment, profile, some, replace=replace)):
             live.say(f"{file}: {changes}")
-            kept.extend(changes.kept)
 
     def report(cell: catalogue.Cell) -> None:
         live.end(cell)
         live.say(f"complete: {cell}")
         merge([cell])
 
-    found = grid.status(cells, folder)
-    say(f"{len(cells)} runs in {folder}, {sum(one.complete for one in found)} of them complete")
-    with stoppable("the same command resumes from here"), LiveGrid(name, found) as live:
+    complete = sum(cell.complete for cell in cells)
+    say(f"{len(cells)} runs in {folder}, {complete} of them complete")
+    with stoppable("the same command resumes from here"), LiveGrid(name, len(cells), complete) as live:
         merge(cells)
-        grid.run_cells(cells, folder, workers=workers, report=report, progress=live.round)
-    if kept and file.parent == results:
-        say(f"klms experiment compare {name} --profile {profile} compares these runs with the results in {results}")
+        grid.run_cells(cells, workers=workers, report=report, progress=live.round_of)
+
+
+def _run_panel(file: Path, only: Sequence[str], seeds: int) -> None:
+    need("torch", "learn")
+    wanted = panel.grid(seeds=seeds, only=only)
+    say(f"{len(wanted)} runs, results in {file}")
+    with stoppable("the same command resumes from here"):
+        panel.run_missing(wanted, file, lambda one, found: say(f"complete: {one}: {panel.summary(found)}"))
+    say(panel.markdown(panel.read(file)))
 
 
 @app.command("status")
@@ -131,42 +133,37 @@ def status(
     only: Only = None,
     method: Method = None,
     seeds: Seeds = 3,
-    runs: Runs = Path("runs/experiments"),
-    own_data: Annotated[bool, typer.Option("--own-data", help="Show runs with `--data-dir`.")] = False,
+    runs: Runs = catalogue.RUNS,
 ) -> None:
     """Show how many rounds of every run are complete.
 
     Example: `klms experiment status table1`
     """
-    from klms.experiments import catalogue, grid
-
     experiment = catalogue.load(name)
-    cells = experiment.cells(profile, data=_split(data), only=only or [], methods=method or [], seeds=seeds)
-    found = grid.status(cells, grid.place(runs, profile, name, own_data=own_data))
     rows = []
-    for one in found:
-        state = "complete" if one.complete else "started" if one.rounds else "waiting"
-        cell = one.cell
-        rows.append((cell.row, cell.data, str(cell.seed), f"{one.rounds} of {cell.config.rounds}", state))
+    complete = 0
+    for cell in experiment.cells(profile, runs, data=data, only=only, methods=method, seeds=seeds):
+        done = cell.rounds()
+        state = "started" if done else "waiting"
+        if done >= cell.config.rounds:
+            state = "complete"
+            complete += 1
+        rows.append((cell.row, cell.data, str(cell.seed), f"{done} of {cell.config.rounds}", state))
     show_table(("row", "data", "seed", "rounds", ""), rows, title=f"{name}, {profile}", right=("seed", "rounds"))
-    say(f"{sum(one.complete for one in found)} of {len(found)} complete")
+    say(f"{complete} of {len(rows)} complete")
 
 
 @app.command("compare")
 def compare(
     name: Name,
     profile: Profile = "small",
-    runs: Runs = Path("runs/experiments"),
+    runs: Runs = catalogue.RUNS,
     results: Results = Path("results"),
 ) -> None:
     """Compare finished runs with the committed results, digit by digit. The exit code is 1 if any number differs.
 
     Example: `klms experiment compare table1`, after `klms experiment run table1 --only fedpm-klms`
     """
-    from klms.experiments import catalogue, results_file
-    from klms.experiments import results as committed
-    from klms.experiments.compare import compare as compared
-
     experiment = catalogue.load(name)
     file = results / committed.file_name(name, profile)
     if not file.exists():
@@ -188,8 +185,3 @@ def _pair(values: tuple[float, float]) -> tuple[str, str, str]:
     """Return the committed number, the own one and their difference."""
     committed, own = values
     return f"{committed:.6f}", f"{own:.6f}", f"{own - committed:+.6f}"
-
-
-def _split(given: list[str] | None) -> list[str]:
-    """Split what contains several names with commas between them."""
-    return [name.strip() for text in given or [] for name in text.split(",")]

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from klms import stops
+from klms.cli.live import Live
 from klms.cli.settings import ANY_OPTION, TakesSettings, settings_given
-from klms.cli.show import console, progress, say
+from klms.cli.show import console, say
 
 app = typer.Typer(help="Run our methods on Flower: as apps, and in a demo deployment.", no_args_is_help=True)
 
@@ -32,8 +33,8 @@ def demo(
     console().print("  ".join(_COLUMNS), style="bold")
     sent = [0, 0, 0, 0]  # payload up, payload down, wire up, wire down
     patient = stops.stopping(at_once=False, patience=60)  # Flower's processes take seconds to end
-    with patient, tempfile.TemporaryDirectory() as temporary, progress() as bar:
-        task = bar.add_task("fetching the data, starting a SuperLink and three SuperNodes")
+    with patient, tempfile.TemporaryDirectory() as temporary, Live() as live:
+        live.show("fetching the data, starting a SuperLink and three SuperNodes")
         for done in demonstration.run(out or Path(temporary), rounds=rounds, secure=secure):
             record = done.record
             trained = (str(record.round), f"{record.accuracy or 0.0:.4f}", str(len(record.clients)))
@@ -41,9 +42,8 @@ def demo(
             sent = [before + now for before, now in zip(sent, sizes, strict=True)]
             values = (f"{done.bits_per_parameter:.4f}", *(f"{size:,}" for size in sizes))
             shown = zip(_COLUMNS, (*trained, *values, f"{record.seconds['total']:.1f}"), strict=True)
-            say("  ".join(value.rjust(len(name)) for name, value in shown))
-            following = f"round {record.round + 1} of {rounds}" if record.round < rounds else "stopping"
-            bar.update(task, description=following)
+            live.say("  ".join(value.rjust(len(name)) for name, value in shown))
+            live.show(f"round {record.round + 1} of {rounds}" if record.round < rounds else "stopping")
     for name, (up, down) in {"payload": sent[:2], "wire": sent[2:]}.items():
         say(f"{name}: {up:,} bytes up, {down:,} bytes down, {up + down:,} bytes in total")
     say("all processes have ended" + (f"; the run is in {out}" if out else ""))

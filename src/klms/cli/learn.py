@@ -1,30 +1,40 @@
 """`klms methods`, `klms run`, `klms demo`, `klms export` and `klms results`."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from klms.cli import completion
+from klms.benchmarks import mean
 from klms.cli.live import Live, megabytes, show_summaries
-from klms.cli.settings import settings_given, show_settings
+from klms.cli.settings import PROFILE, completing, settings_given, show_settings
 from klms.cli.show import fail, load, need, say, show_table, stoppable
 from klms.errors import InvalidArgument, MissingExtra
+from klms.experiments import coding_share, pictures, results_file
+from klms.experiments import demo as comparison
+from klms.experiments import results as committed
+from klms.methods.table import METHODS
+from klms.runs import execution
+from klms.runs.export import write
+from klms.runs.run_files import CONFIG
+from klms.runs.run_folder import RunFolder
+from klms.runs.settings import PRESETS, check_built_in, check_effects, resolve
+from klms.runs.trackers import tracked
+
+_METHODS = completing(METHODS)
 
 
 def methods(
     name: Annotated[
-        str | None,
-        typer.Argument(help="Name of a method, to list its settings instead.", autocompletion=completion.methods),
+        str | None, typer.Argument(help="Name of a method, to list its settings instead.", autocompletion=_METHODS)
     ] = None,
 ) -> None:
     """List every method with the paper that describes it, or the settings of one method with their defaults.
 
     Examples: `klms methods`, `klms methods fedpm-klms`
     """
-    from klms.methods.table import METHODS
-
     if name is not None:
         show_settings(name)
         return
@@ -35,17 +45,12 @@ def methods(
 def run(
     context: typer.Context,
     method: Annotated[
-        str | None, typer.Argument(help="Name of a method, see `klms methods`.", autocompletion=completion.methods)
+        str | None, typer.Argument(help="Name of a method, see `klms methods`.", autocompletion=_METHODS)
     ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            help="Take the settings of this profile: small, cpu or paper.", autocompletion=completion.profiles
-        ),
-    ] = None,
+    profile: Annotated[str | None, PROFILE] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="Set the codec by name: paper is the paper's own rule.", autocompletion=completion.presets),
+        typer.Option(help="Set the codec by name: paper is the paper's own rule.", autocompletion=completing(PRESETS)),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Take settings from this TOML file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/METHOD-SEED by default.")] = None,
@@ -61,12 +66,6 @@ def run(
     Examples: `klms run fedpm-klms --profile small --workers 2`, `klms run qsgd --data mnist --levels 4`,
     `klms run --resume runs/fedpm-klms-0 --rounds 60`
     """
-    from klms.runs import execution
-    from klms.runs.run_files import CONFIG
-    from klms.runs.run_folder import RunFolder
-    from klms.runs.settings import check_built_in, check_effects, resolve
-    from klms.runs.trackers import tracked
-
     if method is not None and method.startswith("--"):  # without a method, click takes the first setting for one
         context.args.insert(0, method)
         method = None
@@ -76,11 +75,12 @@ def run(
             raise InvalidArgument(
                 "a resumed run keeps its settings: combine --resume only with --rounds, --workers and --track"
             )
-        folder, settings = resume, RunFolder(resume).config()
+        folder = resume
+        settings = RunFolder(folder).config()
         if "rounds" in given:
             settings = resolve(settings.method, given={**dict(settings), **given})
-            RunFolder(resume).extend(settings)
-        elif RunFolder(resume).rounds() == settings.rounds:
+            RunFolder(folder).extend(settings)
+        elif RunFolder(folder).rounds() == settings.rounds:
             say(f"all {settings.rounds} rounds are complete; --rounds extends the run")
     elif method is None:
         raise InvalidArgument("name a method (see `klms methods`), or --resume a run")
@@ -109,11 +109,9 @@ def demo(
     Example: `klms demo --rounds 20`
     """
     need("torch", "learn")
-    from klms.experiments import demo as comparison
-
     configs = comparison.configs(out, rounds)
-    methods = " and ".join(config.method for config in configs.values()).replace(" and ", ", ", len(configs) - 2)
-    say(f"Training LeNet on 6,000 images of MNIST with 10 clients and {methods}, {rounds} rounds each.")
+    methods = ", ".join(config.method for config in configs.values())
+    say(f"Training LeNet on 6,000 images of MNIST with 10 clients, {rounds} rounds each: {methods}.")
     load("torch")
     summaries = []
     with stoppable("the same command resumes from here"):
@@ -129,7 +127,9 @@ def demo(
                 show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds{so_far}")
     say("accuracies of this table: on all 10,000 test images; of rounds, picture and report: on the first 1,000")
     try:
-        say(f"picture: {comparison.draw(out, rounds)}")
+        runs = {config.method: list(RunFolder(folder).records()) for folder, config in configs.items()}
+        pictures.demo(runs, out / "demo.png")
+        say(f"picture: {out / 'demo.png'}")
     except MissingExtra as error:
         say(str(error))
     say(f"next: klms report {out}, which writes a page with all runs below that folder")
@@ -144,12 +144,10 @@ def export(
     Example: `klms export runs/fedpm-klms-0`; then, in Python, `klms.runs.export.load("model.klms")`
     """
     need("torch", "learn")
-    from klms.runs.export import write
-    from klms.runs.run_folder import RunFolder
-
     file = write(run, out or run / "model.klms")
     say(f"{file}: {file.stat().st_size:,} bytes")
-    done, wanted = RunFolder(run).rounds(), RunFolder(run).config().rounds
+    done = RunFolder(run).rounds()
+    wanted = RunFolder(run).config().rounds
     if done < wanted:
         say(f"the run is not finished: this is its model after {done} of {wanted} rounds (klms run --resume {run})")
 
@@ -158,7 +156,6 @@ def results(
     measure: Annotated[
         bool, typer.Option("--measure", help="First measure the cost of coding and mean estimation.")
     ] = False,
-    runs: Annotated[Path, typer.Option(help="Folder of the runs that --measure makes.")] = Path("runs"),
 ) -> None:
     """Write docs/results.md, its pictures and the table of the README from the JSON files in results/.
 
@@ -166,21 +163,17 @@ def results(
 
     Examples: `klms results`, `klms results --measure`
     """
-    from klms import files
-    from klms.benchmarks import mean
-    from klms.experiments import coding_share, results_file
-    from klms.experiments import results as committed
-
     need("matplotlib", "plots")
     folder = Path("results")
     try:
         if measure:
             need("torch", "learn")
             with Live() as live:
-                results_file.write_json(folder / "coding-share.json", coding_share.run(runs, 1, live))
-            results_file.write_json(folder / "mean.json", mean.as_json(list(mean.run()), clients=10))
+                results_file.write_json(folder / "coding-share.json", coding_share.run(Path("runs"), live))
+            rows = [asdict(row) for row in mean.run(clients=10)]
+            results_file.write_json(folder / "mean.json", {"clients": 10, "rows": rows})
         text = committed.document(folder)
-        readme = committed.readme(folder, files.read(Path("README.md"), committed.LARGEST).decode())
+        readme = committed.readme(folder, Path("README.md").read_text())
         Path("docs/results.md").write_text(text)
         Path("README.md").write_text(readme)
         committed.draw(folder, committed.FIGURES)

@@ -1,128 +1,124 @@
-"""Runs on the terminal: their progress while they train, and what came of them in a table."""
+"""Progress on the terminal, and what came of runs in a table."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 from rich.console import Console
-from rich.progress import TaskID
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from klms.cli.show import console, progress, say, show_table
+from klms.cli.show import console, say, show_table
+from klms.engine.ledger import (
+    LedgerRecord,
+    downlink_bytes,
+    last_evaluated,
+    seconds_per_round,
+    total_bytes,
+    uplink_bytes,
+)
+from klms.experiments.catalogue import Cell
+from klms.methods.table import RunConfig
 from klms.printable import printable
-
-if TYPE_CHECKING:
-    from klms.engine.ledger import LedgerRecord
-    from klms.experiments.catalogue import Cell
-    from klms.experiments.grid import CellStatus
-    from klms.experiments.watch import CompletedRound
-    from klms.methods.table import RunConfig
-    from klms.runs.execution import Summary
+from klms.runs.execution import Summary
+from klms.runs.run_folder import RunFolder
 
 
 class Live:
-    """Progress of runs, one after the other: a bar on a terminal, one line per round elsewhere."""
+    """Progress on standard error: bars on a terminal, lines elsewhere. Calling it shows a round of `klms run`."""
 
     def __init__(self) -> None:
-        self._bar, self._lines = progress(bar=True), Console(stderr=True)
+        screen = Console(stderr=True)
+        text = TextColumn("{task.description}", markup=False)  # paths may contain what rich takes for markup
+        columns = (text, BarColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+        self._tasks: dict[str, TaskID] = {}
         self._records: list[LedgerRecord] = []
 
-    def __enter__(self) -> "Live":
-        self._bar.start()
-        self._task = self._bar.add_task("loading", total=None)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
-
-    def begin(self, config: "RunConfig", folder: Path) -> None:
-        """Announce a run; one that is resumed keeps counting from where it was."""
-        from klms.runs.run_folder import RunFolder
-
-        self._records = list(RunFolder(folder).records())
-        done = len(self._records)
-        stage = "complete" if done == config.rounds else f"resuming after round {done}" if done else "loading"
-        text = f"{config.method}: {stage} ({printable(folder)})"
-        self._bar.update(self._task, description=text, completed=done, total=config.rounds)
-        if not self._lines.is_terminal:
-            _print(self._lines, text)
-
-    def __call__(self, config: "RunConfig", record: "LedgerRecord") -> None:
-        """Show a round that is complete."""
-        from klms.engine.ledger import seconds_per_round
-
-        self._records.append(record)
-        text = f"{config.method}: {_round_text(self._records, config.rounds)}"
-        self._bar.update(self._task, description=text, completed=record.round, total=config.rounds)
-        if not self._lines.is_terminal:
-            spent = sum(one.seconds.get("total", 0.0) for one in self._records)
-            left = (seconds_per_round(self._records) or 0.0) * (config.rounds - record.round)
-            _print(self._lines, f"{text}, {spent:.0f} s, about {duration(left)} left")
-
-
-class LiveGrid:
-    """Progress of the runs of an experiment: bars on a terminal, elsewhere one line per round of any run."""
-
-    def __init__(self, name: str, runs: "Sequence[CellStatus]") -> None:
-        self._bars, self._lines = progress(bar=True, remaining=False), Console(stderr=True)
-        self._name, self._runs = name, len(runs)
-        self._complete = sum(run.complete for run in runs)
-        self._tasks: dict[str, TaskID] = {}
-        rounds, done = sum(run.cell.config.rounds for run in runs), sum(run.rounds for run in runs)
-        self._all = self._bars.add_task(self._title(), total=rounds, completed=done)
-
-    def __enter__(self) -> "LiveGrid":
+    def __enter__(self) -> Self:
         self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
 
-    def round(self, complete: "CompletedRound") -> None:
-        """Show a round that is complete, and the time that all runs together will still take."""
-        cell, records = complete.cell, complete.records
-        text = f"{cell}: {_round_text(records, cell.config.rounds)}"
-        left = f"about {duration(complete.seconds_left)} left"
-        if str(cell) not in self._tasks:
-            self._tasks[str(cell)] = self._bars.add_task(text)
-        self._bars.update(self._tasks[str(cell)], description=text, completed=len(records), total=cell.config.rounds)
-        self._bars.update(self._all, description=f"{self._title()}, {left}", advance=1)
-        if not self._lines.is_terminal:
-            _print(self._lines, f"{text}; {left}")
-
-    def end(self, cell: "Cell") -> None:
-        """Take note that a run is complete."""
-        self._complete += 1
-        if str(cell) in self._tasks:
-            self._bars.remove_task(self._tasks.pop(str(cell)))
-        self._bars.update(self._all, description=self._title())
+    def show(self, text: str, done: int = 0, total: int | None = None, *, bar: str = "", line: str = "") -> None:
+        """Show how far something is, on the bar of that name; without a terminal, print `line` instead, if any."""
+        if bar not in self._tasks:
+            self._tasks[bar] = self._bars.add_task(text)
+        self._bars.update(self._tasks[bar], description=text, completed=done, total=total)
+        if self._bars.disable and line:
+            _print(self._bars.console, line)
 
     def say(self, text: str) -> None:
-        """Print a line; above the bars, where they are on the same terminal."""
+        """Print a line on standard output; above the bars, where they are on the same terminal."""
         if console().is_terminal and not self._bars.disable:
             _print(self._bars.console, text)
         else:
             say(text)
 
-    def _title(self) -> str:
-        return f"{self._name}: {self._complete} of {self._runs} runs complete"
+    def begin(self, config: RunConfig, folder: Path) -> None:
+        """Announce a run; one that is resumed keeps counting from where it was."""
+        self._records = list(RunFolder(folder).records())
+        done = len(self._records)
+        stage = f"resuming after round {done}" if done else "loading"
+        if done == config.rounds:
+            stage = "complete"
+        text = f"{config.method}: {stage} ({printable(folder)})"
+        self.show(text, done, config.rounds, line=text)
+
+    def __call__(self, config: RunConfig, record: LedgerRecord) -> None:
+        self._records.append(record)
+        left = (seconds_per_round(self._records) or 0.0) * (config.rounds - record.round)
+        self.round(config.method, self._records, config.rounds, left)
+
+    def round(
+        self, run: str, records: Sequence[LedgerRecord], rounds: int, seconds_left: float, *, bar: str = ""
+    ) -> None:
+        """Show a round that is complete."""
+        text = f"{run}: {_round_text(records, rounds)}"
+        self.show(text, len(records), rounds, bar=bar, line=f"{text}; about {duration(seconds_left)} left")
+
+
+class LiveGrid(Live):
+    """Progress of the runs of an experiment: a bar for all, and one for each that is under way."""
+
+    def __init__(self, name: str, runs: int, complete: int) -> None:
+        super().__init__()
+        self._name = name
+        self._runs = runs
+        self._complete = complete
+        self._show_all("")
+
+    def round_of(self, cell: Cell, records: Sequence[LedgerRecord], seconds_left: float) -> None:
+        """Show a round that is complete, and the time that all runs together will still take."""
+        self.round(str(cell), records, cell.config.rounds, seconds_left, bar=str(cell))
+        self._show_all(f", about {duration(seconds_left)} left")
+
+    def end(self, cell: Cell) -> None:
+        """Take note that a run is complete."""
+        self._complete += 1
+        if str(cell) in self._tasks:
+            self._bars.remove_task(self._tasks.pop(str(cell)))
+        self._show_all("")
+
+    def _show_all(self, more: str) -> None:
+        self.show(f"{self._name}: {self._complete} of {self._runs} runs complete{more}", self._complete, self._runs)
 
 
 def _print(lines: Console, text: str) -> None:
     lines.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _round_text(records: "Sequence[LedgerRecord]", rounds: int) -> str:
+def _round_text(records: Sequence[LedgerRecord], rounds: int) -> str:
     """Return the last of the rounds in words, with what all of them sent."""
-    from klms.engine.ledger import last_evaluated, uplink_bytes
-
-    last, evaluated = records[-1], last_evaluated(records)
+    last = records[-1]
+    evaluated = last_evaluated(records)
     text = f"round {last.round}/{rounds}"
     if evaluated is not None and evaluated.accuracy is not None:
-        text += f", accuracy {evaluated.accuracy:.4f}" + (
-            f" in round {evaluated.round}" if evaluated is not last else ""
-        )
-    up, down = uplink_bytes(records), sum(record.downlink_bytes for record in records)
-    text += f", MB: {megabytes(up)} up, {megabytes(down)} down, {megabytes(up + down)} total"
+        earlier = f" in round {evaluated.round}" if evaluated is not last else ""
+        text += f", accuracy {evaluated.accuracy:.4f}{earlier}"
+    sizes = f"{megabytes(uplink_bytes(records))} up, {megabytes(downlink_bytes(records))} down"
+    text += f", MB: {sizes}, {megabytes(total_bytes(records))} total"
     return f"{text}; {last.bits_per_parameter:.4f} bits per parameter up"
 
 
@@ -138,7 +134,7 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def show_summaries(summaries: "Sequence[Summary]", title: str) -> None:
+def show_summaries(summaries: Sequence[Summary], title: str) -> None:
     """Show one column per run, so that the names of the rows can say what is compared with what."""
     shown = {
         "accuracy": [_number(one.metrics.get("accuracy"), ".4f") for one in summaries],
@@ -155,9 +151,9 @@ def show_summaries(summaries: "Sequence[Summary]", title: str) -> None:
     show_table(("", *methods), [(name, *values) for name, values in shown.items()], title=title, right=methods)
 
 
-def megabytes(count: int | None) -> str:
+def megabytes(count: int) -> str:
     """Return a number of bytes in megabytes."""
-    return _number(None if count is None else count / 1e6, ",.3f")
+    return f"{count / 1e6:,.3f}"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -11,9 +11,12 @@ from typer.core import TyperGroup
 import klms
 from klms import stops
 from klms.cli import bench, data, experiment, flower, learn, report
+from klms.cli.live import Live
 from klms.cli.settings import ANY_OPTION, TakesSettings
-from klms.cli.show import fail, progress, say, show_fields, stopped
+from klms.cli.show import fail, say, show_fields, stopped
+from klms.compressors.warmup import compile_kernels
 from klms.errors import KLMSError
+from klms.runs import inspection
 
 
 class _Commands(TyperGroup):
@@ -68,13 +71,11 @@ def warmup() -> None:
 
     Example: `klms warmup`
     """
-    from klms.compressors.warmup import compile_kernels
-
     started = time.monotonic()
-    with progress() as shown:
-        task = shown.add_task("compiling")
+    with Live() as live:
+        live.show("compiling")
         for name in compile_kernels():
-            shown.update(task, description=f"compiled {name}")
+            live.show(f"compiled {name}")
     say(f"all kernels are compiled ({time.monotonic() - started:.0f} s)")
 
 
@@ -89,8 +90,6 @@ def inspect(
 
     Examples: `klms inspect client-3.klms`, `klms inspect runs/fedpm-klms-0/model.klms`, `klms inspect runs/qsgd-0`
     """
-    from klms.runs import inspection
-
     fields = inspection.fields(inspection.inspect(file))
     if as_json:
         typer.echo(json.dumps(fields, indent=2))

@@ -7,6 +7,9 @@ import typer
 
 from klms import stops
 from klms.cli.show import fail, say
+from klms.report.document import make
+from klms.report.page import write
+from klms.report.serve import Server
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain some at any depth.")]
 
@@ -21,9 +24,6 @@ def report(
 
     Example: `klms report runs --out report`, then open report/index.html
     """
-    from klms.report.document import make
-    from klms.report.page import write
-
     made = make(runs)
     for what, remarks in (("left out", made.left_out), ("incomplete", made.incomplete)):
         for remark in remarks:
@@ -31,7 +31,7 @@ def report(
     if not made.sections:
         raise fail(f"there is no run to report in {', '.join(map(str, runs))}")
     write(made, out)
-    say(f"{made.runs} runs in {out / 'index.html'}")
+    say(f"{len(made.runs)} runs in {out / 'index.html'}")
 
 
 def serve(
@@ -45,8 +45,6 @@ def serve(
 
     Example: `klms serve runs`, then open the address that it prints
     """
-    from klms.report.serve import Server
-
     missing = [str(place) for place in runs if not place.is_dir()]
     if missing:
         raise fail(f"there is no folder {', '.join(missing)}")

@@ -1,5 +1,6 @@
-"""Settings of runs on the command line: what the help lists, and the command class that lists it."""
+"""Settings of runs on the command line: what the help lists, and what the shell completes."""
 
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args, get_origin
 
 import typer
@@ -7,19 +8,37 @@ from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
-from klms.cli import completion
 from klms.cli.show import say, show_table
 from klms.compressors.scheme import shown
+from klms.data.registry import ENTRIES
+from klms.methods.entry import MODELS, RUN_GROUPS
+from klms.methods.table import METHODS, RunConfig
+from klms.numerics.checks import check_name
+from klms.runs.settings import PROFILES, parse_options
 
 _BOUNDS = {"ge": "", "le": "", "gt": "above ", "lt": "below "}  # what pydantic calls bounds, and what they are
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command whose further options are settings."""
 
 
+def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return what the shell calls, after `klms --install-completion`, to complete a word to one of the names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+DATA_SETS = [entry.name for entry in ENTRIES]
+PROFILE = typer.Option(
+    help="Take the settings of this profile: small (up to an hour on two cores), cpu (a day) or paper (for a GPU).",
+    autocompletion=completing(PROFILES),
+)
+
+
 def settings_given(context: typer.Context) -> dict[str, str]:
     """Return the options of a command that are settings."""
-    from klms.runs.settings import parse_options
-
     others = [option for parameter in context.command.params for option in parameter.opts]
     return parse_options(context.args, [option.removeprefix("--") for option in others if option.startswith("--")])
 
@@ -28,8 +47,6 @@ class TakesSettings(TyperCommand):
     """A command that takes the settings of a run as options; its help lists them, with those of a method if named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from klms.methods.table import METHODS
-
         ctx.meta["method"] = next((word for word in args if word in METHODS), None)
         return super().parse_args(ctx, args)
 
@@ -42,49 +59,43 @@ class TakesSettings(TyperCommand):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
         """Complete settings, which click does not know as options, and their values."""
-        from klms.methods.table import METHODS, RunConfig
-
-        found = super().shell_complete(ctx, incomplete)
-        before = ctx.args[-1] if ctx.args else ""
-        entry = METHODS.get(ctx.meta["method"])
+        method = ctx.meta["method"]
         if incomplete.startswith("-"):
-            entries = METHODS.values() if entry is None else [entry]
-            names = [name for name in RunConfig.model_fields if any(one.uses(name) for one in entries)]
-            options = (f"--{name.replace('_', '-')}" for name in names)
-            return found + [CompletionItem(option) for option in completion.starting(options, incomplete)]
-        return found + [CompletionItem(value) for value in _values(before, incomplete)]
+            entries = [METHODS[method]] if method else METHODS.values()
+            used = [name for name in RunConfig.model_fields if any(entry.uses(name) for entry in entries)]
+            names = [_as_option(name) for name in used]
+        else:
+            names = _values(ctx.args[-1] if ctx.args else "")
+        found = [CompletionItem(name) for name in completing(names)(incomplete)]
+        return super().shell_complete(ctx, incomplete) + found
 
 
-def _values(option: str, incomplete: str) -> list[str]:
-    """Return the values of a setting that start so; none for numbers and for paths."""
-    from klms.methods.table import RunConfig
+def _as_option(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
 
+
+def _values(option: str) -> list[str]:
+    """Return the values that a setting can have; none for numbers and for paths."""
     if option == "--data":
-        return completion.data_sets(incomplete)
+        return DATA_SETS
     if option == "--model":
-        return completion.models(incomplete)
-    field = RunConfig.model_fields.get(option.removeprefix("--").replace("-", "_"))
-    return [] if field is None else completion.starting(choices(field), incomplete)
+        return list(MODELS)
+    return next((choices(field) for name, field in RunConfig.model_fields.items() if _as_option(name) == option), [])
 
 
 def show_settings(method: str | None) -> None:
     """List settings in groups, with default, range and meaning: those of every run, and of a method if given."""
-    from klms.methods.entry import RUN_GROUPS
-    from klms.methods.table import METHODS
-    from klms.numerics.checks import check_name
-
     if method is not None:
         check_name("method", method, METHODS)
-    own = METHODS[method].overrides if method else {}
-    unused = METHODS[method].unused if method else frozenset()
-    for kind in METHODS[method].groups if method else RUN_GROUPS:
+    entry = METHODS[method] if method else None
+    for kind in entry.groups if entry else RUN_GROUPS:
         rows = []
         for name, field in kind.model_fields.items():
-            if name in unused:
+            if entry and name in entry.unused:
                 continue
-            default = own.get(name, field.default)
-            shown = "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
-            rows.append((f"--{name.replace('_', '-')}", shown, allowed(field), field.description or ""))
+            default = entry.overrides.get(name, field.default) if entry else field.default
+            text = str(default).lower() if isinstance(default, bool) else str(default)
+            rows.append((_as_option(name), "" if default is None else text, allowed(field), field.description or ""))
         if rows:
             show_table(("setting", "default", "range", "meaning"), rows, title=(kind.__doc__ or "").rstrip("."))
 

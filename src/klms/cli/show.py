@@ -9,7 +9,6 @@ from pathlib import Path
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from klms import stops
@@ -94,16 +93,3 @@ def console() -> Console:
     """Return a console as wide as the terminal; without a terminal, wide enough for every table."""
     screen = Console()
     return screen if screen.is_terminal else Console(width=120)
-
-
-def progress(*, bar: bool = False, remaining: bool = True) -> Progress:
-    """Return a progress display on standard error that stays silent unless that is a terminal.
-
-    A bar has the time that remains beside it, unless the caller knows better.
-    """
-    screen = Console(stderr=True)
-    columns = [BarColumn(), *([TimeRemainingColumn()] if remaining else [])]
-    if not bar:
-        columns = [SpinnerColumn(), TimeElapsedColumn()]
-    text = TextColumn("{task.description}", markup=False)  # paths may contain what rich takes for markup
-    return Progress(text, *columns, console=screen, transient=True, disable=not screen.is_terminal)

@@ -11,15 +11,16 @@ from klms.codec.blocks import (
     Blocks,
     UpdateRule,
     adaptive_blocks,
-    adaptive_blocks_of_parts,
     aggregate_blocks,
     fixed_blocks,
     most_blocks,
 )
 from klms.codec.candidates import MAX_BITS
 from klms.codec.codec import Codec, Decoded, Sample
-from klms.codec.distributions import Bernoulli, Categorical, Distribution, Gaussian, next_threshold
-from klms.codec.message import MAX_SCALARS, Chosen, MessageInfo, carried_blocks
+from klms.codec.discrete import Bernoulli, Categorical, next_threshold
+from klms.codec.distributions import Distribution
+from klms.codec.gaussian import Gaussian
+from klms.codec.message import MAX_SCALARS, Chosen, MessageInfo
 from klms.codec.message import inspect as inspect  # not in __all__: `klms.inspect` reads more than the codec's messages
 from klms.codec.selection import SELECTIONS, Selection, matching_beta
 from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
@@ -50,9 +51,7 @@ __all__ = [
     "UnsupportedMessage",
     "UpdateRule",
     "adaptive_blocks",
-    "adaptive_blocks_of_parts",
     "aggregate_blocks",
-    "carried_blocks",
     "fixed_blocks",
     "matching_beta",
     "most_blocks",

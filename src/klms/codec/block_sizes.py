@@ -1,11 +1,11 @@
 """Entropy coding of block sizes: constriction's range coder with an adaptive model.
 
-All sizes but the last are coded (the last is what they leave of `d`), in small batches. The model of a batch is a
+All sizes but the last, which follows from `d`, are coded in small batches. The model of a batch is a
 mixture of histograms of the preceding sizes, which both sides know: of all sizes and of the latest ones (because
 layers differ), each unsmoothed and smoothed over neighbours at three widths (because similar sizes are similarly
 likely), plus a prior that falls as 1/size. The shares of the mixture move towards the histograms that predicted best.
 
-The model consists of integers throughout, so that both sides build the same one on any machine.
+The model consists of integers throughout, so that both sides build the same model on any machine.
 """
 
 import constriction
@@ -88,15 +88,14 @@ def _smooth(counts: Int64, widths: Int64, out: Float64) -> None:
     Untrusted messages choose how often this runs, so it is fast: quotients are those of floating-point numbers, which
     are exact as far as rounding down shows while the numbers are below 2^52.
     """
-    once, twice = np.empty(counts.size, dtype=np.int64), counts.copy()
+    once = np.empty(counts.size, dtype=np.int64)
+    twice = counts.copy()
     for row in range(widths.size):
         if widths[row] > 0:
             _box(counts, widths[row], once)
             _box(once, widths[row], twice)
-        mass = 0
-        for v in range(counts.size):
-            mass += twice[v]
-        scaled, whole = out[row], np.float64(mass)
+        scaled = out[row]
+        whole = np.float64(twice.sum())
         for v in range(counts.size):
             scaled[v] = int(np.float64(twice[v]) * _UNIT / whole)
 
@@ -104,9 +103,7 @@ def _smooth(counts: Int64, widths: Int64, out: Float64) -> None:
 @kernel
 def _box(values: Int64, width: int, out: Int64) -> None:
     n = values.size
-    running = 0
-    for v in range(min(width, n)):
-        running += values[v]
+    running = values[:width].sum()
     for v in range(n):
         if v + width < n:
             running += values[v + width]

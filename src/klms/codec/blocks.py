@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.errors import InvalidArgument
-from klms.numerics.checks import frozen, integer
+from klms.numerics.checks import check_name, frozen, integer
 from klms.numerics.jit import Float64, Int64, UInt16, kernel
 
 MAX_BLOCK_SIZE = 1 << 16
 MAX_GROUP = 255
 MAX_COORDINATES = (1 << 32) - 1
 Merging = Literal["location", "count", "median"]
-"""How the block maps of several clients become one."""
+"""How the block maps of several clients are merged."""
 
 
 class Blocks:
@@ -45,10 +45,7 @@ class Blocks:
 
     @classmethod
     def of_sizes(cls, sizes: npt.ArrayLike) -> "Blocks":
-        array = np.asarray(sizes)
-        if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
-            raise InvalidArgument("sizes must be a non-empty list of integers")
-        return cls(np.concatenate([[0], np.cumsum(array.astype(np.int64))]))
+        return cls(np.cumsum(np.insert(sizes, 0, 0)))
 
     @classmethod
     def divided(cls, pieces: "Blocks", group: int) -> "Blocks":
@@ -71,7 +68,7 @@ class Blocks:
 
     @property
     def pieces(self) -> "Blocks":
-        """What the groups of blocks divide: the blocks themselves if `group` is 1."""
+        """Pieces that the groups of blocks divide: the blocks themselves if `group` is 1."""
         return Blocks(self.bounds[:: self.group])
 
     def __reduce__(self) -> tuple[type["Blocks"], tuple[Int64, int]]:
@@ -101,38 +98,27 @@ def fixed_blocks(d: int, size: int) -> Blocks:
     return Blocks(np.append(np.arange(0, d, size, dtype=np.int64), d))
 
 
-def adaptive_blocks(kl: npt.ArrayLike, target: float, max_size: int = 4096, group: int = 1) -> Blocks:
+def adaptive_blocks(
+    kl: npt.ArrayLike | Iterator[Float64], target: float, max_size: int = 4096, group: int = 1
+) -> Blocks:
     """Cut blocks of about `target` bits of KL each, given the KL of every coordinate (Algorithm Adaptive-KLMS).
 
     A block ends where its running KL reaches the target or where it has `max_size` coordinates. With a `group`, pieces
-    of `group` times the target are cut in this way and divided evenly, which costs fewer bytes to send.
+    of `group` times the target are cut in this way and divided evenly, which costs fewer bytes to send. The KL of a
+    large model is best given in parts (`Distribution.kl_in_parts`): the whole takes twice the memory of the update.
 
     >>> adaptive_blocks([1.0, 1.0, 3.0, 0.0, 0.0, 0.5], target=2.0, max_size=2).bounds.tolist()
     [0, 2, 3, 5, 6]
     """
-    values = np.ascontiguousarray(kl, dtype=np.float64)
-    if values.ndim != 1 or values.size == 0:
-        raise InvalidArgument("kl must be a non-empty vector with one value per coordinate")
-    return adaptive_blocks_of_parts([values], values.size, target, max_size, group)
-
-
-def adaptive_blocks_of_parts(
-    parts: Iterable[Float64], d: int, target: float, max_size: int = 4096, group: int = 1
-) -> Blocks:
-    """Do what `adaptive_blocks` does, given the KL of `d` coordinates in consecutive parts.
-
-    All of a large model at once would be twice as large as its update.
-    """
     if not (np.isfinite(target) and target > 0):
         raise InvalidArgument(f"target must be positive and finite, got {target}")
     max_size = integer("max_size", max_size, 1, MAX_BLOCK_SIZE)
-    group = min(integer("group", group, 1, MAX_GROUP), d)
-    bounds = _cut_parts(parts, d, float(target) * group, largest_piece(max_size, group), group)
-    if group == 1:
-        return Blocks(bounds)
+    group = integer("group", group, 1, MAX_GROUP)
+    parts = kl if isinstance(kl, Iterator) else [np.ascontiguousarray(kl, dtype=np.float64)]
+    bounds = _cut_parts(parts, float(target) * group, largest_piece(max_size, group), group)
     if bounds.size > 2 and bounds[-1] - bounds[-2] < group:  # too small to divide
         bounds = np.delete(bounds, -2)
-    return Blocks.divided(Blocks(bounds), group)
+    return Blocks.divided(Blocks(bounds), min(group, int(bounds[-1])))
 
 
 def largest_piece(max_size: int, group: int) -> int:
@@ -156,19 +142,20 @@ def _divide(bounds: Int64, group: int) -> Int64:
     return np.append(starts.ravel(), bounds[-1])
 
 
-def _cut_parts(parts: Iterable[Float64], d: int, target: float, max_size: int, min_size: int) -> Int64:
+def _cut_parts(parts: Iterable[Float64], target: float, max_size: int, min_size: int) -> Int64:
     bounds = [np.zeros(1, dtype=np.int64)]
-    end, start, running = 0, 0, 0.0
+    start = end = 0
+    running = 0.0
     for part in parts:
+        if part.ndim != 1 or part.size == 0:
+            raise InvalidArgument("kl must be a non-empty vector with one value per coordinate")
         if not np.isfinite(part).all() or part.min() < 0:
             raise InvalidArgument("kl must be finite and non-negative")
         found = np.empty(part.size, dtype=np.int64)
         count, start, running = _cut(part, end, start, running, target, max_size, min_size, found)
         bounds.append(found[:count].copy())
         end += part.size
-    if end != d:
-        raise InvalidArgument(f"kl has {end} values for {d} coordinates")
-    return np.concatenate(bounds if start == d else [*bounds, np.array([d])])
+    return np.concatenate(bounds if start == end else [*bounds, np.array([end])])
 
 
 @kernel
@@ -206,8 +193,7 @@ class BlockMerger:
     """
 
     def __init__(self, d: int, by: Merging = "location") -> None:
-        if by not in get_args(Merging):
-            raise InvalidArgument(f"by must be one of {', '.join(get_args(Merging))}; got {by!r}")
+        check_name("way to merge", by, get_args(Merging))
         self.d = integer("d", d, 1, MAX_COORDINATES)
         self.by = by
         self._clients = 0
@@ -224,14 +210,14 @@ class BlockMerger:
         inner = blocks.bounds[1:-1]
         if self.by == "count":
             self._histogram[inner] += 1
-            return
-        if self.by == "median":
+        elif self.by == "median":
             self._maps.append((blocks.sizes - 1).astype(np.uint16))
-            return
-        missing = max(0, inner.size - self._totals.size)
-        self._totals, self._counts = np.pad(self._totals, (0, missing)), np.pad(self._counts, (0, missing))
-        self._totals[: inner.size] += inner
-        self._counts[: inner.size] += 1
+        else:
+            missing = max(0, inner.size - self._totals.size)
+            self._totals = np.pad(self._totals, (0, missing))
+            self._counts = np.pad(self._counts, (0, missing))
+            self._totals[: inner.size] += inner
+            self._counts[: inner.size] += 1
 
     def merged(self) -> Blocks:
         if not self._clients:
@@ -260,14 +246,12 @@ class BlockMerger:
 
 
 def _limited(bounds: Int64) -> Int64:
-    """Return the bounds with further ones inside of blocks that are larger than a block can be."""
+    """Return the bounds with further bounds inside blocks that exceed the maximum size."""
     parts = -(-np.diff(bounds) // MAX_BLOCK_SIZE)
-    return bounds if parts.max() == 1 else np.unique(np.concatenate([bounds, *_inside(bounds, parts)]))
-
-
-def _inside(bounds: Int64, parts: Int64) -> Iterator[Int64]:
+    further = [bounds]
     for m in np.flatnonzero(parts > 1):
-        yield np.linspace(bounds[m], bounds[m + 1], parts[m] + 1)[1:-1].astype(np.int64)
+        further.append(np.linspace(bounds[m], bounds[m + 1], parts[m] + 1).astype(np.int64))
+    return np.unique(np.concatenate(further))
 
 
 def aggregate_blocks(clients: Sequence[Blocks], by: Merging = "location") -> Blocks:

@@ -68,7 +68,7 @@ def expand(first: np.int16, generators: Int16, row: int, bits: int, out: Int16) 
 def expand_two(
     first_0: np.int16, first_1: np.int16, generators: Int16, row_0: int, row_1: int, bits: int, out: Int16
 ) -> None:
-    """Do `expand` for two coordinates at once, a third faster: one waits for memory while the other computes."""
+    """Expand two coordinates at once, a third faster than one by one: their loads and computations overlap."""
     out_0, out_1 = out[0], out[1]
     out_0[0], out_1[0] = first_0, first_1
     half = 1

@@ -2,26 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.random import Generator
 
-from klms.codec import discrete, gaussian
 from klms.codec import message as wire
 from klms.codec.blocks import MAX_BLOCK_SIZE, Blocks
 from klms.codec.candidates import MAX_BITS, shared_words
-from klms.codec.distributions import Discrete, Distribution, Gaussian, Values
+from klms.codec.distributions import Distribution, Values
 from klms.codec.message import Chosen
 from klms.codec.paths import SEGMENT, addresses, new_paths, select_paths
 from klms.codec.selection import SELECTIONS, Batch, Selection, select
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
-from klms.numerics.checks import integer
+from klms.numerics.checks import check_name, integer
 from klms.numerics.elementary import LN_2
 from klms.numerics.jit import Int64, UInt16
 from klms.numerics.parallel import over
 from klms.numerics.philox import SharedKey
-from klms.numerics.quantiles import normal_quantiles
 
 Sample = Values
 
@@ -60,8 +57,7 @@ class Codec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", integer("bits", self.bits, 1, MAX_BITS))
         object.__setattr__(self, "memory", integer("memory", self.memory, 0, MAX_BITS - self.bits))
-        if self.selection not in SELECTIONS:
-            raise InvalidArgument(f"selection must be one of {', '.join(SELECTIONS)}; got {self.selection!r}")
+        check_name("selection", self.selection, SELECTIONS)
         if self.threads is not None:
             object.__setattr__(self, "threads", integer("threads", self.threads, 1, 1024))
 
@@ -90,34 +86,28 @@ class Codec:
         """
         q.check_same_family(p)
         _check_blocks(blocks, p)
-        segment, address_bits = SEGMENT if self.memory else 1, self.bits + self.memory
-        segments = np.append(blocks.bounds[:-1:segment], blocks.d)
-        if self.selection == "greedy":
-            uniforms = np.empty(0)
-        elif not isinstance(rng, Generator):
-            raise InvalidArgument(f"selection {self.selection!r} draws at random: rng must be a numpy Generator")
-        else:
-            uniforms = rng.random(len(blocks) + (segments.size - 1 if self.memory else 0))
+        address_bits = self.bits + self.memory
         shared = shared_words(key, blocks, address_bits)
-        score: Callable[[Batch], None]
-        if isinstance(q, Discrete) and isinstance(p, Discrete):
-            score = partial(discrete.score_blocks, blocks.bounds, q.probabilities, p.thresholds, shared)
-        elif isinstance(q, Gaussian) and isinstance(p, Gaussian):
-            tables = gaussian.encoder_tables(address_bits)
-            score = partial(gaussian.score_blocks, blocks.bounds, q.paired_with(p), *tables, shared)
-        else:
-            raise InvalidArgument(f"the codec has no kernels for a {type(q).__name__}")
-        indices, nats = np.empty(len(blocks), dtype=np.uint16), np.empty(len(blocks))
+        segment = SEGMENT if self.memory else 1  # number of blocks that are selected together
+        segments = np.append(blocks.bounds[:-1:segment], blocks.d)
+        uniforms = np.empty(0)
+        if self.selection != "greedy":
+            if not isinstance(rng, Generator):
+                raise InvalidArgument(f"selection {self.selection!r} draws at random: rng must be a numpy Generator")
+            uniforms = rng.random(len(blocks) + (segments.size - 1 if self.memory else 0))
+        indices = np.empty(len(blocks), dtype=np.uint16)
+        nats = np.empty(len(blocks))
         size = SEGMENT if self.memory and self.selection == "matched" else max(_BATCH_SCORES >> address_bits, 1)
 
         def choose_segments(first: int, end: int, _: Int64) -> None:
             paths = new_paths(self.bits, self.memory)
-            scores, wanted = np.empty((size, 1 << address_bits)), np.empty(size)
+            scores = np.empty((size, 1 << address_bits))
+            wanted = np.empty(size)
             last = min(end * segment, len(blocks))
             for start in range(first * segment, last, size):
                 count = min(size, last - start)
                 batch = Batch(start, scores[:count], wanted[:count], nats[start : start + count])
-                score(batch)
+                q.score(p, blocks, shared, batch)
                 if self.memory:
                     select_paths(batch, self.selection, uniforms, paths, indices)
                 else:
@@ -200,19 +190,9 @@ class Codec:
     def _candidates(
         self, indices: UInt16, bits: int, memory: int, p: Distribution, blocks: Blocks, key: SharedKey
     ) -> Sample:
-        shared = shared_words(key, blocks, bits + memory)
         if memory:
             indices = addresses(indices, bits, memory)
-        if isinstance(p, Discrete):
-            sample: Sample = np.empty(p.d, dtype=p.values.dtype)
-            over(blocks.bounds, self.threads, discrete.decode_blocks, indices, shared, p.thresholds, p.values, sample)
-            return sample
-        if isinstance(p, Gaussian):
-            normal = np.empty(p.d, dtype=np.float32)
-            tables = gaussian.DecoderTables(mean=p.mean, std=p.std, quantiles=normal_quantiles())
-            over(blocks.bounds, self.threads, gaussian.decode_blocks, indices, shared, tables, normal)
-            return normal
-        raise InvalidArgument(f"the codec has no kernels for a {type(p).__name__}")
+        return p.candidates(indices, blocks, shared_words(key, blocks, bits + memory), self.threads)
 
     def _check_indices(self, indices: UInt16, p: Distribution, blocks: Blocks) -> None:
         _check_blocks(blocks, p)

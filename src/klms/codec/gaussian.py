@@ -1,4 +1,4 @@
-"""Encoding and decoding of blocks of a Gaussian distribution.
+"""Gaussian distributions.
 
 With `y = p_mean + p_std z` the score is a parabola in `z = Q[u]`:
 
@@ -16,14 +16,19 @@ always uses the whole table.
 """
 
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
+from klms.codec.blocks import Blocks
 from klms.codec.candidates import SharedWords, chosen_words, coordinate_words, expand, signed
-from klms.codec.distributions import GaussianPair, gaussian_nats
+from klms.codec.distributions import Distribution, parameters
 from klms.codec.selection import Batch
+from klms.errors import InvalidArgument
+from klms.numerics.elementary import LN_2, take_logarithms
 from klms.numerics.jit import Float32, Float64, Int16, Int64, UInt16, inlined, kernel
+from klms.numerics.parallel import over
 from klms.numerics.philox import buffer_size
 from klms.numerics.quantiles import LEVELS, normal_quantiles
 from klms.numerics.walsh_hadamard import walsh_hadamard
@@ -36,20 +41,69 @@ _STRONG_LINEAR = 1.0
 _STRONG_SQUARE = 0.05
 
 
-class EncoderTables(NamedTuple):
-    """Functions of the quantile table that the encoder looks up."""
+class Gaussian(Distribution):
+    """Independent normal distributions. As `p`, `y = mean + std * Q[u]` with the quantile table `Q` of `quantiles.py`.
 
-    cells: Float64  # means over each cell of `_FINE_BITS` bits: of `Q` in row 0, of its square in row 1
-    terms: Float64 | None  # Walsh spectra of `z` (row 0) and `z^2` (row 1) over cells of `_WALSH_BITS` bits, if used
-    quantiles: Float32
+    >>> Gaussian([1.0], [1.0]).kl(Gaussian([0.0], [1.0])).round(4).item()
+    0.7213
+    """
+
+    family = "gaussian"
+
+    def __init__(self, mean: npt.ArrayLike, std: npt.ArrayLike) -> None:
+        self.mean = parameters("mean", mean)
+        self.d = self.mean.size
+        self.std = parameters("std", np.full(self.d, std) if np.ndim(std) == 0 else std)
+        if self.std.size != self.d:
+            raise InvalidArgument(f"std must be a number or have {self.d} entries like mean, got {self.std.size}")
+        if self.std.min() <= 0:
+            raise InvalidArgument("std must be positive also after rounding to float32")
+        if float(np.abs(self.mean).max()) + 5.0 * float(self.std.max()) > float(np.finfo(np.float32).max):
+            raise InvalidArgument("mean and std are so large that samples would overflow a float32")
+
+    def _write_kl(self, p: Self, start: int, out: Float64, threads: int | None) -> None:
+        _write_nats(self._paired_with(p), start, out, np.empty(out.size))
+        np.divide(out, LN_2, out=out)
+
+    def score(self, p: Self, blocks: Blocks, shared: SharedWords, batch: Batch) -> None:
+        cells, terms = _encoder_tables(len(shared.generators))
+        _score_blocks(blocks.bounds, self._paired_with(p), cells, terms, normal_quantiles(), shared, batch)
+
+    def candidates(self, indices: UInt16, blocks: Blocks, shared: SharedWords, threads: int | None) -> Float32:
+        sample = np.empty(self.d, dtype=np.float32)
+        table = normal_quantiles()
+        over(blocks.bounds, threads, _decode_blocks, indices, shared, self.mean, self.std, table, sample)
+        return sample
+
+    @property
+    def fixed_point(self) -> tuple[Float32, Float32]:
+        return self.mean, self.std
+
+    def _paired_with(self, p: Self) -> "_Pair":
+        return _Pair(q_mean=self.mean, q_std=self.std, p_mean=p.mean, p_std=p.std)
 
 
-class DecoderTables(NamedTuple):
-    """Parameters of `p` and the quantile table."""
+class _Pair(NamedTuple):
+    """Parameters of two Gaussian distributions, as the kernels take them."""
 
-    mean: Float32
-    std: Float32
-    quantiles: Float32
+    q_mean: Float32
+    q_std: Float32
+    p_mean: Float32
+    p_std: Float32
+
+
+@kernel
+def _write_nats(pair: _Pair, start: int, out: Float64, scratch: Float64) -> None:
+    """Write the KL in nats of the coordinates from `start` onwards to `out`."""
+    for o in range(out.size):
+        out[o] = np.float64(pair.q_std[start + o]) / np.float64(pair.p_std[start + o])
+    take_logarithms(out, scratch)
+    for o in range(out.size):
+        i = start + o
+        ratio = np.float64(pair.q_std[i]) / np.float64(pair.p_std[i])
+        shift = (np.float64(pair.q_mean[i]) - np.float64(pair.p_mean[i])) / np.float64(pair.p_std[i])
+        nats = 0.5 * (ratio * ratio - 1.0 + shift * shift) - out[o]
+        out[o] = nats if nats > 0.0 else 0.0
 
 
 class _Block(NamedTuple):
@@ -58,20 +112,26 @@ class _Block(NamedTuple):
     linear: Float64
     square: Float64
     u: UInt16
-    window: int
     generators: Int16
 
 
 @cache
-def encoder_tables(bits: int) -> EncoderTables:
-    """Compute the tables for `bits` index bits on first use."""
-    return EncoderTables(_cell_means(_FINE_BITS), _walsh_terms() if bits > _LOOKUP_BITS else None, normal_quantiles())
+def _encoder_tables(bits: int) -> tuple[Float64, Float64 | None]:
+    """Compute the means over cells of `_FINE_BITS` bits, and the Walsh spectra unless `bits` index bits need none."""
+    return _cell_means(_FINE_BITS), _walsh_terms() if bits > _LOOKUP_BITS else None
+
+
+def _cell_means(bits: int) -> Float64:
+    """Return the means over each cell of words with equal top `bits` bits: of `Q` in row 0, of its square in row 1."""
+    table = normal_quantiles().astype(np.float64)
+    return np.stack([power.reshape(1 << bits, LEVELS >> bits).mean(axis=1) for power in (table, table**2)])
 
 
 def _walsh_terms() -> Float64:
-    """Compute the Walsh spectra of `z` (zero at masks with an even number of bits) and `z^2` (zero at all others).
+    """Return the Walsh spectra of `z` (row 0) and `z^2` (row 1) over cells of `_WALSH_BITS` bits.
 
-    Column `r` of either row belongs to the mask whose upper bits are `r`; the lowest bit gives it the right parity.
+    That of `z` is zero at masks with an even number of bits, that of `z^2` at all others. Column `r` of either row
+    belongs to the mask whose upper bits are `r`; the lowest bit gives it the right parity.
     """
     spectra = _cell_means(_WALSH_BITS)
     for row in spectra:
@@ -79,11 +139,6 @@ def _walsh_terms() -> Float64:
     upper = np.arange(1 << (_WALSH_BITS - 1))
     parity = np.array([int(r).bit_count() % 2 for r in upper])
     return np.stack([spectra[0][2 * upper + 1 - parity], spectra[1][2 * upper + parity]]) / (1 << _WALSH_BITS)
-
-
-def _cell_means(bits: int) -> Float64:
-    table = normal_quantiles().astype(np.float64)
-    return np.stack([power.reshape(1 << bits, LEVELS >> bits).mean(axis=1) for power in (table, table**2)])
 
 
 @inlined
@@ -94,12 +149,12 @@ def _is_strong(linear: float, square: float) -> bool:
 @inlined
 def _score_by_lookup(block: _Block, cells: Float64, expanded: Int16, scores: Float64) -> None:
     """Add the scores of all weak coordinates, candidate by candidate."""
-    linear, square, u, window, generators = block
+    linear, square, u, generators = block
     mean, mean_square = cells[0], cells[1]
     for o in range(linear.size):
         if _is_strong(linear[o], square[o]):
             continue
-        expand(signed(u[o]), generators, window + o, generators.shape[0], expanded)
+        expand(signed(u[o]), generators, o, generators.shape[0], expanded)
         c, a = linear[o], square[o]
         if a == 0.0:
             for k in range(scores.size):
@@ -113,7 +168,7 @@ def _score_by_lookup(block: _Block, cells: Float64, expanded: Int16, scores: Flo
 @inlined
 def _score_by_walsh(block: _Block, terms: Float64, scores: Float64) -> None:
     """Add the spectra of all weak coordinates, and transform the sum."""
-    linear, square, u, window, generators = block
+    linear, square, u, generators = block
     row = np.empty(generators.shape[0], dtype=np.int16)  # the coordinate's, contiguous: faster to combine
     positions = np.empty(terms.shape[1], dtype=np.int64)
     signs = np.empty(terms.shape[1])
@@ -124,7 +179,7 @@ def _score_by_walsh(block: _Block, terms: Float64, scores: Float64) -> None:
         # A mask contributes at the position whose bit j tells whether its overlap with generator j is odd, with a sign
         # that tells whether its overlap with U is odd. Double over the upper bits; the lowest bit keeps masks odd.
         for j in range(row.size):
-            row[j] = generators[j, window + o]
+            row[j] = generators[j, o]
         first_position = _bit_of_all(row, lowest)
         first_sign = 1.0 - 2.0 * ((int(u[o]) >> lowest) & 1)
         positions[0] = first_position
@@ -157,19 +212,19 @@ def _bit_of_all(row: Int16, bit: int) -> int:
 
 @inlined
 def _add_strong(block: _Block, quantiles: Float32, expanded: Int16, scores: Float64) -> None:
-    linear, square, u, window, generators = block
+    linear, square, u, generators = block
     for o in range(linear.size):
         if _is_strong(linear[o], square[o]):
-            expand(signed(u[o]), generators, window + o, generators.shape[0], expanded)
+            expand(signed(u[o]), generators, o, generators.shape[0], expanded)
             for k in range(scores.size):
                 z = np.float64(quantiles[int(expanded[k]) + 32768])
                 scores[k] += z * (linear[o] + square[o] * z)
 
 
 @kernel
-def score_blocks(
+def _score_blocks(
     bounds: Int64,
-    pair: GaussianPair,
+    pair: _Pair,
     cells: Float64,
     terms: Float64 | None,
     quantiles: Float32,
@@ -186,7 +241,7 @@ def score_blocks(
     for m in range(batch.first, batch.first + batch.scores.shape[0]):
         start = bounds[m]
         n = bounds[m + 1] - start
-        gaussian_nats(pair, start, nats[:n], scratch)
+        _write_nats(pair, start, nats[:n], scratch)
         kl = wanted = 0.0
         for o in range(n):
             i = start + o
@@ -199,7 +254,8 @@ def score_blocks(
             mean = shift / scale  # mean of z under q; its variance is 1 / scale^2
             wanted += linear[o] * mean + square[o] * (mean * mean + 1.0 / (scale * scale))
         u = coordinate_words(buffer, start, n, shared)
-        block = _Block(linear[:n], square[:n], u, int(shared.windows[m]), shared.signed)
+        window = int(shared.windows[m])
+        block = _Block(linear[:n], square[:n], u, shared.signed[:, window : window + n])
         scores = batch.scores[m - batch.first]
         for k in range(scores.size):
             scores[k] = 0.0
@@ -213,11 +269,18 @@ def score_blocks(
 
 
 @kernel
-def decode_blocks(
-    first: int, end: int, bounds: Int64, indices: UInt16, shared: SharedWords, tables: DecoderTables, out: Float32
+def _decode_blocks(
+    first: int,
+    end: int,
+    bounds: Int64,
+    indices: UInt16,
+    shared: SharedWords,
+    mean: Float32,
+    std: Float32,
+    quantiles: Float32,
+    out: Float32,
 ) -> None:
     """Write the chosen candidates of the blocks `first <= m < end` to `out`."""
-    mean, std, quantiles = tables
     buffer = np.empty(buffer_size(shared.largest), dtype=np.uint64)
     for m in range(first, end):
         start = bounds[m]

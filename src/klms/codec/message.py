@@ -17,17 +17,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from klms.codec.block_sizes import pack_sizes, unpack_sizes
-from klms.codec.blocks import MAX_BLOCK_SIZE, Blocks, largest_piece
+from klms.codec.blocks import Blocks, largest_piece
 from klms.codec.candidates import MAX_BITS
 from klms.codec.distributions import Distribution
-from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
+from klms.errors import CorruptMessage, InvalidArgument, UnsupportedMessage
 from klms.numerics.bit_packing import pack_bits, unpack_bits
 from klms.numerics.jit import UInt16
 from klms.numerics.philox import SharedKey
 
 MAGIC = b"KL"
 VERSION = 2
-"""Version of messages with memory; those without are written as version 1, which has the bits alone in byte 5."""
+"""Version of messages with memory. Messages without memory have version 1, with nothing but the bits in byte 5."""
 FAMILIES = {"bernoulli": 1, "categorical": 2, "gaussian": 3}
 MAX_SCALARS = (1 << 16) - 1
 
@@ -121,13 +121,11 @@ class Message:
     data: bytes
     header: MessageInfo
 
-    def blocks(self, max_size: int = MAX_BLOCK_SIZE) -> Blocks:
+    def blocks(self, max_size: int) -> Blocks:
         """Read the carried block map, whose blocks must not be larger than `adaptive_blocks` cuts with `max_size`.
 
         The work is bounded by `max_size` and by the header's numbers of blocks and coordinates.
         """
-        if not self.header.carries_blocks:
-            raise SideInformationMismatch("the message carries no block map")
         start = _HEADER.size + self.header.scalar_bytes
         section = self.data[start : start + self.header.block_size_bytes]
         if self.header.version == 1:
@@ -153,11 +151,6 @@ class Message:
 def inspect(message: bytes) -> MessageInfo:
     """Read the header of a message without `p` or the key; raise `CorruptMessage` or `UnsupportedMessage`."""
     return parse(message).header
-
-
-def carried_blocks(message: bytes) -> Blocks:
-    """Read the block map of a message that carries one. The work is bounded by the number of blocks and coordinates."""
-    return parse(message).blocks()
 
 
 def parse(data: bytes | bytearray | memoryview) -> Message:

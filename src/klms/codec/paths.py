@@ -45,7 +45,8 @@ class Paths(NamedTuple):
 def new_paths(bits: int, memory: int) -> Paths:
     """Allocate the paths of one segment at a time."""
     log_alpha, alpha, running, limits = np.empty((4, 1 << memory))
-    weights, predecessors = np.empty(1 << bits + memory), np.empty((SEGMENT, 1 << memory), dtype=np.uint16)
+    weights = np.empty(1 << bits + memory)
+    predecessors = np.empty((SEGMENT, 1 << memory), dtype=np.uint16)
     return Paths(bits, memory, log_alpha, alpha, running, limits, weights, predecessors)
 
 
@@ -54,33 +55,28 @@ def select_paths(batch: Batch, rule: Selection, uniforms: Float64, paths: Paths,
 
     Batches must come in order, for `matched` whole segments at a time.
     """
-    if rule == "greedy":
-        _follow_best(batch, paths, indices)
-        return
     if rule == "matched":
         batch.scores[:] *= _matching_beta(paths, batch)
-    _draw_paths(batch, uniforms, paths, indices)
+    _extend(batch, rule == "greedy", uniforms, paths, indices)
 
 
 @kernel
-def _follow_best(batch: Batch, paths: Paths, indices: UInt16) -> None:
+def _extend(batch: Batch, greedy: bool, uniforms: Float64, paths: Paths, indices: UInt16) -> None:
     for m in range(batch.first, batch.first + batch.scores.shape[0]):
         place = m % SEGMENT
+        ends = place == SEGMENT - 1 or m == indices.size - 1
+        state = 0
         _weigh(paths, place, batch.scores[m - batch.first], 1.0)
-        keep_largest(paths.weights, paths.log_alpha, paths.predecessors[place])
-        if place == SEGMENT - 1 or m == indices.size - 1:
-            _trace(paths, int(np.argmax(paths.log_alpha)), indices[m - place : m + 1])
-
-
-@kernel
-def _draw_paths(batch: Batch, uniforms: Float64, paths: Paths, indices: UInt16) -> None:
-    for m in range(batch.first, batch.first + batch.scores.shape[0]):
-        place = m % SEGMENT
-        _weigh(paths, place, batch.scores[m - batch.first], 1.0)
-        take_exponentials(paths.weights, 1.0, paths.weights)
-        _sum_and_draw(paths, paths.predecessors[place], uniforms[m])
-        if place == SEGMENT - 1 or m == indices.size - 1:
-            state = draw(paths.alpha, uniforms[indices.size + m // SEGMENT] * total(paths.alpha))
+        if greedy:
+            keep_largest(paths.weights, paths.log_alpha, paths.predecessors[place])
+            if ends:
+                state = int(np.argmax(paths.log_alpha))
+        else:
+            take_exponentials(paths.weights, 1.0, paths.weights)
+            _sum_and_draw(paths, paths.predecessors[place], uniforms[m])
+            if ends:
+                state = draw(paths.alpha, uniforms[indices.size + m // SEGMENT] * total(paths.alpha))
+        if ends:
             _trace(paths, state, indices[m - place : m + 1])
 
 

@@ -44,12 +44,9 @@ def select(batch: Batch, rule: Selection, uniforms: Float64, indices: UInt16) ->
 @kernel
 def _temper(scores: Float64, wanted: Float64) -> None:
     """Multiply the scores of each block by its `beta`."""
-    weights = np.empty(scores.shape[1])
     for m in range(scores.shape[0]):
         top = subtract_largest(scores[m])
-        beta = matching_beta(scores[m], wanted[m] - top, weights)
-        for k in range(weights.size):
-            scores[m, k] *= beta
+        scores[m] *= matching_beta(scores[m], wanted[m] - top)
 
 
 @kernel
@@ -73,8 +70,9 @@ def draw(weights: Float64, limit: float) -> int:
 
 
 @kernel
-def matching_beta(scores: Float64, wanted: float, weights: Float64) -> float:
+def matching_beta(scores: Float64, wanted: float) -> float:
     """Solve for the `beta` at which `softmax(beta * scores)` has expected score `wanted`; the largest must be 0."""
+    weights = np.empty(scores.size)
     search = BetaSearch(1.0, 0.0, _MAX_BETA)
     for _ in range(_BETA_STEPS):
         take_exponentials(scores, search.beta, weights)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import Decoded, SharedKey
+from klms.compressors.layout import Layout
 from klms.errors import CorruptMessage, InvalidArgument, TrainingDiverged
 from klms.numerics.jit import Float32
 
@@ -33,7 +34,19 @@ class SideLearner:
 
 
 class Compressor(ABC):
-    """A scheme at its settings. It holds no state: what changes from round to round is in `Side`."""
+    """A scheme at its settings, for one model. It holds no state: what changes from round to round is in `Side`.
+
+    A scheme implements `_encode` and `_decode`, and need not check what goes in or what comes out.
+    """
+
+    layout: Layout
+    rate: float | None = None
+    """Bits per parameter, for a scheme that takes them as a setting."""
+
+    @property
+    def d(self) -> int:
+        """Number of parameters."""
+        return self.layout.d
 
     @property
     def message_factor(self) -> float:
@@ -43,13 +56,28 @@ class Compressor(ABC):
     def start(self) -> Side:
         return {}
 
-    @abstractmethod
     def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
         """Return one client's message. `rng` is the client's private randomness."""
+        check_update(update, self.d, self.rate)
+        return self._encode(update, side, key, rng)
+
+    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+        """Read a message; raise a `KLMSError` on any bytes that are not a message of this scheme and round.
+
+        No entry of what is returned could outweigh all other clients.
+        """
+        decoded = self._decode(message, side, key)
+        if not largest_entry(decoded.vector) <= LARGEST_ENTRY:  # false for NaN, too
+            raise CorruptMessage(f"a decoded entry is above {LARGEST_ENTRY:g} or not a number")
+        return decoded
 
     @abstractmethod
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        """Read a message; raise a `KLMSError` on any bytes that are not a message of this scheme and round."""
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
+        """Return the message of an update of `d` finite entries."""
+
+    @abstractmethod
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        """Read untrusted bytes; entries of the vector may still be too large, or not finite."""
 
     def learner(self, side: Side) -> SideLearner:
         return SideLearner(side)
@@ -68,10 +96,10 @@ def least_noise(bits: float) -> float:
     return 1 / (4**bits - 1)
 
 
-def check_update(update: Vector, d: int, rate: float | None = None) -> Vector:
-    """Return `update` if a decoder would accept it: `d` finite entries of reasonable size.
+def check_update(update: Vector, d: int, rate: float | None = None) -> None:
+    """Raise unless a decoder would accept the update: `d` finite entries of reasonable size.
 
-    Otherwise say what may have led to it; that includes the noise of messages, if their rate leaves more than update.
+    The error says what may have led to it, such as the noise of messages at a low rate.
     """
     if update.shape != (d,):
         raise InvalidArgument(f"the update has shape {update.shape}, but the scheme is for {d} parameters")
@@ -84,11 +112,3 @@ def check_update(update: Vector, d: int, rate: float | None = None) -> Vector:
                 "energy of the update or more, which only the average over many clients lowers"
             )
         raise TrainingDiverged("; ".join(causes))
-    return update
-
-
-def check_decoded(decoded: Decoded) -> Decoded:
-    """Return `decoded` unless one of its entries could outweigh all other clients."""
-    if not largest_entry(decoded.vector) <= LARGEST_ENTRY:
-        raise CorruptMessage(f"a decoded entry is above {LARGEST_ENTRY:g} or not a number")
-    return decoded

@@ -7,6 +7,7 @@ UPDATE round: that suits clients that differ, and costs few bytes when blocks ar
 """
 
 import statistics
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, Self, TypeVar
@@ -30,17 +31,19 @@ from klms.codec import (
     Selection,
     SharedKey,
     UpdateRule,
-    adaptive_blocks_of_parts,
+    adaptive_blocks,
     fixed_blocks,
     most_blocks,
 )
-from klms.compressors.base import Compressor, Side, SideLearner
+from klms.compressors.base import Compressor, Side, SideLearner, Vector
 from klms.compressors.scheme import Needs, Settings
 from klms.errors import CorruptMessage, OutsizedMessage, SideInformationMismatch
 
 T = TypeVar("T")
 Source = npt.NDArray[np.generic]
-_ROUNDING = 1.01  # what float32 and another order of summation may add to a reported KL, generously
+Scalars = Sequence[float] | Callable[[Sample], Sequence[float]]
+"""Numbers that a message carries beside its sample; they may be a function of the sample."""
+_ROUNDING = 1.01  # margin for a reported KL, which is rounded to float32 and added up in any order
 
 
 ADAPTIVE = ("max_size", "group", "low", "high", "aggregate", "spread")
@@ -109,17 +112,15 @@ class BlockCoder:
         side: Side,
         key: SharedKey,
         rng: Generator,
-        scalars: Sequence[float] | Callable[[Sample], Sequence[float]] = (),
+        scalars: Scalars = (),
     ) -> bytes:
-        """Return a client's message; its scalars may be a function of the sample that it conveys."""
+        """Return a client's message."""
         update, own = bool(side["block_update"]), self.settings
-        blocks = (
-            adaptive_blocks_of_parts(
-                q.kl_in_parts(p, threads=self.codec.threads), self.d, own.target, own.max_size, self._group
-            )
-            if update
-            else _blocks(side)
-        )
+        if update:
+            kl = q.kl_in_parts(p, threads=self.codec.threads)
+            blocks = adaptive_blocks(kl, own.target, own.max_size, self._group)
+        else:
+            blocks = _blocks(side)
         chosen = self.codec.choose(q, p, blocks, key=key, rng=rng)
         if callable(scalars):
             scalars = scalars(self.codec.candidates(chosen.indices, p, blocks, key=key))
@@ -148,7 +149,7 @@ class BlockCoder:
         return self.codec.read(message, p, key=key, blocks=shared, check=check, max_size=most)
 
     def _check_claims(self, header: MessageInfo, p: Distribution) -> None:
-        """Raise an error if the KL is impossible or not worth its bits, or does not explain that many blocks."""
+        """Raise if the claimed KL is impossible, exceeds a plain sample, or does not justify the number of blocks."""
         kl, own = header.mean_kl * header.blocks, self.settings
         if kl > _ROUNDING * p.most_kl:
             raise CorruptMessage(f"the message claims {kl:.4g} bits of KL; p allows {p.most_kl:.4g} at most")
@@ -167,9 +168,28 @@ class BlockCoder:
 
 
 class BlockCompressor(Compressor):
-    """A scheme whose messages are the codec's, with the blocks that `coder` keeps."""
+    """A scheme whose messages are the codec's, with the blocks that `coder` keeps: it says what `q` and `p` are."""
 
     coder: BlockCoder
+
+    @abstractmethod
+    def q(self, update: Vector) -> tuple[Distribution, Scalars]:
+        """Return the client's distribution, of which its message is a sample, and the scalars to send beside it."""
+
+    @abstractmethod
+    def p(self, side: Side) -> Distribution:
+        """Return the distribution that server and clients share."""
+
+    @property
+    def d(self) -> int:
+        return self.coder.d
+
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: Generator) -> bytes:
+        q, scalars = self.q(update)
+        return self.coder.encode(q, self.p(side), side, key, rng, scalars)
+
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        return self.coder.decode(message, self.p(side), side, key)
 
     @property
     def message_factor(self) -> float:
@@ -225,13 +245,13 @@ def _blocks(side: Side) -> Blocks:
 
 
 class Once(Generic[T]):
-    """A value that is computed once per round, for as long as it is asked for with the very same array."""
+    """A value that is computed from an array, and kept until another array is given, which happens once per round."""
 
     def __init__(self) -> None:
         self._held: tuple[Source, T] | None = None
 
     def __call__(self, source: Source, make: Callable[[Source], T]) -> T:
-        held = self._held  # read and written whole, so that no other thread sees a value with another's source
+        held = self._held  # one read and one write, so that no other thread sees a value with another source
         if held is None or held[0] is not source:
             self._held = held = source, make(source)
         return held[1]

@@ -1,7 +1,7 @@
 """DRIVE (Vargaftik et al., 2021): rotate, then send the signs and one scale per piece.
 
-The scale `|v|^2 / |Rv|_1` makes the estimate unbiased over rotations; `|Rv|_1 / n` minimises the error of one vector.
-The message: the scales (f32 each), one bit per rotated coordinate.
+The scale `|v|^2 / |Rv|_1` makes the estimate unbiased over rotations. The message: the scales (f32 each), one bit per
+rotated coordinate.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import read_scales, read_signs, unwrap, wrap, write_scales, write_signs
+from klms.compressors.layout import Layout
 from klms.compressors.rotation import Rotation
 from klms.compressors.scheme import Scheme, Settings
 
@@ -22,26 +23,21 @@ _NUMBER = 10
 class Drive(Compressor):
     """One bit per parameter."""
 
-    d: int
-    unbiased: bool = True
+    layout: Layout
     threads: int | None = None
 
     @cached_property
     def rotation(self) -> Rotation:
         return Rotation(self.d, self.threads)
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         rotated = self.rotation.apply(update, key)
         sums = self.rotation.sums(np.abs(rotated))
-        if self.unbiased:
-            squares = self.rotation.sums(rotated * rotated)
-            scales = np.divide(squares, sums, out=np.zeros_like(sums), where=sums > 0)
-        else:
-            scales = sums / self.rotation.sizes
+        squares = self.rotation.sums(rotated * rotated)
+        scales = np.divide(squares, sums, out=np.zeros_like(sums), where=sums > 0)
         return wrap(_NUMBER, self.d, write_scales(scales) + write_signs(rotated >= 0), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         scales, rest = read_scales(unwrap(message, _NUMBER, self.d, key), self.rotation.sizes.size)
         signs = read_signs(rest, self.rotation.padded)
         return Decoded(self.rotation.undo(signs * np.repeat(scales, self.rotation.sizes), key))
@@ -52,6 +48,6 @@ SCHEME = Scheme(
     title="Signs after a random rotation, unbiased scale",
     reference="Vargaftik et al., NeurIPS 2021",
     settings=Settings,
-    make=lambda layout, settings, threads: Drive(layout.d, threads=threads),
+    make=lambda layout, settings, threads: Drive(layout, threads),
     wire_number=_NUMBER,
 )

@@ -17,11 +17,12 @@ import numpy as np
 from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
+from klms.compressors.layout import Layout
 from klms.compressors.rotation import Rotation, piece_holding
 from klms.compressors.scheme import Scheme, Settings
-from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
+from klms.errors import CorruptMessage, SideInformationMismatch
 from klms.numerics.bit_packing import pack_bits, unpack_bits
 from klms.numerics.jit import Float32, Float64, Int64, UInt16, kernel
 from klms.numerics.parallel import over
@@ -59,11 +60,11 @@ def normal_levels(bits: int) -> Float32:
     return np.concatenate([-levels[::-1], levels]).astype(np.float32)
 
 
-class Part(NamedTuple):
+class Subset(NamedTuple):
     """The coordinates of every piece that are coded with the same number of bits."""
 
     strides: Int64  # rows `a, c`: the `i`-th coordinate of a piece is `a i + c`, modulo its size, with odd `a`
-    starts: Int64  # first place of the part in that order, for each piece
+    starts: Int64  # first place of the subset in that order, for each piece
     counts: Int64
     ends: Int64  # where the indices of each piece end in the message
     levels: Float32
@@ -73,55 +74,50 @@ class Part(NamedTuple):
 class Eden(Compressor):
     """`rate` bits per parameter: above 0, at most 8, fractions included."""
 
-    d: int
+    layout: Layout
     rate: float = 1.0
     threads: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate <= MAX_RATE:
-            raise InvalidArgument(f"rate must be above 0 and at most {MAX_RATE:g} bits per parameter, got {self.rate}")
 
     @cached_property
     def rotation(self) -> Rotation:
         return Rotation(self.d, self.threads, piece_holding(_SENT_OF_A_PIECE / min(self.rate, 1)))
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         rotated = self.rotation.apply(update, key)
         norms = np.sqrt(self.rotation.sums(rotated * rotated))
         factors = np.divide(np.sqrt(self.rotation.sizes), norms, out=np.zeros_like(norms), where=norms > 0)
         products = np.zeros(norms.size)
         packed = b""
-        for bits, part in self._parts(key):
-            indices = np.empty(int(part.ends[-1]), dtype=np.uint16)
-            over(self.rotation.bounds, self.threads, _quantise, rotated, factors, part, indices, products)
+        for bits, subset in self._subsets(key):
+            indices = np.empty(int(subset.ends[-1]), dtype=np.uint16)
+            over(self.rotation.bounds, self.threads, _quantise, rotated, factors, subset, indices, products)
             packed += pack_bits(indices, bits).tobytes()
         scales = np.divide(norms * norms, products, out=np.zeros_like(norms), where=products > 0)
         head = write_scales(np.array([self.rate])) + write_scales(scales)
         return wrap(_NUMBER, self.d, head + packed, key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         payload = unwrap(message, _NUMBER, self.d, key)
         numbers, rest = read_scales(payload, 1 + self.rotation.sizes.size)
         if numbers[0] != np.float32(self.rate):
             raise SideInformationMismatch(
                 f"the message has {numbers[0]:g} bits per parameter; {self.rate:g} were agreed"
             )
-        parts = list(self._parts(key))
-        lengths = [(int(part.ends[-1]) * bits + 7) // 8 for bits, part in parts]
+        subsets = list(self._subsets(key))
+        lengths = [(int(subset.ends[-1]) * bits + 7) // 8 for bits, subset in subsets]
         if len(rest) != sum(lengths):
             raise CorruptMessage(f"{len(rest)} bytes of indices, but {sum(lengths)} are needed")
         rotated = np.zeros(self.rotation.padded, dtype=np.float32)
         sections = np.split(np.frombuffer(rest, dtype=np.uint8), np.cumsum(lengths)[:-1])
-        for (bits, part), section in zip(parts, sections, strict=True):
-            used = int(part.ends[-1]) * bits % 8
+        for (bits, subset), section in zip(subsets, sections, strict=True):
+            used = int(subset.ends[-1]) * bits % 8
             if used and section[-1] >> used:
                 raise CorruptMessage("the bits after the last index are not zero")
-            indices = unpack_bits(section, int(part.ends[-1]), bits)
-            over(self.rotation.bounds, self.threads, _restore, indices, numbers[1:], part, rotated)
+            indices = unpack_bits(section, int(subset.ends[-1]), bits)
+            over(self.rotation.bounds, self.threads, _restore, indices, numbers[1:], subset, rotated)
         return Decoded(self.rotation.undo(rotated, key))
 
-    def _parts(self, key: SharedKey) -> Iterator[tuple[int, Part]]:
+    def _subsets(self, key: SharedKey) -> Iterator[tuple[int, Subset]]:
         """Yield the bits per coordinate and which coordinates have them; those of no bits are left out."""
         low = math.floor(self.rate)
         sizes = self.rotation.sizes
@@ -130,7 +126,7 @@ class Eden(Compressor):
         first = np.zeros(sizes.size, dtype=np.int64)
         for bits, counts in ((low + 1, more), (low, sizes - more)):
             if bits and counts.any():
-                yield bits, Part(strides, first, counts, np.cumsum(counts), normal_levels(bits))
+                yield bits, Subset(strides, first, counts, np.cumsum(counts), normal_levels(bits))
                 first = first + counts
 
     def _strides(self, key: SharedKey) -> Int64:
@@ -149,22 +145,22 @@ def _quantise(
     bounds: Int64,
     rotated: Float32,
     factors: Float64,
-    part: Part,
+    subset: Subset,
     indices: UInt16,
     products: Float64,
 ) -> None:
     """Find the nearest level of every coordinate, and add up the inner product of each piece with its levels."""
-    levels = part.levels
+    levels = subset.levels
     half = levels.size // 2
     thresholds = (levels[1:] + levels[:-1]) / np.float32(2)
     for n in range(first, end):
         piece = rotated[bounds[n] : bounds[n + 1]]
         mask = piece.size - 1
-        out = indices[part.ends[n] - part.counts[n] : part.ends[n]]
+        out = indices[subset.ends[n] - subset.counts[n] : subset.ends[n]]
         factor = np.float32(factors[n])
         product = 0.0
-        for i in range(part.counts[n]):
-            value = piece[(part.strides[n, 0] * (part.starts[n] + i) + part.strides[n, 1]) & mask]
+        for i in range(subset.counts[n]):
+            value = piece[(subset.strides[n, 0] * (subset.starts[n] + i) + subset.strides[n, 1]) & mask]
             z = value * factor
             index = 0
             step = half
@@ -179,15 +175,15 @@ def _quantise(
 
 @kernel
 def _restore(
-    first: int, end: int, bounds: Int64, indices: UInt16, scales: Float32, part: Part, rotated: Float32
+    first: int, end: int, bounds: Int64, indices: UInt16, scales: Float32, subset: Subset, rotated: Float32
 ) -> None:
     for n in range(first, end):
         piece = rotated[bounds[n] : bounds[n + 1]]
         mask = piece.size - 1
-        source = indices[part.ends[n] - part.counts[n] : part.ends[n]]
-        for i in range(part.counts[n]):
-            place = (part.strides[n, 0] * (part.starts[n] + i) + part.strides[n, 1]) & mask
-            piece[place] = part.levels[source[i]] * scales[n]
+        source = indices[subset.ends[n] - subset.counts[n] : subset.ends[n]]
+        for i in range(subset.counts[n]):
+            place = (subset.strides[n, 0] * (subset.starts[n] + i) + subset.strides[n, 1]) & mask
+            piece[place] = subset.levels[source[i]] * scales[n]
 
 
 SCHEME = Scheme(
@@ -195,7 +191,7 @@ SCHEME = Scheme(
     title="Levels for a normal law after a random rotation, any rate",
     reference="Vargaftik et al., ICML 2022",
     settings=EdenSettings,
-    make=lambda layout, settings, threads: Eden(layout.d, settings.rate, threads),
+    make=lambda layout, settings, threads: Eden(layout, settings.rate, threads),
     operating_points=tuple({"rate": rate} for rate in (0.02, 0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4)),
     wire_number=_NUMBER,
 )

@@ -1,12 +1,12 @@
-"""Messages that are not the codec's: their envelope (a header of 8 bytes and a checksum) and their common sections.
+"""Messages that are not the codec's: their envelope (a header of 8 bytes and a checksum) and what several contain.
 
 0  magic "KB"   2  version   3  scheme   4  d (u32)   8  payload   end-4  CRC32 (u32)
 
 The checksum covers the key and then the message, so that a message of another round, client or seed is refused as a
-damaged one is, at no byte. That is version 2; in version 1, which files use, the checksum covers the message alone.
+damaged one is, at no cost in bytes. That is version 2; in version 1, which files use, the checksum covers the message
+alone.
 """
 
-import math
 import struct
 import zlib
 from typing import Any, NamedTuple
@@ -21,19 +21,16 @@ from klms.numerics.jit import Float32
 MAGIC = b"KB"
 UNBOUND, BOUND = 1, 2
 """Versions: the checksum covers the message alone, or the key, too."""
-RETIRED = {6: "DRIVE", 7: "EDEN", 9: "klms-rotated"}
-"""Numbers of schemes before their rotation had a stream of shared randomness of its own. The next free number is 16."""
-LARGEST = 2.0**96  # so that what is made of scales, levels and rotations stays finite
+LARGEST = 2.0**96  # so that everything computed from scales, levels and rotations stays finite
 _BYTES_PER_PARAMETER, _SPARE_BYTES = 8, 1 << 14
 
 _HEADER = struct.Struct("<2sBBI")
 _CRC = struct.Struct("<I")
-_LENGTH = 4  # bytes of the length of a section
 OVERHEAD = _HEADER.size + _CRC.size
 
 
 class Header(NamedTuple):
-    """What an envelope says of its content."""
+    """Header of an envelope."""
 
     version: int
     scheme: int
@@ -53,7 +50,7 @@ def read_header(message: bytes) -> Header:
 
 
 def wrap(scheme: int, d: int, payload: bytes, key: SharedKey | None) -> bytes:
-    """Return the message of the scheme with this number, for holders of the key; None for a file, which has no key."""
+    """Return the message of the scheme with this number for holders of the key; files have no key."""
     body = _HEADER.pack(MAGIC, UNBOUND if key is None else BOUND, scheme, d) + payload
     return body + _CRC.pack(zlib.crc32(body, _start(key)))
 
@@ -63,33 +60,24 @@ def unwrap(message: bytes, scheme: int, d: int, key: SharedKey | None, most: int
 
     A message of more than `most` bytes, by default more than any scheme needs, is refused before it is read.
     """
-    if len(message) < OVERHEAD:
-        raise CorruptMessage(f"{len(message)} bytes are too few for a message")
     most = _BYTES_PER_PARAMETER * d + _SPARE_BYTES if most is None else most
     if len(message) > most:
         raise CorruptMessage(f"{len(message)} bytes are too many for a message; there can be {most}")
-    magic, version, number, claimed = _HEADER.unpack_from(message)
-    if magic != MAGIC:
-        raise CorruptMessage("this is not a message of a baseline scheme: it does not begin with 'KB'")
-    if version != (UNBOUND if key is None else BOUND):
+    header = read_header(message)
+    if header.version != (UNBOUND if key is None else BOUND):
         known = "messages have version 2, files version 1"
-        raise UnsupportedMessage(f"envelope version {version}; {known}: update klms on the sending side")
+        raise UnsupportedMessage(f"envelope version {header.version}; {known}: update klms on the sending side")
     body = memoryview(message)[: -_CRC.size]
     if zlib.crc32(body, _start(key)) != _CRC.unpack_from(message, len(message) - _CRC.size)[0]:
         raise CorruptMessage(
             "the checksum does not match: the bytes were changed or cut in transit, or the message is of another "
             "round, client or seed"
         )
-    if number in RETIRED:
-        raise UnsupportedMessage(
-            f"scheme {number} is {RETIRED[number]} of an older release, which rotated differently: "
-            "update klms on the sending side"
-        )
-    if number != scheme:
-        raise SideInformationMismatch(f"the message is of scheme {number}; scheme {scheme} was agreed")
-    if claimed != d:
-        raise SideInformationMismatch(f"the message is for {claimed} parameters, but the model has {d}")
-    return bytes(message[_HEADER.size : -_CRC.size])
+    if header.scheme != scheme:
+        raise SideInformationMismatch(f"the message is of scheme {header.scheme}; scheme {scheme} was agreed")
+    if header.d != d:
+        raise SideInformationMismatch(f"the message is for {header.d} parameters, but the model has {d}")
+    return bytes(body[_HEADER.size :])
 
 
 def _start(key: SharedKey | None) -> int:
@@ -109,35 +97,27 @@ def read_scales(payload: bytes, count: int) -> tuple[Float32, bytes]:
     return scales.astype(np.float32), rest
 
 
+def write_magnitudes(magnitudes: npt.NDArray[np.floating]) -> bytes:
+    """Return magnitudes as bytes: the largest one (f32), and each as a fraction of it (f16)."""
+    largest = magnitudes.max(initial=0.0)
+    return write_scales(np.array([largest])) + (magnitudes / (largest or 1.0)).astype("<f2").tobytes()
+
+
+def read_magnitudes(payload: bytes, count: int) -> tuple[Float32, bytes]:
+    """Return `count` magnitudes and the bytes after them."""
+    (largest,), rest = read_scales(payload, 1)
+    fractions, rest = read_numbers(rest, np.dtype("<f2"), count, "magnitudes")
+    if not ((fractions >= 0) & (fractions <= 1)).all():
+        raise CorruptMessage("a magnitude is not between 0 and the largest")
+    return largest * fractions.astype(np.float32), rest
+
+
 def read_numbers(payload: bytes, kind: np.dtype[Any], count: int, name: str) -> tuple[npt.NDArray[Any], bytes]:
-    """Return `count` numbers, which the message calls by this name, and the bytes after them."""
+    """Return `count` numbers and the bytes after them; errors call the numbers by this name."""
     size = kind.itemsize * count
     if len(payload) < size:
         raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} {name}")
     return np.frombuffer(payload, kind, count), payload[size:]
-
-
-def read_section(payload: bytes, name: str) -> tuple[bytes, bytes]:
-    """Return the content of a section, which begins with its length (u32), and the bytes after it."""
-    end = _LENGTH + int.from_bytes(payload[:_LENGTH], "little")
-    if len(payload) < end:
-        raise CorruptMessage(f"the section of {name} is cut off")
-    return payload[_LENGTH:end], payload[end:]
-
-
-def write_section(content: bytes) -> bytes:
-    """Invert `read_section`."""
-    return len(content).to_bytes(_LENGTH, "little") + content
-
-
-def log_number(scale: float) -> int:
-    """Return the 16-bit number nearest to a positive scale, on a logarithmic scale with 512 numbers per octave."""
-    return min(max(round(512 * math.log2(scale)) + (1 << 15), 1), (1 << 16) - 1)
-
-
-def log_scale(number: int) -> float:
-    """Undo `log_number`."""
-    return float(2.0 ** ((number - (1 << 15)) / 512))
 
 
 def write_signs(plus: npt.NDArray[np.bool_]) -> bytes:

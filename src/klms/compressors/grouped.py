@@ -7,12 +7,11 @@ number of the client, so that no two groups share randomness.
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count
 
 import numpy as np
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.layout import Layout
 from klms.errors import CorruptMessage
 
@@ -28,24 +27,27 @@ class Grouped(Compressor):
     layout: Layout
     groups: tuple[tuple[tuple[str, ...], Compressor], ...]
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update, parts = check_update(update, self.layout.d), []
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
+        parts = []
         for places, compressor, own in self._groups(key):
-            message = compressor.encode(np.concatenate([update[place] for place in places]), {}, key=own, rng=rng)
+            message = compressor._encode(np.concatenate([update[place] for place in places]), {}, own, rng)
             parts += [_LENGTH.pack(len(message)), message]
         return b"".join(parts)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        vector, at = np.zeros(self.layout.d, dtype=np.float32), 0
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        vector = np.zeros(self.d, dtype=np.float32)
+        at = 0
         for places, compressor, own in self._groups(key):
             start = at + _LENGTH.size
             at = start + (_LENGTH.unpack_from(message, at)[0] if start <= len(message) else 0)
             if not start <= at <= len(message):
                 raise CorruptMessage("the message ends in the middle of a group")
-            decoded, done = compressor.decode(message[start:at], {}, key=own).vector, 0
+            decoded = compressor._decode(message[start:at], {}, own).vector
+            done = 0
             for place in places:
-                done += place.stop - place.start
-                vector[place] = decoded[done - (place.stop - place.start) : done]
+                size = place.stop - place.start
+                vector[place] = decoded[done : done + size]
+                done += size
         if at != len(message):
             raise CorruptMessage(f"the message has {len(message) - at} bytes after its groups")
         return Decoded(vector)
@@ -53,5 +55,5 @@ class Grouped(Compressor):
     def _groups(self, key: SharedKey) -> Iterator[tuple[list[slice], Compressor, SharedKey]]:
         """Yield where the arrays of each group are, its compressor, and its key."""
         by_name = dict(zip(self.layout.names, self.layout.parts, strict=True))
-        for n, (names, compressor) in zip(count(), self.groups, strict=False):
+        for n, (names, compressor) in enumerate(self.groups):
             yield [by_name[name] for name in names], compressor, replace(key, client=key.client + (n << 32))

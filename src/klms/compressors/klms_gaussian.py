@@ -5,7 +5,7 @@ that Langevin dynamics needs anyway.
 
 DP-REC (Triastcyn et al., 2021) has `q = N(clip(v), sigma^2)` and `p = N(m, sigma^2)`, where `m` is the mean update of
 the last round, which server and clients know. Blocks and their number of bits are fixed. The noise is there for
-privacy, not for compression; `methods/dp_rec.py` says what it buys.
+privacy, not for compression; `methods/dp_rec.py` accounts for it.
 """
 
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from klms.codec import Decoded, Gaussian, SharedKey
-from klms.compressors.base import Side, SideLearner, Vector, check_update
-from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockLearner, Once, Source
+from klms.codec import Decoded, Gaussian
+from klms.compressors.base import Side, SideLearner, Vector
+from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockLearner, Once, Scalars
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,15 @@ class KLMSGaussian(BlockCompressor):
     std: float
     coder: BlockCoder
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.coder.d)
-        return self.coder.encode(Gaussian(update, self.std), self.noise, side, key, rng)
+    def q(self, update: Vector) -> tuple[Gaussian, Scalars]:
+        return Gaussian(update, self.std), ()
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        return self.coder.decode(message, self.noise, side, key)
+    def p(self, side: Side) -> Gaussian:
+        return self._noise
 
     @cached_property
-    def noise(self) -> Gaussian:
-        return Gaussian(np.zeros(self.coder.d, dtype=np.float32), self.std)
+    def _noise(self) -> Gaussian:
+        return Gaussian(np.zeros(self.d, dtype=np.float32), self.std)
 
 
 @dataclass(frozen=True)
@@ -49,21 +48,16 @@ class DPREC(BlockCompressor):
     def start(self) -> Side:
         return {**self.coder.start(), "mean": np.zeros(self.coder.d, dtype=np.float32)}
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.coder.d)
+    def q(self, update: Vector) -> tuple[Gaussian, Scalars]:
         norm = float(np.linalg.norm(update.astype(np.float64)))
         clipped = update * np.float32(min(1.0, self.clip / norm)) if norm > 0 else update
-        q = Gaussian(clipped, self.sigma)
-        return self.coder.encode(q, self._p(side["mean"], self._around), side, key, rng)
+        return Gaussian(clipped, self.sigma), ()
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        return self.coder.decode(message, self._p(side["mean"], self._around), side, key)
+    def p(self, side: Side) -> Gaussian:
+        return self._p(side["mean"], lambda mean: Gaussian(mean, self.sigma))
 
     def learner(self, side: Side) -> SideLearner:
         return _MeanLearner(self.coder, side)
-
-    def _around(self, mean: Source) -> Gaussian:
-        return Gaussian(mean, self.sigma)
 
 
 class _MeanLearner(BlockLearner):

@@ -26,7 +26,7 @@ class Layout:
     def sizes(self) -> tuple[int, ...]:
         return tuple(map(math.prod, self.shapes))
 
-    @property
+    @cached_property
     def d(self) -> int:
         return sum(self.sizes)
 

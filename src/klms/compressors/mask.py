@@ -10,7 +10,7 @@ import numpy as np
 
 from klms.codec import Bernoulli, Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector
-from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockSettings, Once
+from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockSettings, Once, Scalars
 from klms.compressors.envelope import unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -22,23 +22,23 @@ _NUMBER = 4
 
 @dataclass(frozen=True)
 class Mask(Compressor):
-    """A mask drawn from the client's probabilities, or, if not `sampled`, those of at least one half."""
+    """A mask drawn from the client's probabilities; if not `sampled`, ones where they are at least one half."""
 
     layout: Layout
     sampled: bool = True
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         return self.pack(draw_mask(update, rng if self.sampled else None), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         return Decoded(self.unpack(message, key))
 
     def pack(self, mask: UInt8, key: SharedKey | None = None) -> bytes:
         """Return a mask as bytes: a message for holders of the key, or a part of a file."""
-        return wrap(_NUMBER, self.layout.d, write_symbols(self.layout, mask, 2), key)
+        return wrap(_NUMBER, self.d, write_symbols(self.layout, mask, 2), key)
 
     def unpack(self, message: bytes, key: SharedKey | None = None) -> UInt8:
-        return read_symbols(self.layout, unwrap(message, _NUMBER, self.layout.d, key), 2)
+        return read_symbols(self.layout, unwrap(message, _NUMBER, self.d, key), 2)
 
 
 def draw_mask(probabilities: Vector, rng: np.random.Generator | None) -> UInt8:
@@ -77,14 +77,14 @@ class KLMSMask(BlockCompressor):
     coder: BlockCoder
     _p: Once[Bernoulli] = field(default_factory=Once, compare=False, repr=False)
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        return self.coder.encode(Bernoulli(update), self._p(side["theta"], Bernoulli), side, key, rng)
+    def q(self, update: Vector) -> tuple[Bernoulli, Scalars]:
+        return Bernoulli(update), ()
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        return self.coder.decode(message, self._p(side["theta"], Bernoulli), side, key)
+    def p(self, side: Side) -> Bernoulli:
+        return self._p(side["theta"], Bernoulli)
 
 
-KLMS = Scheme(
+MASK_KLMS = Scheme(
     name="mask-klms",
     title="Probabilistic masks at their KL",
     reference="Isik et al., AISTATS 2024",

@@ -1,4 +1,7 @@
-"""16 or 8 bits for every entry, rounded at random so that the mean is right: hardly any loss, and nothing to choose.
+"""32, 16 or 8 bits for every entry: hardly any loss, and nothing to choose.
+
+`float32` is no compression, the baseline of all baselines (FedAvg): the message is the update itself. The other two
+round at random, so that the mean is right.
 
 `float16` multiplies every array by a power of two, so that its largest entry is near the largest of float16, and small
 updates keep their precision. The message: that factor's inverse for every array (f32), the entries (f16).
@@ -13,14 +16,14 @@ from functools import cached_property
 import numpy as np
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_decoded, check_update, largest_entry
+from klms.compressors.base import Compressor, Side, Vector, largest_entry
 from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.errors import CorruptMessage
-from klms.numerics.jit import Float32, Int64
+from klms.numerics.jit import Int64
 
-_FLOAT16, _INT8 = 14, 15
+_FLOAT32, _FLOAT16, _INT8 = 1, 14, 15
 CHUNK = 1024
 _MOST_STEPS = 127
 _LARGEST_EXPONENT, _SMALLEST_EXPONENT = 15, -24  # of float16: of its largest power of two, and of its smallest step
@@ -29,13 +32,28 @@ _NEGLIGIBLE = 1e-30  # where nothing is larger, all counts as zero: the scale wo
 
 
 @dataclass(frozen=True)
+class Float32(Compressor):
+    """The update itself."""
+
+    layout: Layout
+
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
+        return wrap(_FLOAT32, self.d, update.astype("<f4", copy=False).tobytes(), key)
+
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        payload = unwrap(message, _FLOAT32, self.d, key)
+        if len(payload) != 4 * self.d:
+            raise CorruptMessage(f"{len(payload)} bytes cannot hold {self.d} float32 numbers")
+        return Decoded(np.frombuffer(payload, dtype="<f4").astype(np.float32))
+
+
+@dataclass(frozen=True)
 class Float16(Compressor):
     """Half precision."""
 
     layout: Layout
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         scales = np.zeros(len(self.layout.parts), dtype=np.float32)
         halves = np.zeros(update.size, dtype="<f2")
         for n, part in enumerate(self.layout.parts):
@@ -45,22 +63,22 @@ class Float16(Compressor):
                 halves[part] = _rounded_to_half(update[part] / scales[n], rng)
         return wrap(_FLOAT16, update.size, write_scales(scales) + halves.tobytes(), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        scales, rest = read_scales(unwrap(message, _FLOAT16, self.layout.d, key), len(self.layout.parts))
-        if len(rest) != 2 * self.layout.d:
-            raise CorruptMessage(f"{len(rest)} bytes cannot hold {self.layout.d} float16 numbers")
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        scales, rest = read_scales(unwrap(message, _FLOAT16, self.d, key), len(self.layout.parts))
+        if len(rest) != 2 * self.d:
+            raise CorruptMessage(f"{len(rest)} bytes cannot hold {self.d} float16 numbers")
         vector = np.frombuffer(rest, dtype="<f2").astype(np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
             for scale, part in zip(scales, self.layout.parts, strict=True):
                 vector[part] *= scale
-        return check_decoded(Decoded(vector))
+        return Decoded(vector)
 
 
-def _rounded_to_half(values: Float32, rng: np.random.Generator) -> Float32:
+def _rounded_to_half(values: Vector, rng: np.random.Generator) -> Vector:
     """Round to one of the two nearest numbers of float16, at random, so that the mean is right."""
     exponents = np.maximum(np.frexp(values)[1] - 1 - _MANTISSA, _SMALLEST_EXPONENT)
     steps = np.floor(np.ldexp(values, -exponents) + rng.random(values.size, dtype=np.float32))
-    rounded: Float32 = np.ldexp(steps, exponents)
+    rounded: Vector = np.ldexp(steps, exponents)
     return rounded
 
 
@@ -74,8 +92,7 @@ class Int8(Compressor):
     def bounds(self) -> Int64:
         return np.unique(self.layout.buckets(CHUNK))  # empty arrays have no chunk
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         largest = np.maximum.reduceat(np.abs(update), self.bounds[:-1]) if update.size else np.zeros(0, np.float32)
         scales = np.where(largest >= _NEGLIGIBLE, largest / np.float32(_MOST_STEPS), 0).astype(np.float32)
         widths = np.repeat(scales, np.diff(self.bounds))
@@ -84,15 +101,25 @@ class Int8(Compressor):
         steps = np.clip(steps, -_MOST_STEPS, _MOST_STEPS, out=steps).astype(np.int8)
         return wrap(_INT8, update.size, write_scales(scales) + steps.tobytes(), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        scales, rest = read_scales(unwrap(message, _INT8, self.layout.d, key), self.bounds.size - 1)
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        scales, rest = read_scales(unwrap(message, _INT8, self.d, key), self.bounds.size - 1)
         steps = np.frombuffer(rest, dtype=np.int8)
-        if steps.size != self.layout.d or steps.min(initial=0) < -_MOST_STEPS:
-            raise CorruptMessage(f"{steps.size} bytes are not {self.layout.d} numbers from -127 to 127")
+        if steps.size != self.d or steps.min(initial=0) < -_MOST_STEPS:
+            raise CorruptMessage(f"{steps.size} bytes are not {self.d} numbers from -127 to 127")
         with np.errstate(over="ignore"):  # what is not finite is refused
             vector = steps.astype(np.float32) * np.repeat(scales, np.diff(self.bounds))
-        return check_decoded(Decoded(vector))
+        return Decoded(vector)
 
+
+FLOAT32 = Scheme(
+    name="float32",
+    title="Federated averaging, float32 differences",
+    reference="McMahan et al., AISTATS 2017",
+    settings=Settings,
+    make=lambda layout, settings, threads: Float32(layout),
+    operating_points=(),
+    wire_number=_FLOAT32,
+)
 
 FLOAT16 = Scheme(
     name="float16",

@@ -18,8 +18,8 @@ from pydantic import Field
 
 from klms.codec import MAX_SCALARS, Categorical, Decoded, Sample, SharedKey, next_threshold
 from klms.compressors import elias
-from klms.compressors.base import Compressor, Side, SideLearner, Vector, check_update
-from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockLearner, BlockSettings, Once
+from klms.compressors.base import Compressor, Side, SideLearner, Vector
+from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockLearner, BlockSettings, Once, Scalars
 from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -74,17 +74,16 @@ class QSGD(Compressor):
 
     @cached_property
     def most_entries(self) -> int:
-        """Number of non-zero entries that a message has at most, but for a chance below 1e-14.
+        """Most non-zero entries of a message, except with probability below 1e-14.
 
         The absolute values of `n` entries add up to at most `sqrt(n)` norms, so that on average at most `s sqrt(n)` of
-        them are rounded to other levels than 0; their number has a smaller variance than that.
+        them are rounded to other levels than 0. The variance of their number is below its mean.
         """
         sizes = np.diff(self.bounds)
         mean = float(np.minimum(sizes, self.levels * np.sqrt(sizes)).sum())
-        return min(self.layout.d, int(mean + 8 * math.sqrt(mean) + 40))
+        return min(self.d, int(mean + 8 * math.sqrt(mean) + 40))
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         norms = bucket_norms(update, self.bounds)
         ratio = normalised(update, norms, self.bounds)
         levels = np.floor(np.abs(ratio) * self.levels + rng.random(ratio.size)).astype(np.int64)
@@ -92,16 +91,16 @@ class QSGD(Compressor):
         runs = np.diff(places, prepend=-1) - 1
         codes = elias.write(runs, ratio[places] < 0, np.minimum(levels[places], self.levels), self.levels > 1)
         payload = np.uint32(places.size).tobytes() + write_scales(norms) + codes.tobytes()
-        return wrap(_NUMBER, self.layout.d, payload, key)
+        return wrap(_NUMBER, self.d, payload, key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.layout.d, key)
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        payload = unwrap(message, _NUMBER, self.d, key)
         norms, codes = read_scales(payload[4:], self.bounds.size - 1)
         count = int.from_bytes(payload[:4], "little")
         if count > self.most_entries:
             raise CorruptMessage(f"{count} entries are not zero; that many never are, {self.most_entries} may be")
-        places, values = elias.read(np.frombuffer(codes, dtype=np.uint8), count, self.layout.d, self.levels)
-        vector = np.zeros(self.layout.d, dtype=np.float32)
+        places, values = elias.read(np.frombuffer(codes, dtype=np.uint8), count, self.d, self.levels)
+        vector = np.zeros(self.d, dtype=np.float32)
         vector[places] = values / self.levels * norms[np.searchsorted(self.bounds, places, side="right") - 1]
         return Decoded(vector)
 
@@ -124,7 +123,7 @@ SCHEME = Scheme(
 
 VALUES = (-1.0, 0.0, 1.0)
 _MOST_RESCALED = 4.0
-_SMALLEST_NORM = 6e-6  # float16 is within 1 % from here on
+_SMALLEST_NORM = 6e-6  # the smallest number that float16 holds within 1 %
 
 
 class KLMSQSGDSettings(BucketSettings, BlockSettings):
@@ -135,7 +134,7 @@ class KLMSQSGDSettings(BucketSettings, BlockSettings):
 
 
 def round_up(norms: Float32) -> Float32:
-    """Round each norm up to the next float16, half the bits; if one is out of float16's good range, all stay unchanged.
+    """Round each norm up to the next float16, which halves its bits; all stay unchanged if one is not within 1 % of it.
 
     Any number from the norm up serves: `E[v_hat] = v` holds as long as the law and the message use the same one.
     """
@@ -148,7 +147,7 @@ def round_up(norms: Float32) -> Float32:
 
 @dataclass(frozen=True)
 class KLMSQSGD(BlockCompressor):
-    """Ternary updates at their KL; `prior` is how many clients the expected frequencies count for."""
+    """Ternary updates at their KL; the expected frequencies count as `prior` clients."""
 
     layout: Layout
     bucket: int
@@ -170,30 +169,26 @@ class KLMSQSGD(BlockCompressor):
         return self.layout.buckets(self.bucket)
 
     def start(self) -> Side:
-        counts = np.zeros((2, self.layout.d), dtype=np.uint16)
+        counts = np.zeros((2, self.d), dtype=np.uint16)
         return {**self.coder.start(), "counts": counts, "count_of": np.array(0)}
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def q(self, update: Vector) -> tuple[Categorical, Scalars]:
         norms = round_up(bucket_norms(update, self.bounds))
-        scalars = (lambda symbols: self._rescaled(norms, update, symbols)) if self.rescale else norms.tolist()
-        return self.coder.encode(self._law(update, norms), self._frequencies(side), side, key, rng, scalars)
-
-    def _law(self, update: Vector, norms: Float32) -> Categorical:
         rows = np.empty((len(VALUES), update.size), dtype=np.float32)
         over(self.bounds, self.coder.codec.threads, _ternary, update, norms, rows)
-        return Categorical.of_rows(rows, VALUES)
+        scalars = (lambda symbols: self._rescaled(norms, update, symbols)) if self.rescale else norms.tolist()
+        return Categorical.of_rows(rows, VALUES), scalars
 
     def _rescaled(self, norms: Float32, update: Vector, symbols: Sample) -> list[float]:
-        """Scale the norms such that the decoded update, which blocks shrink, has the length of the update along it."""
+        """Scale the norms so that the decoded update, which blocks shrink, projects fully onto the update."""
         along = float(update @ (symbols * np.repeat(norms, np.diff(self.bounds))))
         factor = min(max(float(update @ update) / along, 1.0), _MOST_RESCALED) if along > 0 else 1.0
         with np.errstate(over="ignore"):
             scaled = (norms * np.float32(factor)).astype(np.float16)
         return [float(norm) for norm in (scaled if np.isfinite(scaled).all() else norms)]
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        decoded = self.coder.decode(message, self._frequencies(side), side, key, scalars=self.bounds.size - 1)
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        decoded = self.coder.decode(message, self.p(side), side, key, scalars=self.bounds.size - 1)
         assert decoded.header is not None
         norms = np.array(decoded.header.scalars, dtype=np.float32)
         if (norms < 0).any():
@@ -204,12 +199,12 @@ class KLMSQSGD(BlockCompressor):
     def learner(self, side: Side) -> SideLearner:
         return _FrequencyLearner(self, side)
 
-    def _frequencies(self, side: Side) -> Categorical:
+    def p(self, side: Side) -> Categorical:
         return self._p(side["counts"], lambda counts: self._smoothed(side))
 
     def _smoothed(self, side: Side) -> Categorical:
         expected = np.minimum(np.sqrt(2 / (np.pi * np.diff(self.bounds))), 0.9) / 2
-        thresholds = np.empty((2, self.layout.d), dtype=np.uint16)
+        thresholds = np.empty((2, self.d), dtype=np.uint16)
         counts, clients = cast(UInt16, side["counts"]), int(side["count_of"])
         if counts.dtype != np.uint16 or counts.shape != thresholds.shape:  # the kernel would read beyond its end
             raise SideInformationMismatch(f"the counts must be uint16 of shape {thresholds.shape}, got {counts.shape}")
@@ -239,7 +234,7 @@ def _blend(
     prior: float,
     thresholds: UInt16,
 ) -> None:
-    """Write the thresholds of the frequencies of -1, 0 and 1, to which the expected one adds `prior` clients."""
+    """Write the thresholds of the frequencies of -1, 0 and 1; expected frequencies count as `prior` more clients."""
     for b in range(first, end):
         more = prior * expected[b]
         for i in range(bounds[b], bounds[b + 1]):
@@ -275,7 +270,7 @@ class _FrequencyLearner(BlockLearner):
         return {**super().finish(), "counts": self._counts, "count_of": np.array(self._count)}
 
 
-KLMS = Scheme(
+QSGD_KLMS = Scheme(
     name="qsgd-klms",
     title="Ternary QSGD against last round's frequencies",
     reference="Isik et al., AISTATS 2024",

@@ -1,19 +1,18 @@
 """QUIC-FL (Ben Basat et al., 2024): rotate, send the few coordinates outside `[-T, T]` exactly, round the others.
 
 Each piece is rotated and scaled to a mean square of 1. A coordinate `z` with `|z| <= T` is rounded at random to a level
-of a codebook; which of several codebooks, is drawn from the shared key. Hence every coordinate is unbiased by itself,
-whatever the vector, and a server may add up the messages of all clients before it rotates back.
+of a codebook, and the shared key draws which of several codebooks that is. Hence every coordinate is unbiased by
+itself, whatever the vector, and a server may add up the messages of all clients before it rotates back.
 
 All codebooks together are one increasing sequence of 64 levels `c`; codebook `h` of `H` holds every `H`-th from `c[h]`
 on. Rounding with the least error whose mean over codebooks is `z` takes the level next to one number `m`, the same for
 all codebooks: as `m` grows, they move up in turn, `c[j]` to `c[j + H]`, which moves the mean from `g[j]` to `g[j + 1]`.
 Where `z` is between these two, codebook `j mod H` moves up with the probability that makes the mean right. The levels
-below have the least squared error for normal coordinates with `T` at 3.097, outside which 1 in 512 is; they were
-found by the L-BFGS method. More bits of the message leave fewer of shared randomness: `H = 64 / 2^bits`.
+below, found by the L-BFGS method, have the least squared error for normal coordinates with `T = 3.097`, which 1 in 512
+exceeds. More bits of the message leave fewer of shared randomness: `H = 64 / 2^bits`.
 
-The message: the bits (u8), the number of exact coordinates (u32), the norm of each piece (f32), the
-magnitudes of the exact coordinates (f32), the indices of all others, and the positions and signs of the exact ones
-(Elias codes).
+The message: the bits (u8), the number of exact coordinates (u32), the norm of each piece (f32), the magnitudes of the
+exact coordinates (f32), the indices of all others, and the positions and signs of the exact ones (Elias codes).
 """
 
 from dataclasses import dataclass
@@ -25,11 +24,12 @@ from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
 from klms.compressors import elias
-from klms.compressors.base import Compressor, Side, Vector, check_decoded, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, write_scales
+from klms.compressors.layout import Layout
 from klms.compressors.rotation import Rotation
 from klms.compressors.scheme import Scheme, Settings
-from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
+from klms.errors import CorruptMessage, SideInformationMismatch
 from klms.numerics.bit_packing import pack_bits, unpack_bits
 from klms.numerics.jit import Float32, Float64, Int64, UInt16, kernel
 from klms.numerics.parallel import over
@@ -77,13 +77,9 @@ class Codebooks(NamedTuple):
 class QuicFL(Compressor):
     """`bits` for each rotated coordinate, and about 0.09 for those that are sent exactly."""
 
-    d: int
+    layout: Layout
     bits: int = 2
     threads: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.bits not in _POSITIVE_LEVELS:
-            raise InvalidArgument(f"bits must be from 1 to {len(_POSITIVE_LEVELS)}, got {self.bits}")
 
     @cached_property
     def rotation(self) -> Rotation:
@@ -93,8 +89,8 @@ class QuicFL(Compressor):
     def codebooks(self) -> Codebooks:
         return Codebooks.of(self.bits)
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        rotated = self.rotation.apply(check_update(update, self.d), key)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
+        rotated = self.rotation.apply(update, key)
         norms = np.sqrt(self.rotation.sums(rotated * rotated)).astype(np.float32)
         factors = np.divide(np.sqrt(self.rotation.sizes), norms, out=np.zeros(norms.size), where=norms > 0)
         random, indices = rng.random(rotated.size, dtype=np.float32), np.empty(rotated.size, dtype=np.uint16)
@@ -107,7 +103,7 @@ class QuicFL(Compressor):
         packed = pack_bits(np.delete(indices, places), self.bits).tobytes()
         return wrap(_NUMBER, self.d, bytes([self.bits]) + head + packed + positions, key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
         payload = unwrap(message, _NUMBER, self.d, key)
         if payload[:1] != bytes([self.bits]):
             raise SideInformationMismatch(f"the message does not have the agreed {self.bits} bits per coordinate")
@@ -123,7 +119,7 @@ class QuicFL(Compressor):
         values = self.codebooks.levels[indices * np.uint16(self.codebooks.number) + self._books(key)]
         values *= np.repeat((norms / np.sqrt(self.rotation.sizes)).astype(np.float32), self.rotation.sizes)
         values[places] = signs * magnitudes
-        return check_decoded(Decoded(self.rotation.undo(values, key)))
+        return Decoded(self.rotation.undo(values, key))
 
     def _books(self, key: SharedKey) -> UInt16:
         """Return the number of each coordinate's codebook."""
@@ -170,7 +166,7 @@ SCHEME = Scheme(
     reference="Ben Basat et al., ICML 2024",
     family="eden",
     settings=QuicFLSettings,
-    make=lambda layout, settings, threads: QuicFL(layout.d, settings.quic_bits, threads),
+    make=lambda layout, settings, threads: QuicFL(layout, settings.quic_bits, threads),
     operating_points=tuple({"quic_bits": bits} for bits in (1, 2, 3, 4)),
     wire_number=_NUMBER,
 )

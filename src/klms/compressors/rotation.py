@@ -90,7 +90,7 @@ class Rotation:
 
 @kernel
 def rotate(first: int, end: int, bounds: Int64, x: Float32, key: UInt64, backward: bool) -> None:
-    """Rotate some pieces in place, or undo it."""
+    """Rotate the pieces `first <= n < end` in place, or undo it."""
     for n in range(first, end):
         piece = x[bounds[n] : bounds[n + 1]]
         if not backward:

@@ -48,7 +48,7 @@ def without_effect(needs: Needs, name: str, settings: Settings) -> str:
 
 
 def reasons(error: ValidationError) -> str:
-    """Say what is wrong with which setting, in one line."""
+    """Return in one line what is wrong with which setting."""
     return "; ".join(map(_reason, error.errors()))
 
 
@@ -58,7 +58,7 @@ _LONGEST = 80  # characters of a value that are shown
 
 
 def _reason(one: ErrorDetails) -> str:
-    """Say it in our words where we have some, otherwise in pydantic's."""
+    """Explain one error: in our words where there are some, otherwise in pydantic's."""
     name, context = ".".join(map(str, one["loc"])), one.get("ctx", {})
     bounds = [f"{word} {shown(context[bound])}" for bound, word in _BOUNDS.items() if bound in context]
     if bounds:
@@ -68,7 +68,7 @@ def _reason(one: ErrorDetails) -> str:
     elif one["type"].partition("_")[0] in _KINDS:
         wanted = _KINDS[one["type"].partition("_")[0]]
     else:
-        text = one["msg"].removeprefix("Value error, ")  # pydantic's, before what a validator of ours says
+        text = one["msg"].removeprefix("Value error, ")  # what pydantic puts before the message of a validator of ours
         return f"{name}: {text}" if one["loc"] else text
     return f"{name} must be {wanted}, got {str(one['input'])[:_LONGEST]}"
 
@@ -100,10 +100,9 @@ class Scheme(Generic[S]):
     wire_number: int | None = None  # number in the envelope; None for schemes whose messages are the codec's own
     codes: Literal["updates", "masks"] = "updates"
     unbiased: Callable[[S], bool] = lambda settings: True  # whether the mean of the decoded update is the update
-    directions_only: bool = False  # whether messages carry no lengths, so that the server must choose a step size
+    directions_only: bool = False  # whether messages carry no magnitudes, so that the server must choose a step size
     needs_error_feedback: bool = False  # whether clients must add what a message lost to their next update
     needs_side_information: bool = False  # whether server and clients share more than the model and the key
-    uses_history: Callable[[S], bool] = lambda settings: False  # whether the last global update helps it (`history.py`)
     operating_points: tuple[Mapping[str, Any], ...] = ({},)
     """Settings at which `klms bench mean` measures it; none for schemes whose error there would say nothing."""
 

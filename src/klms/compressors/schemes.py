@@ -1,14 +1,16 @@
-"""The list of schemes. A new one is a file that describes it, and its name here."""
+"""The list of schemes. A new one is a file that describes it, and its name here; or an entry point (`plugins.py`)."""
 
 from typing import Any
 
-from klms.compressors import drive, eden, float32, mask, plain, qsgd, quic_fl, sign, terngrad, topk, trellis
+from klms.compressors import drive, eden, mask, plain, qsgd, quic_fl, sign, sparseloco, terngrad, topk, trellis
 from klms.compressors.scheme import Scheme
+from klms.plugins import declared
 
-_FILES = (float32, plain, mask, qsgd, sign, terngrad, drive, eden, quic_fl, trellis, topk)
+_FILES = (plain, mask, qsgd, sign, terngrad, drive, eden, quic_fl, trellis, topk, sparseloco)
 
 SCHEMES: dict[str, Scheme[Any]] = {
     scheme.name: scheme for file in _FILES for scheme in vars(file).values() if isinstance(scheme, Scheme)
 }
+SCHEMES |= declared("klms.schemes", Scheme, SCHEMES)
 UPDATE_SCHEMES = {name: scheme for name, scheme in SCHEMES.items() if scheme.codes == "updates"}
 """Schemes for the difference between two models, as FedAvg and Flower apps send it."""

@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from klms.codec import Bernoulli, Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_update
-from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockSettings
+from klms.compressors.base import Compressor, Side, Vector
+from klms.compressors.block_coder import BlockCoder, BlockCompressor, BlockSettings, Scalars
 from klms.compressors.envelope import read_signs, unwrap, wrap, write_signs
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -42,16 +42,15 @@ class Sign(Compressor):
     layout: Layout
     scale: float | None = None
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         if self.scale is None:
             plus = update >= 0
         else:
             plus = rng.random(update.size) < plus_probability(update, self.layout, self.scale)
-        return wrap(_NUMBER, self.layout.d, write_signs(plus), key)
+        return wrap(_NUMBER, self.d, write_signs(plus), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        return Decoded(read_signs(unwrap(message, _NUMBER, self.layout.d, key), self.layout.d))
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        return Decoded(read_signs(unwrap(message, _NUMBER, self.d, key), self.d))
 
 
 SCHEME = Scheme(
@@ -91,23 +90,24 @@ class KLMSSign(BlockCompressor):
     scale: float
     coder: BlockCoder
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
-        q = Bernoulli(plus_probability(update, self.layout, self.scale))
-        return self.coder.encode(q, self.coin, side, key, rng)
+    def q(self, update: Vector) -> tuple[Bernoulli, Scalars]:
+        return Bernoulli(plus_probability(update, self.layout, self.scale)), ()
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        decoded = self.coder.decode(message, self.coin, side, key)
+    def p(self, side: Side) -> Bernoulli:
+        return self._coin
+
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        decoded = super()._decode(message, side, key)
         signs = decoded.vector * np.float32(2)
         signs -= 1
         return replace(decoded, vector=signs)
 
     @cached_property
-    def coin(self) -> Bernoulli:
-        return Bernoulli(np.full(self.layout.d, 0.5, dtype=np.float32))
+    def _coin(self) -> Bernoulli:
+        return Bernoulli(np.full(self.d, 0.5, dtype=np.float32))
 
 
-KLMS = Scheme(
+SIGN_KLMS = Scheme(
     name="signsgd-klms",
     title="Stochastic signs at their KL to a fair coin",
     reference="Isik et al., AISTATS 2024",

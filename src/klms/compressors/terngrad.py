@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_update
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import read_scales, unwrap, wrap, write_scales
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
@@ -35,8 +35,7 @@ class TernGrad(Compressor):
     layout: Layout
     clip: float = 2.5
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         scales = np.zeros(len(self.layout.parts), dtype=np.float32)
         symbols = np.empty(update.size, dtype=np.uint8)
         for n, part in enumerate(self.layout.parts):
@@ -47,10 +46,10 @@ class TernGrad(Compressor):
             scales[n] = np.abs(piece).max()
             sent = rng.random(piece.size, dtype=np.float32) * scales[n] < np.abs(piece)
             symbols[part] = np.where(sent, np.where(piece < 0, 2, 1), 0)
-        return wrap(_NUMBER, self.layout.d, write_scales(scales) + write_symbols(self.layout, symbols, 3), key)
+        return wrap(_NUMBER, self.d, write_scales(scales) + write_symbols(self.layout, symbols, 3), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        scales, section = read_scales(unwrap(message, _NUMBER, self.layout.d, key), len(self.layout.parts))
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        scales, section = read_scales(unwrap(message, _NUMBER, self.d, key), len(self.layout.parts))
         symbols = read_symbols(self.layout, section, 3)
         values = np.array([0, 1, -1], dtype=np.float32)[symbols]
         return Decoded(values * np.repeat(scales, self.layout.sizes))

@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from klms.codec import Decoded, SharedKey
-from klms.compressors.base import Compressor, Side, Vector, check_update
-from klms.compressors.envelope import read_numbers, read_scales, unwrap, wrap, write_scales
+from klms.compressors.base import Compressor, Side, Vector
+from klms.compressors.envelope import read_magnitudes, unwrap, wrap, write_magnitudes
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.symbols import read_symbols, write_symbols
@@ -37,36 +37,29 @@ class TopK(Compressor):
 
     @property
     def most_entries(self) -> int:
-        return max(1, math.ceil(self.keep * self.layout.d))
+        return max(1, math.ceil(self.keep * self.d))
 
-    def encode(self, update: Vector, side: Side, *, key: SharedKey, rng: np.random.Generator) -> bytes:
-        update = check_update(update, self.layout.d)
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
         count = self.most_entries
         places = np.sort(np.argpartition(np.abs(update), update.size - count)[update.size - count :])
         places = places[update[places] != 0]
         symbols = np.zeros(update.size, dtype=np.uint8)
         symbols[places] = np.where(update[places] < 0, 2, 1)
-        magnitudes = np.abs(update[places])
-        largest = magnitudes.max(initial=0.0)
-        fractions = (magnitudes / (largest or 1.0)).astype("<f2")
-        head = np.uint32(places.size).tobytes() + write_scales(np.array([largest])) + fractions.tobytes()
-        return wrap(_NUMBER, self.layout.d, head + write_symbols(self.layout, symbols, 3), key)
+        head = np.uint32(places.size).tobytes() + write_magnitudes(np.abs(update[places]))
+        return wrap(_NUMBER, self.d, head + write_symbols(self.layout, symbols, 3), key)
 
-    def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
-        payload = unwrap(message, _NUMBER, self.layout.d, key)
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        payload = unwrap(message, _NUMBER, self.d, key)
         count = int.from_bytes(payload[:4], "little")
         if count > self.most_entries:
             raise SideInformationMismatch(f"the message has {count} entries; {self.most_entries} were agreed")
-        (largest,), rest = read_scales(payload[4:], 1)
-        fractions, rest = read_numbers(rest, np.dtype("<f2"), count, "magnitudes")
-        if not ((fractions >= 0) & (fractions <= 1)).all():
-            raise CorruptMessage("a magnitude is not between 0 and 1")
+        magnitudes, rest = read_magnitudes(payload[4:], count)
         symbols = read_symbols(self.layout, rest, 3)
         places = np.flatnonzero(symbols)
         if places.size != count:
             raise CorruptMessage(f"{places.size} positions for {count} magnitudes")
-        vector = np.zeros(self.layout.d, dtype=np.float32)
-        vector[places] = np.array([0, 1, -1], dtype=np.float32)[symbols[places]] * fractions * largest
+        vector = np.zeros(self.d, dtype=np.float32)
+        vector[places] = np.array([0, 1, -1], dtype=np.float32)[symbols[places]] * magnitudes
         return Decoded(vector)
 
 

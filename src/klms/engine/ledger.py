@@ -31,9 +31,9 @@ class LedgerRecord(BaseModel):
     uplink_bytes: int = Field(ge=0, lt=2**63)
     """Bytes of all messages that were aggregated."""
     message_bytes: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] | None = None
-    """Bytes of each of these messages, in the order of `clients`; runs of older releases do not have it."""
+    """Bytes of each of these messages, in the order of `clients`."""
     downlink_bytes: int = Field(0, ge=0, lt=2**63)
-    """Bytes of all broadcasts to the clients of the round; runs of older releases do not have it."""
+    """Bytes of all broadcasts to the clients of the round."""
     bits_per_parameter: float = Field(ge=0)
     """`8 * len(message) / d`, averaged over the messages of the round; 0 in a round that was skipped."""
     passed_over: float | None = None
@@ -78,11 +78,6 @@ class LedgerRecord(BaseModel):
         return not self.passed_over
 
     @property
-    def downlink_counted(self) -> bool:
-        """Whether `downlink_bytes` was measured: no client answers before it was sent something."""
-        return self.downlink_bytes > 0 or self.uplink_bytes == 0
-
-    @property
     def evaluated(self) -> bool:
         return self.accuracy is not None or self.loss is not None
 
@@ -123,16 +118,14 @@ def uplink_bytes(records: Iterable[LedgerRecord]) -> int:
     return sum(record.uplink_bytes for record in records)
 
 
-def downlink_bytes(records: Sequence[LedgerRecord]) -> int | None:
-    """Return the bytes that were sent to all clients, in all rounds; None if they were not counted in every round."""
-    counted = all(record.downlink_counted for record in records)
-    return sum(record.downlink_bytes for record in records) if counted else None
+def downlink_bytes(records: Iterable[LedgerRecord]) -> int:
+    """Return the bytes that were sent to all clients, in all rounds."""
+    return sum(record.downlink_bytes for record in records)
 
 
-def total_bytes(records: Sequence[LedgerRecord]) -> int | None:
-    """Return the bytes both ways; None if the downlink was not counted in every round."""
-    down = downlink_bytes(records)
-    return None if down is None else uplink_bytes(records) + down
+def total_bytes(records: Sequence[LedgerRecord]) -> int:
+    """Return the bytes both ways."""
+    return uplink_bytes(records) + downlink_bytes(records)
 
 
 def times_smaller_up(records: Iterable[LedgerRecord]) -> float | None:
@@ -144,7 +137,7 @@ def times_smaller_total(records: Sequence[LedgerRecord]) -> float | None:
     """Return how many times both ways together are smaller than with 32 bits per parameter each way.
 
     The float32 model would go to and from every client whose message was aggregated. What went to other clients, and
-    what was sent in rounds that were skipped, counts against us. None if the downlink was not counted.
+    what was sent in rounds that were skipped, counts against us. None if nothing was aggregated.
     """
     # A round's messages have 8 * uplink_bytes bits, which are bits_per_parameter times the parameters of its clients.
     rated = [record for record in records if record.aggregated and record.bits_per_parameter]
@@ -152,7 +145,7 @@ def times_smaller_total(records: Sequence[LedgerRecord]) -> float | None:
     return _ratio(float32, total_bytes(records)) if rated else None
 
 
-def _ratio(whole: float, part: float | None) -> float | None:
+def _ratio(whole: float, part: float) -> float | None:
     """Return `whole / part`; None if that is no number, as in a ledger that was damaged."""
     return whole / part if part and math.isfinite(whole / part) else None
 

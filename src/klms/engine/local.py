@@ -2,15 +2,16 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from klms.container import Array
 from klms.engine.downlink import Broadcasts
 from klms.engine.federation import Federation
-from klms.engine.rounds import Residual, RoundResult, rounds
+from klms.engine.rounds import RoundResult, Wanted, rounds
 from klms.engine.workers import pool_of
 from klms.errors import KLMSError, OutsizedMessage
 from klms.methods.base import Upload
@@ -18,8 +19,6 @@ from klms.methods.state import State
 from klms.methods.table import RunConfig
 
 log = logging.getLogger("klms")
-Work = Callable[[State, Sequence[tuple[int, Residual]]], Iterator[Upload]]
-"""Does the part of every wanted client, given the state that all of them hold."""
 
 
 @dataclass
@@ -32,14 +31,16 @@ class LocalClients:
     client that took part in every round, and is checked against the server's state in every round.
     """
 
-    work: Work
+    work: Callable[[State, Wanted], Iterator[Upload]]
+    """Does the part of every wanted client, given the state that all of them hold."""
     replica: State | None = None
     asked: int = 0
     outsized: int = 0
     """Messages of this round that were refused."""
 
-    def run(self, broadcasts: Broadcasts, wanted: Sequence[tuple[int, Residual]]) -> Iterator[Upload]:
-        self.asked, self.outsized = len(wanted), 0
+    def run(self, broadcasts: Broadcasts, wanted: Wanted) -> Iterator[Upload]:
+        self.asked = len(wanted)
+        self.outsized = 0
         first = None if broadcasts.state.round else 0  # after a run was resumed, the replica starts from a snapshot
         message = broadcasts.sender.message(self.replica.round if self.replica else first)
         self.replica = broadcasts.downlink.follow(message, self.replica)
@@ -55,9 +56,8 @@ class LocalClients:
         return count > 0
 
     def report(self) -> dict[str, object]:
-        if not self.outsized:
-            return {}
-        return {"replies": {"ok": self.asked - self.outsized, "outsized": self.outsized}}
+        counts = {"ok": self.asked - self.outsized, "outsized": self.outsized}
+        return {"replies": counts} if self.outsized else {}
 
 
 def run(federation: Federation, config: RunConfig, state: State, workers: int) -> Iterator[RoundResult]:
@@ -76,12 +76,10 @@ def clients_in(federation: Federation, workers: int) -> Iterator[LocalClients]:
         yield LocalClients(lambda state, wanted: pool.map(partial(_update, state), wanted))
 
 
-def update(federation: Federation, state: State, client: int, residual: Residual = None) -> Upload:
+def update(federation: Federation, state: State, client: int, residual: Array | None = None) -> Upload:
     """Do one client's part of a round, from the state that it holds and what it has not sent yet."""
-    if residual is not None:
-        state = replace(state, residuals={client: residual})
     rng = federation.private_rng(state.round + 1, client)
-    return federation.method.client_update(state, client, federation.examples(client), rng)
+    return federation.method.client_update(state, client, federation.examples(client), rng, residual)
 
 
 _worker: dict[str, Any] = {}  # a worker process serves one run: its federation
@@ -91,5 +89,5 @@ def _start_worker(recipe: Callable[..., Federation], workers: int) -> None:
     _worker["federation"] = recipe(threads=max(1, (os.cpu_count() or 1) // workers))
 
 
-def _update(state: State, client: tuple[int, Residual]) -> Upload:
+def _update(state: State, client: tuple[int, Array | None]) -> Upload:
     return update(_worker["federation"], state, *client)

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from klms.container import Array
 from klms.engine import undo
-from klms.engine.divergence import explained
 from klms.engine.downlink import Broadcasts, Downlink, Relay
 from klms.engine.federation import Federation, participants
 from klms.engine.ledger import LedgerRecord
@@ -24,14 +23,14 @@ from klms.methods.limits import MessageBound
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 
-Residual = npt.NDArray[np.generic] | None
-"""What a client has not sent yet, for methods with error feedback."""
+Wanted = Sequence[tuple[int, Array | None]]
+"""The clients of a round, each with what it has not sent yet if the method has error feedback."""
 
 
 class Clients(Protocol):
     """Those who train."""
 
-    def run(self, broadcasts: Broadcasts, wanted: Sequence[tuple[int, Residual]]) -> Iterator[Upload]:
+    def run(self, broadcasts: Broadcasts, wanted: Wanted) -> Iterator[Upload]:
         """Yield the uploads of the wanted clients in their order, as many as come."""
 
     def refuse(self, client: int, error: KLMSError) -> None:
@@ -71,28 +70,27 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
             broadcasts = downlink.open(state)
         wanted = [(client, state.residuals.get(client)) for client in participants(config, number)]
         intake = _Intake(method, broadcasts.state)
-        with explained(config, number, method.layout.d):
-            for upload in intake.compared(_timed(clients.run(broadcasts, wanted), clock)):
-                try:
-                    with clock("decode"):
-                        intake.add(upload)
-                except KLMSError as error:
-                    clients.refuse(upload.client, error)
+        for upload in intake.compared(_timed(clients.run(broadcasts, wanted), clock)):
+            try:
+                with clock("decode"):
+                    intake.add(upload)
+            except KLMSError as error:
+                clients.refuse(upload.client, error)
         with clock("aggregate"):
-            if enough := clients.enough(len(intake.clients)):
+            relay = intake.relay
+            if clients.enough(len(intake.clients)):
                 outcome = method.conclude(broadcasts.model, intake.received)
             else:
+                relay = Relay(state)
                 unchanged = broadcasts.model.after(broadcasts.model.shared)
                 outcome = Outcome(unchanged, {"bits_per_parameter": 0.0, "passed_over": 1.0})
         with clock("downlink"):
-            relay = intake.relay if enough else Relay(state)
             state = downlink.close(state, broadcasts, outcome, sorted(intake.reached), relay)
         state = replace(state, residuals={**state.residuals, **intake.residuals})
         metrics: dict[str, float] = {}
         if federation.test is not None and (number % config.evaluate_every == 0 or number == config.rounds):
             with clock("evaluate"):
                 metrics, state = _evaluated(method, state, federation.test, config.loss_factor)
-    seconds = sorted((clock.seconds | intake.seconds).items())
     record = {
         "round": number,
         "clients": intake.clients,
@@ -104,7 +102,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
         **intake.measurements(),
         **clients.report(),
         **metrics,
-        "seconds": {phase: round(value, 4) for phase, value in seconds},
+        "seconds": {phase: round(value, 4) for phase, value in sorted((clock.seconds | intake.seconds).items())},
     }
     return RoundResult(state, LedgerRecord.model_validate(record))
 
@@ -112,7 +110,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
 def _evaluated(method: Method, state: State, test: Examples, factor: float) -> tuple[dict[str, float], State]:
     """Return the metrics of a state, and what to go on with: this state, or an earlier one if its loss exploded."""
     metrics, state = method.evaluate(state, test)
-    loss = undo.loss_of(metrics)
+    loss = metrics.get("nll", metrics.get("loss"))
     if loss is None or factor == 0:
         return metrics, state
     if state.sound is None or not undo.has_exploded(state.sound, loss, factor):
@@ -127,26 +125,26 @@ class _Intake:
     def __init__(self, method: Method, state: State) -> None:
         self._method = method
         self._state = state
+        self._bound = MessageBound(0.0)
+        self._measured: dict[str, list[float | Sequence[float]]] = {}
         self.received: Received = method.receive(state)
+        self.relay = Relay(state)
         self.clients: list[int] = []
         self.reached: set[int] = set()
-        self.relay = Relay(state)
         self.digest = hashlib.blake2b(digest_size=8)
         self.message_bytes: list[int] = []
+        self.residuals: dict[int, Array] = {}
         self.seconds = {"train": 0.0, "encode": 0.0}
-        self.residuals: dict[int, npt.NDArray[np.generic]] = {}
-        self._measured: dict[str, list[float | Sequence[float]]] = {}
-        self._factor = method.compressor_in(state.round + 1).message_factor
-        self._bound = MessageBound(0.0)
 
     def compared(self, uploads: Iterator[Upload]) -> Iterator[Upload]:
         """Return the uploads, with a bound on their messages if these have to be compared."""
-        if not self._factor:
+        factor = self._method.compressor_in(self._state.round + 1).message_factor
+        if not factor:
             return uploads
-        held = list(uploads)
-        first = {upload.client: upload.message for upload in reversed(held)}
-        self._bound = MessageBound(self._factor, first.values())
-        return iter(held)
+        waiting = list(uploads)
+        first = {upload.client: upload.message for upload in reversed(waiting)}
+        self._bound = MessageBound(factor, first.values())
+        return iter(waiting)
 
     def add(self, upload: Upload) -> None:
         self.reached.add(upload.client)  # whatever it sent, it holds the state

@@ -33,7 +33,7 @@ _SPARE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Steps:
+class MethodRule:
     """What states of a method are, whatever leads from one to the next. It is a `Rule` once it can `take` a step."""
 
     method: Method
@@ -66,7 +66,7 @@ class Steps:
         return sum(array.nbytes for array in state.shared.values())
 
 
-class RelayedSteps(Steps):
+class RelayedSteps(MethodRule):
     """Steps that are the messages of a round."""
 
     def take(self, state: State, number: int, step: bytes) -> State:
@@ -76,7 +76,7 @@ class RelayedSteps(Steps):
         return self.method.conclude(state, received).state if received.count else state.after(state.shared)
 
 
-class CodedSteps(Steps):
+class CodedSteps(MethodRule):
     """Steps that are coded differences of one array; the others are side information."""
 
     @property
@@ -90,14 +90,16 @@ class CodedSteps(Steps):
     def code(
         self, base: State, wanted: State, number: int, rate: float, echo: float = 1.0, length: float = 1.0
     ) -> bytes:
-        coder = Trellis(self.method.layout, rate, echo=echo)
+        changed = {
+            name: array
+            for name, array in wanted.shared.items()
+            if name != self.name and not np.array_equal(array, base.shared[name])
+        }
+        side = write_arrays(changed, packed=True) if changed else b""
         rng = np.random.default_rng([self.settings.seed, 0xD011, number])
-        side = {name: array for name, array in wanted.shared.items() if name != self.name}
-        changed = {name: array for name, array in side.items() if not np.array_equal(array, base.shared[name])}
-        packed = write_arrays(changed, packed=True) if changed else b""
         difference = np.float32(length) * self.difference(base, wanted)
-        message = coder.encode(difference, {}, key=self._key(number), rng=rng)
-        return _SIDE.pack(len(packed)) + packed + message
+        message = Trellis(self.method.layout, rate, echo=echo).encode(difference, {}, key=self._key(number), rng=rng)
+        return _SIDE.pack(len(side)) + side + message
 
     def take(self, state: State, number: int, step: bytes) -> State:
         if len(step) < _SIDE.size:
@@ -114,9 +116,9 @@ class CodedSteps(Steps):
         return SharedKey(self.settings.seed, number, SERVER)
 
 
-def write_relayed(client: int, message: bytes) -> list[bytes]:
+def write_relayed(client: int, message: bytes) -> bytes:
     """Return what stands for a message in a relayed step."""
-    return [_RELAYED.pack(client, len(message)), message]
+    return _RELAYED.pack(client, len(message)) + message
 
 
 def relayed(step: bytes) -> Iterable[tuple[int, bytes]]:

@@ -4,18 +4,12 @@ The clients learn of it by a snapshot, since no message led there, or by the nex
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 from klms.exchange.broadcast import Trail
 from klms.methods.state import Sound, State
 
 _LEAST = 1.0  # whatever it was before, a lower loss than this has not exploded
-
-
-def loss_of(metrics: Mapping[str, float]) -> float | None:
-    """Return the loss among the metrics of an evaluation; None if there is none."""
-    return metrics.get("nll", metrics.get("loss"))
 
 
 def has_exploded(sound: Sound, loss: float, factor: float) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.compressors.base import Vector
-from klms.compressors.pieces import product
+from klms.compressors.trellis import product
 from klms.numerics.jit import Float32, Float64
 
 SIZE = 4096

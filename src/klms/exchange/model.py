@@ -60,8 +60,11 @@ class Model:
     ) -> Self:
         """Return the model with its small arrays sent so that they leave room for the others at this rate.
 
-        Arrays that are `signed` may have negative entries whatever these have, as differences do.
+        Arrays that are `signed` may have negative entries whatever these have, as differences do. With `small=0` all
+        arrays are compressed, but for statistics that training does not mend.
         """
+        if small == 0:
+            return cls(arrays, 0, integers, statistics_of(arrays) - integers)
         model = cls(arrays, small, integers)
         if bits is None or 8 * model.head_bytes <= _LARGEST_SHARE * bits * model.size:
             return model
@@ -154,7 +157,9 @@ class Model:
             if is_coarse:
                 change = np.frombuffer(head[start + _STEP.size : at], dtype=np.int8) * _STEP.unpack_from(head, start)[0]
                 with np.errstate(over="ignore", invalid="ignore"):
-                    value = np.asarray(np.maximum(self.arrays[name] + change.reshape(shape), 0), dtype=dtype)
+                    base = self.arrays[name]
+                    least = 0.0 if base.size and base.min() >= 0 < base.max() else -np.inf
+                    value = np.asarray(np.maximum(self.arrays[name] + change.reshape(shape), least), dtype=dtype)
             else:
                 value = np.frombuffer(head[start:at], dtype=dtype).reshape(shape)
             unchanged[name] = value
@@ -211,6 +216,12 @@ def _coarsely(change: npt.NDArray[np.float64], rng: np.random.Generator) -> byte
     if not np.isfinite(exact).all():
         raise TrainingDiverged("an array of the reply is not finite: training diverged; lower the learning rate")
     return _STEP.pack(step) + steps.astype(np.int8).tobytes()
+
+
+def statistics_of(arrays: Mapping[str, Array]) -> frozenset[str]:
+    """Return the names of the running statistics of normalisation layers, as torch and Keras call them."""
+    floating = (name for name, array in arrays.items() if array.dtype.kind == "f")
+    return frozenset(name for name in floating if name.rpartition(".")[2].startswith(("running_", "moving_")))
 
 
 def check_finite(arrays: Mapping[str, Array]) -> None:

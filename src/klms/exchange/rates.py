@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from inspect import Parameter, signature
 
 from klms.compressors.budget import bits_within
-from klms.compressors.piece_rates import MAX_RATE
 from klms.compressors.schemes import UPDATE_SCHEMES
+from klms.compressors.trellis import MAX_RATE
 from klms.errors import InvalidArgument
 from klms.exchange.policy import AUTO, BEST, DEFAULT_BITS, UNCOMPRESSED, ArrayBits, CompressionPolicy
 from klms.exchange.reply import OVERHEAD

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from klms.compressors.pieces import product
+from klms.compressors.trellis import product
 from klms.container import Array
 from klms.errors import InvalidArgument
 from klms.exchange.model import Model

@@ -72,10 +72,11 @@ class Server:
     set them apart, and with `down=32` the model goes out unchanged. Each may be a function of the round, and `up` also
     of the client: `lambda round, client: ...`. `array_bits` gives some arrays of the updates rates of their own, by
     patterns of their names or by a function. Instead of all these, `budget` is in bytes per round, for all clients and
-    both directions. `scheme` is for the updates, with its settings by name; `auto` is the one of least error. Arrays of at most one dimension and `small` entries are
-    sent unchanged where that is a small part of the message. `step` multiplies decoded updates: schemes that send signs
-    alone need it. With `replies="updates"`, clients answer with differences instead of trained arrays. With
-    `client_secrets`, replies are encrypted so that only the server can read them.
+    both directions. `scheme` is for the updates, with its settings by name; `auto` is the one of least error. Arrays of
+    at most one dimension and `small` entries are sent unchanged where that is a small part of the message. `step`
+    multiplies decoded updates: schemes that send signs alone need it. With `replies="updates"`, clients answer with
+    differences instead of trained arrays. With `client_secrets`, replies are encrypted so that only the server can read
+    them.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
     server that starts anew must be given the number of `rounds_before`; `Server.restored(state, ...)` does without.
@@ -275,7 +276,12 @@ class Server:
     @property
     def state(self) -> bytes:
         """Everything that a server needs to go on after a restart, as `Server.restored` takes it."""
-        groups = {"view": self.held.state, "own": self.held.own or {}, "wanted": self._wanted, "held": self.held.to_arrays()}
+        groups = {
+            "view": self.held.state,
+            "own": self.held.own or {},
+            "wanted": self._wanted,
+            "held": self.held.to_arrays(),
+        }
         meta = {
             "round": self.round,
             "steps": None if self._steps is None else self._steps.agreed(),
@@ -394,9 +400,7 @@ class Server:
         return self._sender
 
 
-def _check(
-    scheme: str, small: int, step: float | None, replies: str, seed: int | None, rounds_before: int
-) -> None:
+def _check(scheme: str, small: int, step: float | None, replies: str, seed: int | None, rounds_before: int) -> None:
     if step is None and scheme != AUTO and scheme in UPDATE_SCHEMES and UPDATE_SCHEMES[scheme].directions_only:
         raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
     if rounds_before < 0 or small < 0:

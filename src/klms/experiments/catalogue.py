@@ -11,19 +11,28 @@ that the results keep for every round.
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from klms.errors import InvalidArgument
+from klms.errors import InvalidArgument, RunFolderError
 from klms.experiments.toy import TOYS
 from klms.methods.entry import RUN_GROUPS
 from klms.methods.table import METHODS, RunConfig
 from klms.numerics.checks import check_name
+from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
 
+_NAMED = resources.files("klms.experiments") / "named"
+TRAINED = sorted(file.name.removesuffix(".toml") for file in _NAMED.iterdir() if file.name.endswith(".toml"))
+"""Names of the experiments that are grids of runs."""
+NAMES = sorted([*TOYS, *TRAINED])
+"""Names of all experiments, including those of the toy model."""
+RUNS = Path("runs/experiments")
+"""Where runs of experiments are kept, unless a user says otherwise."""
 LIMITED = "-rounds"
 """How the folder of runs that end early is called: `3-rounds`."""
 SEEDS = 3
@@ -38,17 +47,23 @@ class Cell:
     data: str
     seed: int
     config: RunConfig
+    folder: RunFolder
 
-    def with_data_from(self, folder: Path | str) -> "Cell":
-        """Return the same cell, reading its data set in an official format from `folder/NAME` or from `folder`."""
-        own = Path(folder) / self.data
-        return replace(self, config=self.config.model_copy(update={"data_dir": own if own.is_dir() else Path(folder)}))
+    def rounds(self) -> int:
+        """Return how many rounds are complete; a `RunFolderError` says that the folder holds another run."""
+        if not self.folder.exists():
+            return 0
+        found = self.folder.config()
+        advice = "move it, or choose another --runs"
+        if comparable(found) != comparable(self.config):
+            raise RunFolderError(f"{self.folder.path} holds a run with other settings: {advice}")
+        if self.config.data_dir is not None and found.data_dir is None:
+            raise RunFolderError(f"{self.folder.path} holds a run on packaged data: {advice}")
+        return self.folder.rounds()
 
-    def with_at_most(self, rounds: int) -> "Cell":
-        return replace(self, config=self.config.model_copy(update={"rounds": min(rounds, self.config.rounds)}))
-
-    def folder(self, runs: Path | str) -> Path:
-        return Path(runs) / self.data / f"{_file_name(self.row)}-{self.seed}"
+    @property
+    def complete(self) -> bool:
+        return self.rounds() >= self.config.rounds
 
     def __str__(self) -> str:
         return f"{self.row}, {self.data}, seed {self.seed}"
@@ -69,7 +84,7 @@ class Experiment:
     def method(self, row: str) -> str:
         return str(self.rows[row].get("method", row))
 
-    def rows_of(self, profile: str, *, only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[str]:
+    def rows_of(self, profile: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[str]:
         """Return the rows of a profile: all, or those with the names in `only` and all those of `methods`."""
         rows = list(self._profile(profile).get("rows", self.rows))
         variants = {self.method(row) for row in rows}
@@ -86,32 +101,51 @@ class Experiment:
     def cells(
         self,
         profile: str,
+        runs: Path | str = RUNS,
         *,
-        data: Sequence[str] = (),
-        only: Sequence[str] = (),
-        methods: Sequence[str] = (),
+        data: Sequence[str] | None = None,
+        only: Sequence[str] | None = None,
+        methods: Sequence[str] | None = None,
         seeds: int = SEEDS,
+        data_dir: Path | None = None,
+        rounds: int = 0,
     ) -> list[Cell]:
-        """Return the runs seed by seed, so that every row has its first seed early."""
+        """Return the runs seed by seed, so that every row has its first seed early.
+
+        Data sets are read in their official formats from `data_dir/NAME` or from `data_dir`, if that is given. Runs
+        that end after `rounds` have a folder of their own.
+        """
         shape = self._profile(profile)
         single = self.rows if shape.get("one_seed") == "all" else shape.get("one_seed", [])
-        rows = self.rows_of(profile, only=only, methods=methods)
-        return [
-            Cell(row, where, seed, self.config(profile, row, where, seed))
-            for seed in range(seeds)
-            for where in data or shape["data"]
-            for row in rows
-            if seed == 0 or row not in single
-        ]
+        rows = self.rows_of(profile, only or (), methods or ())
+        place = self.place(runs, profile, rounds)
+        cells = []
+        for seed, where, row in product(range(seeds), data or shape["data"], rows):
+            if seed and row in single:
+                continue
+            config = self.config(profile, row, where, seed)
+            update: dict[str, Any] = {"rounds": min(rounds or config.rounds, config.rounds)}
+            if data_dir is not None:
+                update["data_dir"] = data_dir / where if (data_dir / where).is_dir() else data_dir
+            folder = RunFolder(place / where / f"{_file_name(row)}-{seed}")
+            cells.append(Cell(row, where, seed, config.model_copy(update=update), folder))
+        return cells
+
+    def place(self, runs: Path | str, profile: str, rounds: int = 0) -> Path:
+        """Return the folder of the runs with a profile."""
+        folder = Path(runs) / profile / self.name
+        return folder / f"{rounds}{LIMITED}" if rounds else folder
 
     def has(self, cells: Sequence[Cell], profile: str) -> bool:
         """Return whether all cells are of the grid of a profile, as opposed to other data sets or further seeds."""
         return set(map(str, cells)) <= set(map(str, self.cells(profile)))
 
     def config(self, profile: str, row: str, data: str, seed: int) -> RunConfig:
+        """Return the settings of a run."""
         shape = self._profile(profile)
         own = dict(self.rows[row])
-        method, factor = own.pop("method", row), own.pop("times_target", 1.0)
+        method = own.pop("method", row)
+        factor = own.pop("times_target", 1.0)
         given: dict[str, Any] = {
             **self.settings,
             **shape.get("settings", {}),
@@ -138,19 +172,13 @@ def _of_method(method: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name in known}
 
 
-def names() -> list[str]:
-    """Return the names of all experiments, including those of the toy model."""
-    files = resources.files("klms.experiments").joinpath("named").iterdir()
-    return sorted([*TOYS, *(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))])
-
-
+@cache
 def load(name: str) -> Experiment:
     """Load the experiment with this name; those of the toy model have no grid to load."""
-    check_name("experiment", name, names())
+    check_name("experiment", name, NAMES)
     if name in TOYS:
         raise InvalidArgument(f"{name} is a simulation without training: it has no runs")
-    file = resources.files("klms.experiments").joinpath("named", f"{name}.toml")
-    return Experiment(name, **tomllib.loads(file.read_text()))
+    return Experiment(name, **tomllib.loads((_NAMED / f"{name}.toml").read_text()))
 
 
 def comparable(config: RunConfig, *without: str) -> dict[str, Any]:
@@ -163,16 +191,11 @@ def row_in(folder: Path, method: str) -> str | None:
     place = folder.parent.parent
     if place.name.endswith(LIMITED):
         place = place.parent
-    row = _rows_by_file_name(place.name).get(folder.name.rpartition("-")[0])
-    return row if row is not None and load(place.name).method(row) == method else None
-
-
-@cache
-def _rows_by_file_name(name: str) -> dict[str, str]:
-    """Return the rows of the experiment `name`; none if there is no such experiment."""
-    if name in TOYS or name not in names():
-        return {}
-    return {_file_name(row): row for row in load(name).rows}
+    if place.name not in TRAINED:
+        return None
+    experiment = load(place.name)
+    wanted = folder.name.rpartition("-")[0]
+    return next((row for row in experiment.rows if (_file_name(row), experiment.method(row)) == (wanted, method)), None)
 
 
 def _file_name(row: str) -> str:

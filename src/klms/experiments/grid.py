@@ -3,88 +3,47 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from klms.data import check_source
 from klms.engine.workers import pool_of
-from klms.errors import KLMSError, RunFolderError
-from klms.experiments.catalogue import LIMITED, Cell, comparable
+from klms.errors import KLMSError
+from klms.experiments.catalogue import Cell
 from klms.experiments.watch import Progress, Watch
 from klms.runs import execution
-from klms.runs.run_folder import RunFolder
 
 INSTRUCTIONS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 """Environment variables that say which instructions of the processor torch uses, and their values in experiments."""
 
 
-@dataclass(frozen=True)
-class CellStatus:
-    """How many rounds of a cell are complete."""
-
-    cell: Cell
-    rounds: int
-
-    @property
-    def complete(self) -> bool:
-        return self.rounds >= self.cell.config.rounds
-
-
-def place(runs: Path | str, profile: str, name: str, *, own_data: bool = False, rounds: int = 0) -> Path:
-    """Return the folder of an experiment's runs: apart if they are on the user's own data, or end after `rounds`."""
-    folder = Path(runs) / (f"{profile}-own-data" if own_data else profile) / name
-    return folder / f"{rounds}{LIMITED}" if rounds else folder
-
-
-def status(cells: Sequence[Cell], runs: Path | str) -> list[CellStatus]:
-    """Return the status of every cell whose run is below `runs`."""
-    return [CellStatus(cell, RunFolder(cell.folder(runs)).rounds()) for cell in cells]
-
-
-def check_settings(cells: Sequence[Cell], runs: Path | str) -> None:
-    """Raise a `RunFolderError` if the folder of a cell holds another run than that of the cell."""
-    for cell in cells:
-        folder = RunFolder(cell.folder(runs))
-        if folder.exists() and comparable(folder.config()) != comparable(cell.config):
-            raise RunFolderError(f"{folder.path} holds a run with other settings: move it, or choose another --runs")
-
-
-def complete(cells: Sequence[Cell], runs: Path | str) -> list[Cell]:
-    """Return the cells whose runs below `runs` are complete."""
-    return [found.cell for found in status(cells, runs) if found.complete]
-
-
 def run_cells(
     cells: Sequence[Cell],
-    runs: Path | str,
     *,
     workers: int,
     report: Callable[[Cell], None],
-    progress: Progress | None = None,
+    progress: Progress = lambda cell, records, seconds_left: None,
 ) -> None:
     """Run the cells that are not complete, `workers` at a time in processes of their own, or one at a time in this one.
 
     `progress` is called after every round and `report` at the end of every run.
     """
-    check_settings(cells, runs)
-    done = complete(cells, runs)
-    left = [cell for cell in cells if cell not in done]
+    left = [cell for cell in cells if not cell.complete]
     for cell in left:
         check_source(cell.data, folder=cell.config.data_dir)  # a run that cannot begin should not fail after hours
     workers = max(1, min(workers, len(left)))
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    run = partial(_run_cell, threads=max(1, (os.cpu_count() or 1) // workers))
 
-    with _same_digits_everywhere(), Watch(cells, Path(runs), workers, progress) as watch:
+    with _same_digits_everywhere(), Watch(cells, workers, progress) as watch:
         if workers == 1:
             for cell in left:
-                _run_cell(cell, runs, threads)
+                run(cell)
                 watch.look()
                 report(cell)
             return
         # Runs can be resumed, so that those which are under way when another one fails may be stopped at any moment.
         with pool_of(workers) as pool:
-            for position, _ in pool.as_completed(partial(_run_cell, runs=runs, threads=threads), left):
+            for position, _ in pool.as_completed(run, left):
                 watch.look()
                 report(left[position])
 
@@ -108,15 +67,15 @@ def _same_digits_everywhere() -> Iterator[None]:
 
 
 def _has_avx2() -> bool:
-    """Whether this is known of the processor: on another one, torch would stop at an illegal instruction."""
+    """Return whether the processor is known to have it: on another one, torch would stop at an illegal instruction."""
     try:
         return "avx2" in Path("/proc/cpuinfo").read_text().split()
     except OSError:
         return False
 
 
-def _run_cell(cell: Cell, runs: Path | str, threads: int) -> None:
+def _run_cell(cell: Cell, threads: int) -> None:
     try:
-        execution.start_or_resume(cell.config, cell.folder(runs), threads=threads)
+        execution.start_or_resume(cell.config, cell.folder.path, threads=threads)
     except KLMSError as error:
         raise KLMSError(f"{cell}: {error}") from error

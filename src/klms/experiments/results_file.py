@@ -1,29 +1,31 @@
 """A results file: what complete runs of an experiment came to, by data set, row and seed, with their configuration.
 
-Runs of later sessions and of other machines are merged into it. It has the versions of the packages that most of its
-runs were made with, and others have theirs beside their numbers. It has no times, so that it does not depend on the
-machine.
+Runs of later sessions and of other machines are merged into it. The file has the versions of the packages that most of
+its runs were made with, and others have theirs beside their numbers; in memory, every run has its own. It has no times,
+so that it does not depend on the machine.
 """
 
-import copy
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from klms import files
 from klms.errors import InvalidArgument
-from klms.experiments import grid
 from klms.experiments.catalogue import Cell, Experiment, comparable
 from klms.methods.table import RunConfig
 from klms.runs import execution
 from klms.runs.run_folder import RunFolder
 
-Results = dict[str, Any]
+LARGEST = 1 << 24
+"""Bytes of the largest results file that is read; the largest that is committed has a tenth of a megabyte."""
+
 Entry = dict[str, Any]
 """A row on a data set: its configuration, the numbers of examples, and the numbers of every seed."""
+Results = dict[str, dict[str, Entry]]
+"""Entries by data set and row."""
 
 
 @dataclass
@@ -35,32 +37,30 @@ class Changes:
     kept: list[str] = field(default_factory=list)
     """Runs that the file has already, with equal settings."""
 
-    def __bool__(self) -> bool:
-        return any(vars(self).values())
-
     def __str__(self) -> str:
-        named = [f"{what} {'; '.join(runs)}" for what, runs in vars(self).items() if runs and runs is not self.kept]
-        count = f"{len(self.kept)} runs" if len(self.kept) > 1 else "".join(self.kept)
-        return "; ".join([*named, *([f"kept {count}, of equal settings"] if count else [])])
+        parts = [f"{what} {'; '.join(runs)}" for what, runs in vars(self).items() if runs and what != "kept"]
+        if self.kept:
+            which = self.kept[0] if len(self.kept) == 1 else f"{len(self.kept)} runs"
+            parts.append(f"kept {which}, of equal settings")
+        return "; ".join(parts)
 
 
-def collect(experiment: Experiment, cells: Sequence[Cell], runs: Path | str) -> Results:
-    """Return the complete runs among `cells`, which are below `runs`."""
-    grid.check_settings(cells, runs)
-    rows: dict[str, dict[str, Entry]] = {}
-    for cell in grid.complete(cells, runs):
-        folder = RunFolder(cell.folder(runs))
+def collect(experiment: Experiment, cells: Sequence[Cell]) -> Results:
+    """Return the complete runs among `cells`."""
+    results: Results = {}
+    for cell in [cell for cell in cells if cell.complete]:
+        folder = cell.folder
         described = folder.description()
         counts = {"train": sum(map(sum, described.split)), "test": described.tested}
         examples = {half: count for half, count in counts.items() if count}
         new = {"config": comparable(cell.config, "seed"), "examples": examples, "seeds": {}}
-        entry = rows.setdefault(cell.data, {}).setdefault(cell.row, new)
+        entry = results.setdefault(cell.data, {}).setdefault(cell.row, new)
         entry["seeds"][str(cell.seed)] = {**_numbers(folder), "versions": folder.versions()}
         if experiment.series and cell.seed == 0:
             records = [record.model_dump(mode="json") for record in folder.records()]
             entry["series"] = {name: [record.get(name) for record in records] for name in experiment.series}
             entry["layers"] = [layer.name for layer in described.layers]
-    return _with_common_versions({"experiment": experiment.name, "versions": {}, "data": rows})
+    return results
 
 
 def _numbers(folder: RunFolder) -> dict[str, Any]:
@@ -74,64 +74,103 @@ def _numbers(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def read(path: Path) -> Results:
-    """Read a results file; one that is not there yet has no runs."""
-    if not path.exists():
-        return {"versions": {}, "data": {}}
-    try:
-        found = json.loads(path.read_bytes())
-        if not {"versions", "data"} <= found.keys():
-            raise ValueError("it has no versions or no data")
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise InvalidArgument(f"{path} is not a results file ({error}): move it away") from error
-    return dict(found)
+def read_json(path: Path) -> Any:
+    """Read a JSON file of results."""
+    return json.loads(files.read(path, LARGEST))
 
 
 def write_json(path: Path | str, results: object) -> Path:
-    """Write a results file, completely or not at all."""
+    """Write a JSON file of results, completely or not at all."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.replace(path, (json.dumps(results, indent=1) + "\n").encode())
     return path
 
 
+def read(path: Path) -> Results:
+    """Read a results file; one that is not there yet has no runs."""
+    if not path.exists():
+        return {}
+    try:
+        found = read_json(path)
+        for run in _runs(found["data"]):
+            run.setdefault("versions", found["versions"])
+        return dict(found["data"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InvalidArgument(f"{path} is not a results file ({error}): move it away") from error
+
+
+def write(path: Path, experiment: Experiment, profile: str, results: Results) -> None:
+    """Write a results file: data sets, rows and seeds in the order of the experiment, others after them."""
+    counted = Counter(json.dumps(run["versions"]) for run in _runs(results))
+    common = json.loads(counted.most_common(1)[0][0])
+    for run in _runs(results):
+        if run["versions"] == common:
+            del run["versions"]
+    data = _in_order(results, experiment.profiles[profile]["data"])
+    for where, rows in data.items():
+        data[where] = _in_order(rows, experiment.rows_of(profile))
+        for entry in rows.values():
+            entry["seeds"] = _in_order(entry["seeds"], sorted(entry["seeds"], key=int))
+    write_json(path, {"experiment": experiment.name, "versions": common, "data": data})
+
+
+def _in_order(found: Mapping[str, Any], first: Iterable[str]) -> dict[str, Any]:
+    return {name: found[name] for name in (*first, *found) if name in found}
+
+
+def entries(results: Results) -> Iterator[tuple[str, str, Entry]]:
+    """Yield every entry with its data set and row."""
+    for data, rows in results.items():
+        for row, entry in rows.items():
+            yield data, row, entry
+
+
+def _runs(results: Results) -> list[dict[str, Any]]:
+    return [run for _, _, entry in entries(results) for run in entry["seeds"].values()]
+
+
 def commit(
-    path: Path, experiment: Experiment, profile: str, cells: Sequence[Cell], runs: Path, *, replace: bool = False
+    path: Path, experiment: Experiment, profile: str, cells: Sequence[Cell], *, replace: bool = False
 ) -> Changes:
     """Merge the complete runs among `cells` into the file at `path`; with `replace`, they win over its runs."""
-    old = read(path)
-    merged, changes = merge(old, collect(experiment, cells, runs), replace=replace)
-    ordered = {"experiment": experiment.name, **merged, "data": _in_order(merged["data"], experiment, profile)}
-    if ordered != old:
-        write_json(path, ordered)
+    results = read(path)
+    changes = merge(results, collect(experiment, cells), replace=replace)
+    if changes.added or changes.replaced:
+        write(path, experiment, profile, results)
     return changes
 
 
-def merge(old: Results, new: Results, *, replace: bool = False) -> tuple[Results, Changes]:
-    """Return the runs of both.
+def merge(results: Results, new: Results, *, replace: bool = False) -> Changes:
+    """Add the new runs to the results.
 
     Of two runs with equal settings and seed, the old one is kept unless `replace`; of two rows with different settings,
     the new one is.
     """
-    merged, changes = with_own_versions(old), Changes()
-    for data, row, entry in entries(with_own_versions(new)):
-        rows = merged["data"].setdefault(data, {})
-        names = {seed: f"{row}, {data}, seed {seed}" for seed in entry["seeds"]}
-        if row not in rows:
-            rows[row] = entry
-            changes.added += names.values()
-        elif odd := differences(rows[row], entry):
-            rows[row] = entry
-            changes.replaced += [f"{name} (a row with other {', '.join(odd)})" for name in names.values()]
-        else:
-            there = rows[row]["seeds"]
-            changed = [seed for seed in names if seed in there and there[seed] != entry["seeds"][seed]]
-            replaced = changed if replace else []
-            changes.added += [names[seed] for seed in names if seed not in there]
-            changes.replaced += [names[seed] for seed in replaced]
-            changes.kept += [names[seed] for seed in names if seed in there and seed not in replaced]
-            rows[row] = _joined(rows[row], entry, replace=replace)
-    return _with_common_versions(merged), changes
+    changes = Changes()
+    for data, row, entry in entries(new):
+        rows = results.setdefault(data, {})
+        old = rows.get(row, {"seeds": {}})
+        odd = differences(old, entry) if row in rows else []
+        if odd:
+            old = {"seeds": {}}
+        seeds = dict(old["seeds"])
+        for seed, run in entry["seeds"].items():
+            name = f"{row}, {data}, seed {seed}"
+            if odd:
+                changes.replaced.append(f"{name} (a row with other {', '.join(odd)})")
+            elif seed not in seeds:
+                changes.added.append(name)
+            elif replace and seeds[seed] != run:
+                changes.replaced.append(name)
+            else:
+                changes.kept.append(name)
+                continue
+            seeds[seed] = run
+        joined = old | entry if replace else entry | old
+        examples = old.get("examples", {}) | entry["examples"]
+        rows[row] = {**joined, "config": entry["config"], "examples": examples, "seeds": seeds}
+    return changes
 
 
 def differences(committed: Entry, own: Entry) -> list[str]:
@@ -139,72 +178,8 @@ def differences(committed: Entry, own: Entry) -> list[str]:
 
     A setting that is younger than the committed entry had its default when that was made.
     """
-    settings = dict.fromkeys([*committed["config"], *own["config"]])
-    odd = [name for name in settings if _setting(committed, name) != _setting(own, name)]
+    defaults = {name: known.default for name, known in RunConfig.model_fields.items()}
+    before, now = ({**defaults, **entry["config"]} for entry in (committed, own))
+    odd = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     known, found = committed.get("examples", {}), own.get("examples", {})
     return odd + [f"number of {half} examples" for half in known if known[half] != found.get(half, known[half])]
-
-
-def _setting(entry: Entry, name: str) -> Any:
-    known = RunConfig.model_fields
-    return entry["config"].get(name, known[name].default if name in known else None)
-
-
-def _joined(committed: Entry, own: Entry, *, replace: bool) -> Entry:
-    """Return an entry with the seeds of both, which have equal settings."""
-    if not replace and own["seeds"].keys() <= committed["seeds"].keys():
-        return committed
-    preferred, other = (own, committed) if replace else (committed, own)
-    return {
-        **other,
-        **preferred,
-        "config": own["config"],  # it has settings that are younger than the committed entry, too
-        "examples": {**committed.get("examples", {}), **own["examples"]},
-        "seeds": {**other["seeds"], **preferred["seeds"]},
-    }
-
-
-def entries(results: Results) -> Iterator[tuple[str, str, Entry]]:
-    """Yield every entry with its data set and row."""
-    for data, rows in results["data"].items():
-        for row, entry in rows.items():
-            yield data, row, entry
-
-
-def with_own_versions(results: Results) -> Results:
-    """Return a copy in which every run has its versions."""
-    made = copy.deepcopy(results)
-    for _, _, entry in entries(made):
-        for run in entry["seeds"].values():
-            run.setdefault("versions", made["versions"])
-    return made
-
-
-def _with_common_versions(results: Results) -> Results:
-    """Return the same results with the most frequent versions in one place; `results` has those of every run."""
-    runs = [run for _, _, entry in entries(results) for run in entry["seeds"].values()]
-    counted = Counter(json.dumps(run["versions"]) for run in runs)
-    common = json.loads(counted.most_common(1)[0][0]) if counted else {}
-    for run in runs:
-        if run["versions"] == common:
-            del run["versions"]
-    return {**results, "versions": common}
-
-
-def _in_order(data: dict[str, Any], experiment: Experiment, profile: str) -> dict[str, Any]:
-    """Return data sets, rows and seeds in the order of the experiment, whenever they came in; others follow."""
-    made: dict[str, Any] = {}
-    for where in _first(experiment.profiles[profile]["data"], data):
-        made[where] = {}
-        for row in _first(experiment.rows_of(profile), data[where]):
-            entry = data[where][row]
-            made[where][row] = {
-                **entry,
-                "seeds": {seed: entry["seeds"][seed] for seed in sorted(entry["seeds"], key=int)},
-            }
-    return made
-
-
-def _first(order: Sequence[str], found: Collection[str]) -> list[str]:
-    """Return the names that were found, those of `order` first."""
-    return [*(name for name in order if name in found), *(name for name in found if name not in order)]

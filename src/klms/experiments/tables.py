@@ -1,15 +1,22 @@
 """Results of experiments as Markdown tables."""
 
+import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from klms.benchmarks import mean as mean_bench
+from klms.engine.ledger import LedgerRecord, coding_share
+from klms.experiments.results_file import Entry, Results
 
 TOLERANCE = 0.3
+"""How far the index bits may be from the KL, as a share of it, in the comparison of block policies."""
+HALF_A_POINT = 0.005
+"""How much less accurate than FedAvg a method may be that reaches its accuracy."""
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """With KLMS, a method loses at most `gap` of its accuracy and sends at least `factor` times fewer bits."""
 
     without: str
@@ -26,46 +33,145 @@ CLAIMS = (
 )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines))
 
 
-def mean_and_deviation(row: dict[str, Any], name: str) -> tuple[float, float]:
+def mean_and_deviation(row: Entry, name: str) -> tuple[float, float]:
     """Return the mean and the standard deviation over seeds; the deviation of a single seed is 0."""
     values = [float(seed[name]) for seed in row["seeds"].values()]
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def accuracy_text(row: dict[str, Any]) -> str:
-    """Return the mean accuracy, with its deviation if there are several seeds."""
-    mean, deviation = mean_and_deviation(row, "accuracy")
-    return f"{mean:.4f} ± {deviation:.4f}" if len(row["seeds"]) > 1 else f"{mean:.4f}"
+def mean(row: Entry, name: str) -> float:
+    """Return the mean over seeds."""
+    return mean_and_deviation(row, name)[0]
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """Return a table for every data set, with one line per row of the experiment."""
+def megabytes(row: Entry, *ways: str) -> float:
+    """Return the mean megabytes that were sent these ways, `up` and `down`."""
+    return sum(mean(row, f"{way}link_bytes") for way in ways) / 1e6
+
+
+def _accuracy(row: Entry) -> str:
+    accuracy, deviation = mean_and_deviation(row, "accuracy")
+    return f"{accuracy:.4f} ± {deviation:.4f}" if len(row["seeds"]) > 1 else f"{accuracy:.4f}"
+
+
+def _bits(row: Entry) -> str:
+    return f"{mean(row, 'bits_per_parameter'):.4f}"
+
+
+def _times_smaller(row: Entry) -> str:
+    return f"{32 / mean(row, 'bits_per_parameter'):,.0f}"
+
+
+_COLUMNS: dict[str, Callable[[Entry], str]] = {
+    "seeds": lambda row: str(len(row["seeds"])),
+    "accuracy": _accuracy,
+    "nll": lambda row: f"{mean(row, 'nll'):.3f}",
+    "ece": lambda row: f"{mean(row, 'ece'):.3f}",
+    "bits per parameter": _bits,
+    "x smaller than float32": _times_smaller,
+    "bits per parameter up": _bits,
+    "MB up": lambda row: f"{megabytes(row, 'up'):,.3f}",
+    "MB down": lambda row: f"{megabytes(row, 'down'):,.3f}",
+    "MB in total": lambda row: f"{megabytes(row, 'up', 'down'):,.3f}",
+    "x smaller than float32 both ways": lambda row: f"{mean(row, 'times_smaller_total'):,.0f}",
+}
+_UPLINK = ("seeds", "accuracy", "bits per parameter", "x smaller than float32")
+_UPLINK_BAYESIAN = ("seeds", "accuracy", "nll", "ece", "bits per parameter", "x smaller than float32")
+_BOTH_WAYS = ("seeds", "accuracy", *list(_COLUMNS)[-5:])
+
+
+def _rows(rows: Mapping[str, Entry], columns: Sequence[str]) -> str:
+    lines = ([name, *(_COLUMNS[column](row) for column in columns)] for name, row in rows.items())
+    return table(("row", *columns), lines)
+
+
+def uplink(results: Results) -> str:
+    """Return a table of accuracies and bits for every data set, with one line per row of the experiment."""
     parts = []
-    for data, rows in results["data"].items():
+    for data, rows in results.items():
         bayesian = all(row["config"]["method"] in ("sgld", "qlsd", "sgld-klms") for row in rows.values())
-        extra = ("nll", "ece") if bayesian else ()
-        lines = []
-        for name, row in rows.items():
-            bits, _ = mean_and_deviation(row, "bits_per_parameter")
-            more = [f"{mean_and_deviation(row, what)[0]:.3f}" for what in extra]
-            lines.append([name, str(len(row["seeds"])), accuracy_text(row), *more, f"{bits:.4f}", f"{32 / bits:,.0f}"])
-        head = ("row", "seeds", "accuracy", *extra, "bits per parameter", "x smaller than float32")
-        parts.append(f"{data}:\n\n{table(head, lines)}")
+        parts.append(f"{data}:\n\n{_rows(rows, _UPLINK_BAYESIAN if bayesian else _UPLINK)}")
     return "\n\n".join(parts)
 
 
-def block_policies(results: dict[str, Any]) -> str:
+def both_ways(results: Results) -> str:
+    """Return a table of bytes up, down and in total."""
+    (rows,) = results.values()
+    return _rows(rows, _BOTH_WAYS)
+
+
+def both_ways_by_data(results: Results) -> str:
+    """Return such a table for every data set, with what was trained there on how many images."""
+    parts = []
+    for data, rows in results.items():
+        trained = " or ".join(dict.fromkeys(map(_trained, rows.values())))
+        parts.append(f"{data}, {trained}:\n\n{_rows(rows, _BOTH_WAYS)}")
+    return "\n\n".join(parts)
+
+
+def _trained(row: Entry) -> str:
+    config, examples = row["config"], row["examples"]
+    width = f" of width {config['width']:g}" if config["width"] != 1 else ""
+    train, test = (f"{examples[half]:,}" if half in examples else "an unknown number of" for half in ("train", "test"))
+    return f"{config['model']}{width}, {config['rounds']} rounds, {train} training and {test} test images"
+
+
+def readme(rows: Mapping[str, Entry]) -> str:
+    """Return the table of the README."""
+    lines = []
+    for name in (name for claim in CLAIMS for name in (claim.without, claim.with_klms)):
+        accuracy, deviation = mean_and_deviation(rows[name], "accuracy")
+        lines.append((name, f"{accuracy:.3f} ± {deviation:.3f}", _bits(rows[name]), _times_smaller(rows[name])))
+    return table(("method", "accuracy", "bits per parameter up", "x smaller than float32 up"), lines)
+
+
+def claims(rows: Mapping[str, Entry]) -> str:
+    """Return the paper's claims as measured: each method with KLMS compared with the same method without."""
+    lines = ["| with KLMS, without | difference in accuracy | at least | times fewer bits | at least | |"]
+    lines.append("| --- " * 6 + "|")
+    for claim in CLAIMS:
+        ours, theirs = rows[claim.with_klms], rows[claim.without]
+        gap = mean(ours, "accuracy") - mean(theirs, "accuracy")
+        factor = mean(theirs, "bits_per_parameter") / mean(ours, "bits_per_parameter")
+        verdict = "reached" if gap >= -claim.gap and factor >= claim.factor else "not reached"
+        cells = (f"{gap:+.4f}", f"{-claim.gap:+.3f}", f"{factor:.1f}", f"{claim.factor:.0f}", verdict)
+        lines.append(f"| {claim.with_klms}, {claim.without} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def beside_klms(results: Mapping[str, Results]) -> dict[str, dict[str, Entry]]:
+    """Return the rows of the experiment `fewest-bits` by data set, and the KLMS methods of tables 1 and 2."""
+    found = {}
+    for data, name in (("mnist", "table1"), ("fashion-mnist", "table2")):
+        ours = {row: results[name][data][row] for row in ("fedpm-klms", "signsgd-klms", "qsgd-klms")}
+        found[data] = results["fewest-bits"][data] | ours
+    return found
+
+
+def fewest_bits(results: Mapping[str, Results]) -> str:
+    """Return a table of all rows, by bits, which says what reaches the accuracy of FedAvg."""
+    lines = []
+    for data, rows in beside_klms(results).items():
+        wanted = mean(rows["fedavg"], "accuracy") - HALF_A_POINT
+        for name, row in sorted(rows.items(), key=lambda named: mean(named[1], "bits_per_parameter")):
+            accuracy = mean(row, "accuracy")
+            numbers = (str(len(row["seeds"])), f"{accuracy:.4f}", _bits(row), _times_smaller(row))
+            lines.append((data, name, *numbers, "yes" if accuracy >= wanted else ""))
+    return table(("data", "row", *_UPLINK, "reaches it"), lines)
+
+
+def block_policies(results: Results) -> str:
     """Return the paper's comparison of block policies (figure 3): a table of every few rounds, and a sentence per run.
 
     Adaptive blocks grow as the KL falls, whereas fixed blocks, of the size that suits the first round, keep costing
     what that round needed.
     """
-    ((_, rows),) = results["data"].items()
+    (rows,) = results.values()
     lines, notes = [], []
     for policy, row in rows.items():
         kls, indices, bits, updates = row["series"].values()
@@ -83,49 +189,77 @@ def block_policies(results: dict[str, Any]) -> str:
     return "\n".join([table(head, lines), "", *notes])
 
 
-def claims(rows: dict[str, Any]) -> str:
-    """Return the paper's claims as measured: each method with KLMS compared with the same method without."""
-    lines = ["| with KLMS, without | difference in accuracy | at least | times fewer bits | at least | |"]
-    lines.append("| --- " * 6 + "|")
-    for claim in CLAIMS:
-        accuracy, bits = (
-            [mean_and_deviation(rows[name], what)[0] for name in (claim.without, claim.with_klms)]
-            for what in ("accuracy", "bits_per_parameter")
-        )
-        gap, factor = accuracy[1] - accuracy[0], bits[0] / bits[1]
-        verdict = "reached" if gap >= -claim.gap and factor >= claim.factor else "not reached"
-        cells = (f"{gap:+.4f}", f"{-claim.gap:+.3f}", f"{factor:.1f}", f"{claim.factor:.0f}", verdict)
-        lines.append(f"| {claim.with_klms}, {claim.without} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def layers(results: dict[str, Any]) -> str:
+def layers(results: Results) -> str:
     """Return a table of the KL of each layer in bits per parameter, at every few rounds."""
-    ((_, rows),) = results["data"].items()
-    ((_, row),) = rows.items()
+    (rows,) = results.values()
+    (row,) = rows.values()
     series = row["series"]["kl_by_layer"]
     shown = range(0, len(series), max(1, len(series) // 5))
     lines = [[name, *(f"{series[n][place]:.4f}" for n in shown)] for place, name in enumerate(row["layers"])]
     return table(["layer", *(f"round {n + 1}" for n in shown)], lines)
 
 
+def toy(results: dict[str, Any]) -> str:
+    """Return a table of the gap at a few numbers of clients."""
+    places = [results["clients"].index(n) for n in (1, 10, 100, 1000)]
+    lines = []
+    for value, curve in results["curves"].items():
+        gaps = (f"{curve['mean'][n]:.3f} ± {curve['deviation'][n]:.3f}" for n in places)
+        lines.append((value, str(curve["bits"]), *gaps))
+    return table((results["symbol"], "bits", *(f"N = {results['clients'][n]}" for n in places)), lines)
+
+
+def coding(results: dict[str, Any]) -> str:
+    """Return a table of the seconds that a round of each method spends on training and coding."""
+    lines = []
+    for method, entry in results.items():
+        seconds = entry["seconds"]
+        share = coding_share([LedgerRecord(round=1, uplink_bytes=0, bits_per_parameter=0, seconds=seconds)])
+        times = (f"{seconds['train']:.1f}", f"{seconds['encode']:.2f}", f"{seconds['decode']:.2f}")
+        lines.append((method, *times, f"{share:.1%}"))
+    return table(("method", "training, s", "encoding, s", "decoding, s", "share of coding"), lines)
+
+
+def mean_estimation(results: dict[str, Any]) -> str:
+    """Return a table of what to pick at a few rates, with default effort, and what other efforts change."""
+    rows = [mean_bench.Row(**row) for row in results["rows"]]
+    usual = mean_bench.with_default_effort(rows)
+    lines = []
+    for kind, rate in product(dict.fromkeys(row.vectors for row in rows), (0.02, 0.1, 0.5, 1, 2, 4)):
+        row = mean_bench.best(usual, kind, rate)
+        other = mean_bench.best([other for other in usual if other.scheme != row.scheme], kind, rate, 0.1)
+        twins = [row.setting.replace("balanced", effort) for effort in ("balanced", "fast", "best")]
+        ratios = [twin.over_eden for name in twins for twin in rows if (twin.vectors, twin.setting) == (kind, name)]
+        lines.append(
+            [
+                *(kind, f"{rate:g}", row.scheme, f"{row.bits_per_parameter:.3f}", f"{row.error:.3g}"),
+                *(f"{ratio or math.nan:.3g}" for ratio in ratios[:3]),
+                *(f"{row.error / row.limit:.2f}", f"{row.encode_ns:.0f}", f"{row.decode_ns:.0f}"),
+                *(other.scheme, f"{other.error:.3g}"),
+            ]
+        )
+    head = ("vectors", "about, bits", "best unbiased", "bits", "error", "over EDEN's", "fast", "best", "/ limit")
+    return table((*head, "encode, ns", "decode, ns", "next best", "its error"), lines)
+
+
 def flower(results: dict[str, Any]) -> str:
     """Return a table of `examples/flower-quickstart/compare.py`: the stock app, and the same app with compression."""
-    groups: dict[tuple[str, ...], dict[str, Any]] = {}
+    by_app: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, run in results["runs"].items():
         *which, seed = name.split("; ")
-        groups.setdefault(tuple(which), {})[seed] = run
+        by_app.setdefault(tuple(which), {})[seed] = run
     lines = []
-    for (engine, strategy, app), runs in groups.items():
-        stock = groups[engine, strategy, "stock"]
+    for (engine, strategy, app), runs in by_app.items():
+        stock = by_app[engine, strategy, "stock"]
         accuracy = statistics.fmean([run["accuracy"][-1] for run in runs.values()])
         lost = [stock[seed]["accuracy"][-1] - run["accuracy"][-1] for seed, run in runs.items() if seed in stock]
         points = "" if app == "stock" or not lost else f"{100 * statistics.fmean(lost):z.1f}"
         sent = statistics.fmean([run["uplink_bytes"] + run["downlink_bytes"] for run in runs.values()])
-        factor = f"{next(iter(runs.values()))['stock_bytes'] / sent:.1f}"
-        wire = [f"{run[f'wire_{way}']:,}" if run["wire_up"] else "" for run in runs.values() for way in ("up", "down")]
+        first = next(iter(runs.values()))
+        factor = f"{first['stock_bytes'] / sent:.1f}"
+        wire = [f"{first[way]:,}" if first["wire_up"] else "" for way in ("wire_up", "wire_down")]
         cells = [engine, strategy, app, str(len(runs)), f"{accuracy:.4f}", points, f"{sent / 1e6:.3f}", factor]
-        lines.append([*cells, *wire[:2]])
+        lines.append([*cells, *wire])
     head = ("engine", "strategy", "app", "seeds", "accuracy", "points lost", "MB both ways", "x less")
     return table((*head, "wire up", "wire down"), lines)
 

@@ -20,7 +20,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from klms.engine.divergence import explained
 from klms.engine.downlink import Downlink
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
@@ -96,8 +95,7 @@ def client_app(
         stored = np.frombuffer(state.to_bytes(), dtype=np.uint8)
         context.state[_HELD] = ArrayRecord({STATE: Array(stored)})
         kept = context.state.array_records.get(_RESIDUAL)
-        with explained(chosen, number, federation.method.layout.d):
-            upload = update(federation, state, client, None if kept is None else kept[STATE].numpy())
+        upload = update(federation, state, client, None if kept is None else kept[STATE].numpy())
         if upload.residual is not None:
             context.state[_RESIDUAL] = ArrayRecord({STATE: Array(upload.residual)})
         digest = Broadcast.from_bytes(broadcast).digest  # that of the state, or `follow` had raised

@@ -22,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from klms.engine.downlink import Broadcasts
 from klms.engine.federation import OWN, Federation
 from klms.engine.ledger import LedgerRecord
-from klms.engine.rounds import Residual, RoundResult, rounds
+from klms.engine.rounds import RoundResult, Wanted, rounds
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformationMismatch
 from klms.exchange.sealing import ServerKey
 from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, ROUND, SECONDS, SERVER, STATE, federation_of
@@ -134,7 +134,7 @@ class FlowerClients:
     key: ServerKey = field(default_factory=ServerKey)
     """Opens what clients send with `client_secrets`."""
 
-    def run(self, broadcasts: Broadcasts, wanted: Sequence[tuple[int, Residual]]) -> Iterator[Upload]:
+    def run(self, broadcasts: Broadcasts, wanted: Wanted) -> Iterator[Upload]:
         """Ask the clients, wait for them, and yield what they sent, one by one and in the order of their numbers."""
         self.round += 1
         self.causes = Counter(dict.fromkeys(CAUSES, 0))

@@ -17,13 +17,13 @@ Optimizer = Literal["sgd", "momentum", "adam"]
 
 Array = npt.NDArray[np.generic]
 Inputs = Array | Mapping[str, Array]
-"""What a model is called with: one array, or arrays by name, which become its keyword arguments."""
+"""Inputs of a model: one array, or arrays by name, which become its keyword arguments."""
 LABELS = ("labels", "label")
 """Names of the column that holds the labels, where columns have names."""
 
 
 def each(x: T | Mapping[str, T], function: Callable[[T], U]) -> U | Mapping[str, U]:
-    """Apply a function to the inputs of a model: to the one array, or to each of those that have names."""
+    """Apply a function to the inputs of a model: to the array, or to each of the named arrays."""
     if isinstance(x, Mapping):
         return {name: function(column) for name, column in x.items()}
     return function(x)
@@ -44,7 +44,7 @@ class Examples:
         return Examples(each(self.x, lambda array: array[index]), self.y[index])
 
     def batches(self, size: int) -> Iterator["Examples"]:
-        """Yield all examples in batches of at most `size`, of equal sizes, since norms cannot use a last one of one."""
+        """Yield all examples in even batches of at most `size`: norms cannot use a last batch of one example."""
         for index in np.array_split(np.arange(len(self)), math.ceil(len(self) / size)):
             yield self.rows(slice(index[0], index[-1] + 1))
 
@@ -76,7 +76,7 @@ class Schedule:
     optimizer: Optimizer
 
     def batches(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield the indices of shuffled batches; a last one of one example is dropped, since norms cannot use it."""
+        """Yield the indices of shuffled batches, without a last batch of one example, which norms cannot use."""
         for _ in range(self.epochs):
             order = rng.permutation(n)
             for start in range(0, n, self.batch):
@@ -86,10 +86,10 @@ class Schedule:
 
 
 def examples_from(data: Any) -> Examples:
-    """Return as `Examples` what users hold: pairs, or columns with names, as arrays, tensors or a torch-style data set.
+    """Convert pairs or named columns, given as arrays, tensors or a torch-style data set, to `Examples`.
 
     A pair is `(x, y)`; `x` may be a dictionary of arrays. Columns with names are a dictionary whose labels are `labels`
-    or `label`. A data set is anything with a length whose items are such pairs or dictionaries, of one example each; it
+    or `label`. A data set is any sequence whose items are pairs or dictionaries of a single example each; it
     is read once, into memory.
 
     >>> examples_from(([[0.0, 1.0], [2.0, 3.0]], [0, 1])).x.dtype
@@ -153,7 +153,7 @@ def _numpy(values: Any) -> Array:
 
 
 def _column(name: str, values: Any) -> Array:
-    """Return a column as an array. Truth values stay what they are, since a mask may be among the named inputs."""
+    """Return a column as an array. Booleans stay unchanged, since a mask may be among the named inputs."""
     array = _numpy(values)
     try:
         return array if array.dtype == np.bool_ else _array(array)

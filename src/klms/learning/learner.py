@@ -42,11 +42,11 @@ def classification_metrics(probabilities: npt.NDArray[np.float64], labels: npt.N
 
 
 class Learned(NamedTuple):
-    """What local training led to."""
+    """Result of local training."""
 
     vector: Vector
     loss: float
-    """Mean loss of the examples on the way, without the penalty."""
+    """Mean loss of the examples during training, without the penalty."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Learner:
         rng: np.random.Generator,
         penalty: Penalty,
     ) -> float:
-        """Minimise the loss and the penalty over `variable`, in place; return the mean loss on the way."""
+        """Minimise the loss and the penalty over `variable`, in place; return the mean loss during training."""
         if schedule.optimizer == "adam":
             optimizer: torch.optim.Optimizer = torch.optim.Adam([variable], lr=schedule.lr)
         else:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from klms.errors import InvalidArgument
+from klms.numerics.checks import check_name
 
 
 def build(name: str, shape: Sequence[int], classes: int, width: float = 1.0) -> nn.Module:
     """A model for inputs of `shape` (channels, height, width; or the length of a text)."""
-    if name not in MODELS:
-        raise InvalidArgument(f"model must be one of {', '.join(MODELS)}; got {name!r}")
+    check_name("model", name, MODELS)
     return MODELS[name](shape, classes, width)
 
 

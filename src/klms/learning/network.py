@@ -46,7 +46,7 @@ def scores_of(output: object, rows: int) -> Tensor | None:
 
 
 def class_loss(output: object, y: Tensor) -> Tensor:
-    """Return the cross-entropy of a model's scores, the loss unless another one is given."""
+    """Return the cross-entropy of a model's scores, the default loss."""
     scores = scores_of(output, len(y))
     if scores is None:
         raise InvalidArgument(
@@ -81,9 +81,11 @@ def built_with_seed(model: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def pick_device(wanted: str) -> torch.device:
-    """Return the device; `auto` takes a GPU if there is one."""
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    """Return the device; `auto` prefers a GPU."""
+    if wanted == "auto" and torch.cuda.is_available():
+        wanted = "cuda"
+    elif wanted == "auto":
+        wanted = "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         return torch.empty(0, device=wanted).device
     except (RuntimeError, AssertionError) as error:

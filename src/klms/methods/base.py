@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms.codec import Decoded, MessageInfo, SharedKey
-from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, Vector, check_decoded, largest_entry
+from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, Vector, largest_entry
 from klms.compressors.layout import Layout
 from klms.exchange.robust import Robust
 from klms.learning.examples import Examples
@@ -25,17 +25,20 @@ if TYPE_CHECKING:
     from klms.learning.learner import Learner
 
 
+Measurements = dict[str, float | Sequence[float]]
+"""What only a client can measure and the ledger records, averaged over clients. It is not part of the message."""
+
+
 @dataclass(frozen=True)
 class Upload:
-    """What a client sends, and what it took."""
+    """A client's message, and what the engine needs beside it."""
 
     client: int
     message: bytes
     seconds: Mapping[str, float]
-    residual: npt.NDArray[np.float32] | None = None
+    measurements: Measurements = field(default_factory=dict)
+    residual: npt.NDArray[np.generic] | None = None
     """What the client adds to its next update. It is not sent."""
-    measurements: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
-    """What only the client can measure and the ledger records, averaged over clients. It is not part of the message."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,11 @@ class Method(ABC):
     compressor: Compressor
     robust: Robust | None = field(default=None, kw_only=True)
     """How updates are averaged if some clients may be hostile."""
+    error_feedback: bool = field(default=False, kw_only=True)
+    """Whether clients add what the compressor lost to their next update."""
 
     vector_name: ClassVar[str | None] = "weights"
-    """Name of the shared array that a coded downlink codes; None for a method that cannot do with such a one."""
+    """Name of the shared array that a coded downlink codes; None if unsupported."""
     noisy_steps: ClassVar[bool] = False
     """Whether steps of that vector are mostly the noise of sampling, to which coding should not add."""
     server_only: ClassVar[frozenset[str]] = frozenset()
@@ -146,7 +151,7 @@ class Method(ABC):
         """
         return 0.0
 
-    def loss_seen(self, loss: float) -> dict[str, float | Sequence[float]]:
+    def loss_seen(self, loss: float) -> Measurements:
         """Return the mean loss of a client's local training as a measurement; nothing if it is not finite."""
         return {"train_loss": loss} if math.isfinite(loss) else {}
 
@@ -157,7 +162,7 @@ class Method(ABC):
     def decode(self, state: State, client: int, message: bytes) -> Decoded:
         """Read a client's message of the round after `state`; raise a `KLMSError` on any other bytes."""
         number = state.round + 1
-        return check_decoded(self.compressor_in(number).decode(message, state.shared, key=self.key(number, client)))
+        return self.compressor_in(number).decode(message, state.shared, key=self.key(number, client))
 
     def receive(self, state: State) -> Received:
         """Return the sums of the round after `state`; a method that needs all updates at once overrides it."""
@@ -169,8 +174,29 @@ class Method(ABC):
         return State(0, {"weights": self.learner.network.initial(self.seed), **self.compressor.start()})
 
     @abstractmethod
-    def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        """Train on `data` and encode. `state` is as the client holds it: shared arrays and its own residual."""
+    def train(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> tuple[Vector, Measurements]:
+        """Return what a client has to send after training on `data`; `state` holds the shared arrays alone."""
+
+    def client_update(
+        self,
+        state: State,
+        client: int,
+        data: Examples,
+        rng: np.random.Generator,
+        residual: npt.NDArray[np.generic] | None = None,
+    ) -> Upload:
+        """Train on `data` and encode; with error feedback, add what the compressor lost the last time."""
+        clock, number = Stopwatch(), state.round + 1
+        with clock("train"):
+            update, measurements = self.train(state, client, data, rng)
+        with clock("encode"):
+            compressor, key = self.compressor_in(number), self.key(number, client)
+            if self.error_feedback and residual is not None:
+                update = update + residual.astype(np.float32, copy=False)
+            message = compressor.encode(update, state.shared, key=key, rng=rng)
+            if self.error_feedback:
+                residual = update - compressor.decode(message, state.shared, key=key).vector
+        return Upload(client, message, clock.seconds, measurements, residual)
 
     def conclude(self, state: State, received: Received) -> Outcome:
         """Return the outcome of a round: what `aggregate` makes of it, or the state before it if that is not finite.

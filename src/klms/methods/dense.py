@@ -1,9 +1,7 @@
 """Methods that train the parameters themselves: local training, a compressed difference, a server step.
 
 `v = w_client - w_global` is what a client sends, through any scheme; the server does `w += server_lr * mean(v_hat)`
-(the minus that the paper prints is a slip). With error feedback a client adds to `v` what the compressor lost the last
-time, and remembers what it loses this time. Where all clients hold the last step of the server without being sent it,
-schemes that use history get it.
+(the minus that the paper prints is a slip).
 """
 
 from collections.abc import Callable
@@ -16,12 +14,11 @@ from pydantic import Field
 from klms.compressors.base import Compressor, Vector
 from klms.compressors.scheme import Scheme, Settings
 from klms.learning.examples import Examples, Schedule
-from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
+from klms.methods.base import Measurements, Method, Outcome, Received
 from klms.methods.entry import MethodEntry, Setup
 from klms.methods.limits import RobustSettings
 from klms.methods.state import State
 
-_SNAPSHOT_BITS = 32  # per parameter
 STEPS = {"signsgd": 0.002, "signsgd-stochastic": 0.01, "signsgd-klms": 0.01}
 """Server learning rates of schemes whose messages carry no lengths. The mean of stochastic signs is shorter."""
 
@@ -41,26 +38,15 @@ class Dense(Method):
 
     schedule: Schedule
     server_lr: float
-    error_feedback: bool = False
     by_round: Callable[[int], Compressor] | None = None
     """The compressor of each round, if its rate changes."""
 
     def compressor_in(self, round_: int) -> Compressor:
         return self.compressor if self.by_round is None else self.by_round(round_)
 
-    def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        clock, key = Stopwatch(), self.key(state.round + 1, client)
-        compressor = self.compressor_in(state.round + 1)
-        with clock("train"):
-            update, loss = self.local_update(state.vector("weights"), data, rng)
-        with clock("encode"):
-            if self.error_feedback and client in state.residuals:
-                update = update + np.asarray(state.residuals[client], dtype=np.float32)
-            message = compressor.encode(update, state.shared, key=key, rng=rng)
-            residual = None
-            if self.error_feedback:
-                residual = update - compressor.decode(message, state.shared, key=key).vector
-        return Upload(client, message, clock.seconds, residual, self.loss_seen(loss))
+    def train(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> tuple[Vector, Measurements]:
+        update, loss = self.local_update(state.vector("weights"), data, rng)
+        return update, self.loss_seen(loss)
 
     def local_update(self, weights: Vector, data: Examples, rng: np.random.Generator) -> tuple[Vector, float]:
         """Return what local training changes, and the mean loss on the way."""
@@ -79,9 +65,14 @@ def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
 
     def make(setup: Setup) -> Method:
         own = setup.settings(DenseSettings)
-        error_feedback = own.error_feedback or scheme.needs_error_feedback
-        rest = (own.server_lr, error_feedback, setup.by_round(scheme.name))
-        return Dense(*setup.parts(scheme.name), setup.schedule, *rest, robust=setup.robust)
+        return Dense(
+            *setup.parts(scheme.name),
+            setup.schedule,
+            own.server_lr,
+            setup.by_round(scheme.name),
+            robust=setup.robust,
+            error_feedback=own.error_feedback or scheme.needs_error_feedback,
+        )
 
     settings = (DenseSettings, RobustSettings, scheme.settings)
     own = {"server_lr": STEPS[scheme.name]} if scheme.directions_only else {}

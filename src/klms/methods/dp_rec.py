@@ -13,7 +13,6 @@ millions, which is no privacy. DP-REC is here as a compressor, as in the paper.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import ClassVar
@@ -25,7 +24,7 @@ from klms.compressors.block_coder import ADAPTIVE, BlockSettings
 from klms.compressors.klms_gaussian import DPREC
 from klms.compressors.scheme import Needs, Settings
 from klms.errors import InvalidArgument, MissingExtra
-from klms.methods.base import Method, Outcome, Received
+from klms.methods.base import Measurements, Method, Outcome, Received
 from klms.methods.dense import Dense, DenseSettings
 from klms.methods.entry import MethodEntry, Setup
 from klms.methods.limits import RobustSettings
@@ -63,7 +62,7 @@ class DPRECTraining(Dense):
     seeded: bool = True
     """Whether the noise can be reproduced; then there is no privacy to report."""
 
-    def loss_seen(self, loss: float) -> dict[str, float | Sequence[float]]:
+    def loss_seen(self, loss: float) -> Measurements:
         """Return nothing where privacy is promised: the loss tells of the data, and no noise covers it."""
         return super().loss_seen(loss) if self.seeded else {}
 

@@ -12,9 +12,9 @@ from pydantic import Field, field_validator, model_validator
 from klms.compressors.base import Compressor
 from klms.compressors.budget import bits_within
 from klms.compressors.layout import Layout
-from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
 from klms.compressors.scheme import Needs, Settings, without_effect
 from klms.compressors.schemes import SCHEMES
+from klms.compressors.trellis import MAX_RATE, MIN_RATE
 from klms.errors import InvalidArgument
 from klms.exchange.robust import Robust
 from klms.learning.examples import Optimizer, Schedule
@@ -144,15 +144,13 @@ class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettin
         """Whether a schedule or a budget takes the place of the method's `rate`."""
         return bool(self.rate_schedule or self.round_budget)
 
-    def rate_in(self, round_: int, parameters: int) -> float:
-        """Return the bits per parameter of a round's uplink, if a schedule or a budget sets them."""
-        if self.round_budget:
-            return self._rate_within_budget(parameters)
-        return RateSchedule.parse(self.rate_schedule).in_round(round_)
-
     def up_rate_in(self, round_: int, parameters: int) -> float | None:
         """Return the bits per parameter of a round's uplink; None for a method that has no rate."""
-        return self.rate_in(round_, parameters) if self.sets_rate else getattr(self, "rate", None)
+        if self.round_budget:
+            return self._rate_within_budget(parameters)
+        if self.rate_schedule:
+            return RateSchedule.parse(self.rate_schedule).in_round(round_)
+        return getattr(self, "rate", None)
 
     def down_rate_in(self, round_: int, parameters: int) -> float:
         """Return the bits per parameter of the coded difference at the start of a round."""
@@ -220,10 +218,10 @@ class Setup:
         scheme, settings = SCHEMES[name], self.settings(SCHEMES[name].settings)
 
         @cache
-        def at(rate: float) -> Compressor:
+        def at(rate: float | None) -> Compressor:
             return scheme.make(self.layout, settings.model_copy(update={"rate": rate}), self.threads)
 
-        return lambda round_: at(self.config.rate_in(round_, self.layout.d))
+        return lambda round_: at(self.config.up_rate_in(round_, self.layout.d))
 
 
 @dataclass(frozen=True)

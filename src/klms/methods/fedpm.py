@@ -22,7 +22,7 @@ from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
 from klms.container import Arrays
 from klms.learning.examples import Examples, Schedule
-from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
+from klms.methods.base import Measurements, Method, Outcome, Received
 from klms.methods.entry import MethodEntry, Setup
 from klms.methods.state import State
 
@@ -70,18 +70,14 @@ class FedPM(Method):
         scores = self.settings.score_spread * rng.standard_normal(self.layout.d)
         return self.feasible((1 / (1 + np.exp(-scores))).astype(np.float32))
 
-    def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        clock, theta = Stopwatch(), state.vector("theta")
-        with clock("train"):
-            train = self.learner.train_mask
-            phi, loss = train(self.frozen, theta, data, self.schedule, rng, self.penalty, sampled=self.sampled)
-        with clock("encode"):
-            message = self.compressor.encode(phi, state.shared, key=self.key(state.round + 1, client), rng=rng)
+    def train(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> tuple[Vector, Measurements]:
+        theta, train = state.vector("theta"), self.learner.train_mask
+        phi, loss = train(self.frozen, theta, data, self.schedule, rng, self.penalty, sampled=self.sampled)
         measurements = self.loss_seen(loss)
         if self.settings.layer_kl:
             kl = Bernoulli(phi).kl(Bernoulli(theta))
             measurements["kl_by_layer"] = [round(float(kl[part].mean()), 9) for part in self.layout.parts]
-        return Upload(client, message, clock.seconds, measurements=measurements)
+        return phi, measurements
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         reset, margin = self.settings.reset, self.settings.margin

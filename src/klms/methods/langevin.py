@@ -17,13 +17,14 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from klms.compressors.base import Vector
 from klms.compressors.block_coder import BlockSettings
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument
 from klms.learning.examples import Examples
-from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
+from klms.methods.base import Measurements, Method, Outcome, Received
 from klms.methods.entry import MethodEntry, Setup
 from klms.methods.limits import RobustSettings
 from klms.methods.state import State
@@ -64,14 +65,10 @@ class Langevin(Method):
     batch: int
     settings: LangevinSettings
 
-    def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        clock, key = Stopwatch(), self.key(state.round + 1, client)
+    def train(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> tuple[Vector, Measurements]:
         share = self.settings.precision / self.clients  # each client takes 1/N of the prior
-        with clock("train"):
-            gradient, loss = self.learner.potential_gradient(state.vector("weights"), data, self.batch, share, rng)
-        with clock("encode"):
-            message = self.compressor.encode(gradient, state.shared, key=key, rng=rng)
-        return Upload(client, message, clock.seconds, measurements=self.loss_seen(loss))
+        gradient, loss = self.learner.potential_gradient(state.vector("weights"), data, self.batch, share, rng)
+        return gradient, self.loss_seen(loss)
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         gamma = self.settings.gamma

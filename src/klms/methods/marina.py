@@ -15,13 +15,13 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from klms.compressors.base import Compressor
-from klms.compressors.float32 import Float32
+from klms.compressors.base import Compressor, Vector
+from klms.compressors.plain import Float32
 from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument
 from klms.learning.examples import Examples
-from klms.methods.base import Method, Outcome, Received, Stopwatch, Upload
+from klms.methods.base import Measurements, Method, Outcome, Received
 from klms.methods.dense import Dense, DenseSettings
 from klms.methods.entry import MethodEntry, Setup
 from klms.methods.limits import RobustSettings
@@ -46,22 +46,19 @@ class Marina(Dense):
         return round_ == 1 or np.random.default_rng([self.seed, 0x3A61, round_]).random() < self.full
 
     def compressor_in(self, round_: int) -> Compressor:
-        return Float32(self.layout.d) if self.is_full(round_) else self.compressor
+        return Float32(self.layout) if self.is_full(round_) else self.compressor
 
     def init(self) -> State:
         weights = self.learner.network.initial(self.seed)
         return State(0, {"weights": weights, "weights_before": weights}, {"direction": np.zeros_like(weights)})
 
-    def client_update(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> Upload:
-        clock, number, order = Stopwatch(), state.round + 1, [self.seed, 0x04DE4, client]
-        with clock("train"):
-            update, loss = self.local_update(state.vector("weights"), data, np.random.default_rng(order))
-            if not self.is_full(number):
-                before, _ = self.local_update(state.vector("weights_before"), data, np.random.default_rng(order))
-                update = update - before
-        with clock("encode"):
-            message = self.compressor_in(number).encode(update, {}, key=self.key(number, client), rng=rng)
-        return Upload(client, message, clock.seconds, measurements=self.loss_seen(loss))
+    def train(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> tuple[Vector, Measurements]:
+        order = [self.seed, 0x04DE4, client]
+        update, loss = self.local_update(state.vector("weights"), data, np.random.default_rng(order))
+        if not self.is_full(state.round + 1):
+            before, _ = self.local_update(state.vector("weights_before"), data, np.random.default_rng(order))
+            update = update - before
+        return update, self.loss_seen(loss)
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         full, before = self.is_full(state.round + 1), state.vector("weights")

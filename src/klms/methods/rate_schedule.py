@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from klms.compressors.piece_rates import MAX_RATE, MIN_RATE
+from klms.compressors.trellis import MAX_RATE, MIN_RATE
 
 
 @dataclass(frozen=True)

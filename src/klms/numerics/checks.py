@@ -12,7 +12,7 @@ from klms.errors import CorruptMessage, InvalidArgument
 
 MOST_DIMENSIONS, MOST_ENTRIES = 32, 1 << 40  # of an array from outside
 OTHER_NAMES = {"learning_rate": "lr", "batch_size": "batch", "bits_per_parameter": "rate"}
-"""What other libraries, or other parts of klms, call a setting."""
+"""Names of settings in other libraries, or in other parts of klms."""
 _Array = TypeVar("_Array", bound=npt.NDArray[np.generic])
 
 
@@ -37,7 +37,7 @@ def check_name(what: str, name: str, known: Iterable[str]) -> None:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return what to say to somebody who gave a name that is not known."""
+    """Return the most similar known name, or all of them, as advice for an error message."""
     known = list(known)
     near = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in known else difflib.get_close_matches(name, known, n=1)
     if not known:
@@ -60,7 +60,7 @@ def checked_shape(shape: object) -> tuple[int, ...]:
         if type(length) is not int or length < 0:
             raise CorruptMessage("a shape is not a list of numbers")
         size *= max(length, 1)
-        if size > MOST_ENTRIES:  # NumPy refuses it, be there a length of 0
+        if size > MOST_ENTRIES:  # NumPy refuses it even if a length is 0
             raise CorruptMessage(f"a shape has more than {MOST_ENTRIES:,} entries")
     return tuple(shape)
 

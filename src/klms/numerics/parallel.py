@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Progress = Callable[[int, int], None]
-"""Is told how many steps of how many are done, in the thread that waits for them; what it raises ends the work."""
+"""Called with the numbers of finished and of all steps, in the waiting thread; an exception ends the work."""
 
 _MIN_COORDINATES_PER_THREAD = 20_000  # with fewer, starting a thread costs more than it saves
 
@@ -29,12 +29,11 @@ def each(work: Callable[[T], R], items: list[T], threads: int | None, progress: 
 
 
 def _gathered(results: Iterator[R], total: int, progress: Progress | None) -> list[R]:
-    if progress is None:
-        return list(results)
     gathered = []
     for result in results:
         gathered.append(result)
-        progress(len(gathered), total)
+        if progress is not None:
+            progress(len(gathered), total)
     return gathered
 
 

@@ -66,7 +66,7 @@ class SharedKey:
 
     @classmethod
     def checked(cls, key: object) -> Self:
-        """Return the key that a caller gave, if it is one."""
+        """Return the caller's key; raise `InvalidArgument` if it is something else."""
         if not isinstance(key, cls):
             raise InvalidArgument(
                 f"key must be a klms.SharedKey(seed=..., round=..., client=...), three integers that sender and "

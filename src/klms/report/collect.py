@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from klms.engine.federation import RunDescription
-from klms.engine.ledger import LedgerRecord, bits_per_parameter
+from klms.engine.ledger import LedgerRecord, bits_per_parameter, last_evaluated
 from klms.errors import RunFolderError
 from klms.experiments.catalogue import row_in
 from klms.printable import printable
+from klms.report.curves import Column, columns
 from klms.runs.run_files import CONFIG, DESCRIPTION, METRICS, TABLE, VERSIONS
 from klms.runs.run_folder import RunFolder
 
@@ -22,40 +23,30 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Run:
-    """The contents of a run folder."""
+class ReportedRun:
+    """What the report shows of a run folder."""
 
     name: str
     folder: Path
+    method: str
+    title: str
+    """Name of its row in the experiment that it belongs to; the method if it belongs to none."""
+    seed: str
+    rounds: int
+    """Number of rounds that it is to have."""
     settings: dict[str, object]
-    row: str | None
-    """Name of its row in the experiment that it belongs to, if it belongs to one."""
     versions: dict[str, str]
     """Versions of the packages that it ran with; empty if the folder does not say."""
-    records: list[LedgerRecord]
-    """One record per completed round, at least one."""
     description: RunDescription
     bounds: list[int]
     """Block bounds of the last checkpoint; empty if it has none, or belongs to a round that is not shown."""
+    records: list[LedgerRecord]
+    """One record per completed round, at least one."""
+    evaluated: LedgerRecord
+    """The last record that holds an evaluation; the last of all if there is none."""
+    columns: dict[str, Column]
     bits: float
     """Bits per parameter up."""
-
-    @property
-    def method(self) -> str:
-        return text(self.settings["method"])
-
-    @property
-    def title(self) -> str:
-        return self.row or self.method
-
-    @property
-    def seed(self) -> str:
-        return text(self.settings.get("seed", 0))
-
-    @property
-    def rounds(self) -> int:
-        rounds = self.settings.get("rounds")
-        return rounds if isinstance(rounds, int) else len(self.records)
 
     @property
     def finished(self) -> bool:
@@ -74,7 +65,7 @@ class Remark:
 class Collected:
     """The runs that were found."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[ReportedRun] = field(default_factory=list)
     left_out: list[Remark] = field(default_factory=list)
     incomplete: list[Remark] = field(default_factory=list)
     """Runs that are shown without what is damaged."""
@@ -93,19 +84,22 @@ def collect(places: Sequence[Path | str]) -> Collected:
             leave_out(place, "this is not a folder" if place.exists() else "there is no such folder")
             continue
         for folder in run_folders(place, lambda error: leave_out(error.filename, error.strerror)):
-            if (real := folder.resolve()) in seen:
+            real = folder.resolve()
+            if real in seen:
                 continue
             seen.add(real)
-            # Folders of several places may have the same name: then the whole path tells them apart.
-            name = text(folder if len(places) > 1 else real.name if folder == place else folder.relative_to(place))
+            name = real.name if folder == place else str(folder.relative_to(place))
+            if len(places) > 1:  # folders of several places may have the same name: the whole path tells them apart
+                name = str(folder)
             try:
-                run, note = _read(RunFolder(folder), name)
+                run, notes = _read(RunFolder(folder), text(name))
             except (RunFolderError, ValueError, OverflowError) as error:  # numbers may have thousands of digits
                 leave_out(name, error)
                 continue
             found.runs.append(run)
-            if note:
-                found.incomplete.append(Remark(name, f"{text(note)}; rounds shown: {len(run.records)}"))
+            if notes:
+                why = f"{text('; '.join(notes))}; rounds shown: {len(run.records)}"
+                found.incomplete.append(Remark(run.name, why))
     return found
 
 
@@ -119,36 +113,51 @@ def run_folders(place: Path, failed: Callable[[OSError], None] | None = None) ->
 
 
 def text(value: object) -> str:
-    """One line that can be shown anywhere: control characters are escaped, and a long text loses its middle."""
+    """Return one line that can be shown anywhere, without control characters; a long text loses its middle."""
     shown = printable(value)
     half = LONGEST_TEXT // 2
     return shown if len(shown) <= LONGEST_TEXT else f"{shown[: half - 1]}…{shown[-half:]}"
 
 
-def _read(folder: RunFolder, name: str) -> tuple[Run, str]:
+def _read(folder: RunFolder, name: str) -> tuple[ReportedRun, list[str]]:
+    """Return a run, and what is damaged in its folder."""
     settings = folder.settings()
     records, note = folder.read_ledger()
     if not records:
         raise RunFolderError(note or "no round is done yet")
     notes = [note] if note else []
-    versions: dict[str, str] = _sound(folder.versions, {}, notes) if (folder.path / VERSIONS).exists() else {}
-    description = _sound(folder.description, RunDescription(), notes)
+
+    def sound(read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except RunFolderError as error:
+            notes.append(str(error))
+            return otherwise
+
+    versions: dict[str, str] = sound(folder.versions, {}) if (folder.path / VERSIONS).exists() else {}
+    description = sound(folder.description, RunDescription())
     nothing: tuple[int, list[int]] = (0, [])
-    checkpointed, bounds = _sound(folder.checkpointed_blocks, nothing, notes)
+    checkpointed, bounds = sound(folder.checkpointed_blocks, nothing)
     if checkpointed > len(records):  # it is of a round that is not shown
         bounds = []
         if not note:
             notes.append(f"{METRICS} has lost its end: the checkpoint is of round {checkpointed}")
-    named = {text(name): text(version) for name, version in versions.items()}
-    row = row_in(folder.path.resolve(), str(settings["method"]))
-    bits = bits_per_parameter(records)
-    return Run(name, folder.path, settings, row, named, records, description, bounds, bits), "; ".join(notes)
-
-
-def _sound(read: Callable[[], T], otherwise: T, notes: list[str]) -> T:
-    """Return what can be read; if it is damaged, take note of that."""
-    try:
-        return read()
-    except RunFolderError as error:
-        notes.append(str(error))
-        return otherwise
+    method = text(settings["method"])
+    rounds = settings.get("rounds")
+    run = ReportedRun(
+        name=name,
+        folder=folder.path,
+        method=method,
+        title=row_in(folder.path.resolve(), method) or method,
+        seed=text(settings.get("seed", 0)),
+        rounds=rounds if isinstance(rounds, int) else len(records),
+        settings=settings,
+        versions={text(package): text(version) for package, version in versions.items()},
+        description=description,
+        bounds=bounds,
+        records=records,
+        evaluated=last_evaluated(records) or records[-1],
+        columns=columns(records),
+        bits=bits_per_parameter(records),
+    )
+    return run, notes

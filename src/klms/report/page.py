@@ -72,7 +72,7 @@ def write(report: Report, out: Path | str) -> None:
 
 
 def _relative(out: Path, path: Path) -> str:
-    """The address of a file as seen from the page; empty if they lie on different drives."""
+    """Return the address of a file as seen from the page; empty if they lie on different drives."""
     try:
         return quote(Path(os.path.relpath(path.resolve(), out)).as_posix())
     except ValueError:
@@ -82,7 +82,7 @@ def _relative(out: Path, path: Path) -> str:
 def write_csv(figure: Figure, path: Path) -> None:
     """Write the numbers of a figure for a spreadsheet."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([_harmless(value) for value in line] for line in figure.table())
+        csv.writer(file, lineterminator="\n").writerows([_harmless(value) for value in line] for line in figure.lines)
 
 
 def _harmless(value: object) -> object:

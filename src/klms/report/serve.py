@@ -39,12 +39,12 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        host, port = str(self.server_address[0]), int(self.server_address[1])
-        shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{port}/"
+        host = str(self.server_address[0]).replace("0.0.0.0", "127.0.0.1")
+        shown = f"[{host}]" if ":" in host else host
+        return f"http://{shown}:{self.server_address[1]}/"
 
     def document(self) -> dict[str, object]:
-        """The current document, which is made again only when a file of a run folder has changed."""
+        """Return the current document, which is made again only when a file of a run folder has changed."""
         with self._lock:
             seen = []
             for folder in chain.from_iterable(map(run_folders, self._places)):
@@ -52,7 +52,8 @@ class Server(ThreadingHTTPServer):
                     with suppress(OSError):
                         seen.append((path, path.stat().st_mtime_ns, path.stat().st_size))
             if seen != self._seen:
-                self._document, self._seen = as_json(make(self._places), link=self._link), seen
+                self._document = as_json(make(self._places), link=self._link)
+                self._seen = seen
             return self._document
 
     def _link(self, path: Path) -> str:
@@ -62,7 +63,7 @@ class Server(ThreadingHTTPServer):
         return f"runs/{number}/{path.name}"
 
     def file(self, address: str) -> bytes | None:
-        """The content of a file that the page links to; None if there is none, or only a link to another file."""
+        """Return a file that the page links to; None if there is none, or only a link to another file."""
         path = self._files.get(address)
         if path is None or path.is_symlink():
             return None
@@ -71,7 +72,7 @@ class Server(ThreadingHTTPServer):
         return None
 
     def expects(self, host: str) -> bool:
-        """Whether to answer this Host header: a foreign page may resolve its own name to this machine."""
+        """Return whether to answer this Host header: a foreign page may resolve its own name to this machine."""
         if self.server_address[0] not in LOOPBACK:
             return True
         name = host.rpartition(":")[0] if host[-1:] != "]" and ":" in host else host
@@ -109,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"" if unchanged else body)
 
     def _answer(self) -> tuple[str, bytes] | None:
-        """The type and the content of what is asked for."""
+        """Return the type and the content of what is asked for."""
         if self.path == DATA:
             return "application/json", page.encode({**self.server.document(), "poll": page.POLL_SECONDS}).encode()
         if self.path in ("/", "/index.html"):

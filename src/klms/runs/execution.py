@@ -32,10 +32,12 @@ class Summary:
     rounds: int
     metrics: dict[str, float]
     bits_per_parameter: float
+    """Bits per parameter up, mean over rounds."""
     uplink_bytes: int
-    downlink_bytes: int | None
-    """None, like all that depends on it, if a round is of a release that did not count it."""
-    total_bytes: int | None
+    """Bytes that all clients sent."""
+    downlink_bytes: int
+    """Bytes that were sent to all clients."""
+    total_bytes: int
     times_smaller_up: float | None
     """The uplink, against 32 bits per parameter."""
     times_smaller_total: float | None

@@ -14,19 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from klms.engine.federation import OWN, Federation
-from klms.engine.ledger import (
-    LedgerRecord,
-    bits_per_parameter,
-    downlink_bytes,
-    last_evaluated,
-    total_bytes,
-    uplink_bytes,
-)
+from klms.engine.ledger import LedgerRecord
 from klms.errors import InvalidArgument
 from klms.methods.entry import DataSettings
 from klms.methods.state import State
 from klms.methods.table import RunConfig
-from klms.runs.execution import Progress, execute, local_engine
+from klms.runs.execution import Progress, Summary, execute, local_engine
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import check_effects, resolve
 
@@ -40,40 +33,18 @@ BUILT_IN = frozenset({*DataSettings.model_fields, "split", "c_max", "alpha", "mo
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run."""
+class Run(Summary):
+    """A finished run: what `Summary` says of it, the model, and one record per round."""
 
     config: RunConfig
     federation: Federation
     state: State
     ledger: list[LedgerRecord]
-    """One record per round."""
 
     @property
     def accuracy(self) -> float | None:
         """Test accuracy after the last round; None without test data, or where labels are not classes."""
-        record = last_evaluated(self.ledger)
-        return None if record is None else record.accuracy
-
-    @property
-    def bits_per_parameter(self) -> float:
-        """Bits per parameter up, mean over rounds."""
-        return bits_per_parameter(self.ledger)
-
-    @property
-    def uplink_bytes(self) -> int:
-        """Bytes that all clients sent."""
-        return uplink_bytes(self.ledger)
-
-    @property
-    def downlink_bytes(self) -> int | None:
-        """Bytes that were sent to all clients; None if the run resumed that of a release that did not count them."""
-        return downlink_bytes(self.ledger)
-
-    @property
-    def total_bytes(self) -> int | None:
-        """Bytes both ways; None if `downlink_bytes` is."""
-        return total_bytes(self.ledger)
+        return self.metrics.get("accuracy")
 
     def model(self) -> "nn.Module":
         """Return the trained module, one of the class that was given, in evaluation mode.
@@ -127,7 +98,8 @@ def federate(
     written = None if folder is None else RunFolder.open_or_create(Path(folder), config)
     shown = progress or (print_round if sys.stderr.isatty() else None)
     state, ledger = execute(federation, config, local_engine(workers), folder=written, progress=shown)
-    return Run(config, federation, state, ledger)
+    summary = Summary.of(config.method, ledger)
+    return Run(**vars(summary), config=config, federation=federation, state=state, ledger=ledger)
 
 
 def print_round(config: RunConfig, record: LedgerRecord) -> None:

@@ -240,10 +240,8 @@ class RunFolder:
         """Return the text of the settings without its digest."""
         try:
             return settings_without_digest(run_files.read_text(self.path, CONFIG))
-        except OSError as error:
-            raise RunFolderError(f"{CONFIG}: {error.strerror}") from error
-        except RunFolderError as error:
-            raise RunFolderError(f"{CONFIG}: {error}") from error
+        except (OSError, RunFolderError) as error:
+            raise RunFolderError(f"{CONFIG}: {getattr(error, 'strerror', error)}") from error
 
     def _object(self, name: str) -> str:
         """Return the text of a JSON file without its digest."""

@@ -16,7 +16,7 @@ function drawTask(task, csv) {
     ? ` The paper's numbers are from ${task.table.paper}. They are for orientation only: its model, rounds and amount of data differ.`
     : '';
   const notes = 'Mean ± sample standard deviation over seeds. Click a header to sort; point at it to see what it measures. '
-    + `Up is what the clients send, down what they are sent; a dash stands for what a run did not record.${paper}`;
+    + `Up is what the clients send, down what they are sent.${paper}`;
   const [toolbar, table] = [drawToolbar(task, view), drawTable(task, view)];
   const figures = task.figures.map((figure) => drawFigure(task, figure, view, csv));
   const details = [drawSettings(task, view, chosen.open), drawRuns(task, view, chosen.open)];

@@ -31,24 +31,21 @@ function onAxes(points, xAxis, yAxis) {
   return Object.fromEntries(Object.entries(points).map(([name, values]) => [name, values.filter((_, index) => keep[index])]));
 }
 
-const costsOf = (figure) => figure.x.filter((_, index) => figure.series.some((one) => one.points.some((point) => point.x[index])));
+const costsOf = (figure) => figure.x.filter((_, index) => figure.points.some((point) => point.x[index]));
 
 function pointsSpec(task, figure, view, axis) {
   const index = figure.x.indexOf(axis);
   const rows = new Set(drawnLines(task, view).flatMap((line) => line.runs.map((run) => task.table.rows[run.row].name)));
-  const series = figure.series.filter((one) => rows.has(one.row)).map((one) => {
-    const points = one.points.filter((point) => point.x[index] > 0).sort((a, b) => a.x[index] - b.x[index]);
-    return {
-      label: one.paper ? `paper: ${one.row}` : one.row,
-      style: one.style,
-      paper: one.paper,
-      x: points.map((point) => point.x[index]),
-      y: points.map((point) => point.y),
-      deviation: points.map((point) => point.deviation),
-      markers: one.paper ? 4 : 5,
-    };
-  });
-  return { x: axis, y: figure.y, series: series.filter((one) => one.x.length), air: 0.05 };
+  const series = figure.points.filter((point) => rows.has(point.row) && point.x[index] > 0).map((point) => ({
+    label: point.paper ? `paper: ${point.row}` : point.row,
+    style: point.style,
+    paper: point.paper,
+    x: [point.x[index]],
+    y: [point.y],
+    deviation: [point.deviation],
+    markers: point.paper ? 4 : 5,
+  }));
+  return { x: axis, y: figure.y, series, air: 0.05 };
 }
 
 function stepsSpec(figure, panel) {

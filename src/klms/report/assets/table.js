@@ -66,12 +66,11 @@ function drawTable(task, view) {
 // One row per run, with links to its files.
 function drawRuns(task, view, open) {
   const names = ['run', 'row', 'seed', 'rounds', 'accuracy', 'bits/parameter up', 'MB up', 'MB down', 'MB total', 'files'];
-  const size = (value) => shown(value) || '-';
   const links = (files) => Object.entries(files).flatMap(([name, address]) => [h('a', { href: address, target: '_blank', rel: 'noopener' }, name), ' ']);
   const row = (run) => h('tr', null,
     h('th', { scope: 'row' }, run.name),
     ...[task.table.rows[run.row].name, run.seed, run.rounds, shown(run.accuracy), shown(run.bits),
-      ...['up', 'down', 'total'].map((way) => size(run.megabytes[way]))].map((text) => h('td', null, text)),
+      ...['up', 'down', 'total'].map((way) => shown(run.megabytes[way]))].map((text) => h('td', null, text)),
     h('td', { class: 'links' }, links(run.files)));
   const body = h('tbody');
   const summary = h('summary', { 'data-key': `${task.slug}/runs` });

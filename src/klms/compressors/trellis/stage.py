@@ -1,0 +1,31 @@
+"""The interface of the three stages of the dense scheme."""
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from klms.codec import SharedKey
+from klms.numerics.jit import Float32
+
+P = TypeVar("P")
+
+
+class Stage(ABC, Generic[P]):
+    """A stage sends its part of a gathered vector and leaves the rest to the next stage."""
+
+    @abstractmethod
+    def plan(self, rest: Float32, bits: float, rng: np.random.Generator) -> P:
+        """Decide what to send if this stage and the following ones have `bits` bits in all."""
+
+    @abstractmethod
+    def encode(self, plan: P, rest: Float32, key: SharedKey, rng: np.random.Generator) -> bytes:
+        """Take what was planned out of `rest`, in place, and return it as bytes: none if there is nothing to send."""
+
+    @abstractmethod
+    def decode(self, content: bytes, key: SharedKey, out: Float32) -> None:
+        """Add the part that the untrusted content holds to a gathered vector, in place."""
+
+    def take(self, rest: Float32, bits: float, key: SharedKey, rng: np.random.Generator) -> bytes:
+        """Plan and encode."""
+        return self.encode(self.plan(rest, bits, rng), rest, key, rng)

@@ -1,0 +1,116 @@
+"""A communication hook for PyTorch's DistributedDataParallel: gradients at a few bits per parameter.
+
+    model = DistributedDataParallel(network)
+    state = klms.ddp.CompressionState(bits_per_parameter=0.5)
+    model.register_comm_hook(state, klms.ddp.compression_hook)
+
+Codes do not add up as numbers do, so every process gathers the messages of all processes and averages what it decodes.
+All of them decode the same bytes in the same order and therefore hold the same gradient. The decoded gradient is
+unbiased: no error feedback is needed, and no memory of the size of the gradients.
+
+Traffic and decoding time grow with the number of processes, as with every compressor whose messages cannot be summed
+on the way: the hook is for a few nodes with a slow link between them.
+"""
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from klms.codec import SharedKey
+from klms.compressors.layout import Layout
+from klms.compressors.trellis import Effort, Trellis
+from klms.errors import InvalidArgument
+from klms.numerics.jit import Float32
+
+_LENGTH = struct.Struct("<I")
+_SMALLEST_MESSAGE = 64  # bytes: the header of a message, its pieces' scales and a few indices
+_LOWER_RATE = 0.9  # what is tried if a message does not fit; none of 1,800 that were tried exceeded its rate
+
+
+@dataclass
+class CompressionState:
+    """Settings of the hook, and the bytes that it has sent. Every process needs one with the same settings."""
+
+    bits_per_parameter: float = 1.0
+    seed: int = 0
+    effort: Effort = "fast"
+    process_group: dist.ProcessGroup | None = None
+    """The processes among which gradients are averaged; all of them by default."""
+    step: int = 0
+    """Number of the training step, which keys depend on. A restarted training should set it to where it goes on."""
+    sent_bytes: int = 0
+    """Bytes of this process's messages so far, each of which goes to all other processes."""
+    gradient_bytes: int = 0
+    """Bytes of the same gradients without compression."""
+
+    def __post_init__(self) -> None:
+        Trellis(Layout((), ()), self.bits_per_parameter, self.effort)  # raises an error if a setting is out of range
+        if self.seed < 0 or self.step < 0:
+            raise InvalidArgument(f"seed and step must not be negative, got {self.seed} and {self.step}")
+
+    def key(self, rank: int, bucket: int) -> SharedKey:
+        """Return the key of the message of one process for one bucket in this step."""
+        return SharedKey(self.seed, self.step, rank << 32 | bucket)
+
+
+def compression_hook(state: CompressionState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+    """Average the gradients of a bucket over all processes, by messages at the state's bits per parameter."""
+    group = state.process_group if state.process_group is not None else dist.group.WORLD
+    rank = dist.get_rank(group)
+    gradient: torch.Tensor = bucket.buffer()
+    layout = _layout(bucket)
+    message = _fitting_message(state, layout, gradient, state.key(rank, bucket.index()))
+
+    own = torch.from_numpy(message).to(gradient.device)
+    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    work = dist.all_gather(gathered, own, group=group, async_op=True)
+    state.sent_bytes += own.numel()
+    state.gradient_bytes += gradient.numel() * gradient.element_size()
+    keys = [state.key(other, bucket.index()) for other in range(len(gathered))]
+    if bucket.is_last():
+        state.step += 1
+
+    def average(_: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        messages = [one.cpu().numpy().tobytes() for one in gathered]
+        gradient.copy_(torch.from_numpy(_mean(messages, layout, keys)))
+        return gradient
+
+    averaged: torch.futures.Future[torch.Tensor] = work.get_future().then(average)
+    return averaged
+
+
+def _layout(bucket: dist.GradBucket) -> Layout:  # type: ignore[name-defined]
+    shapes = [tuple(gradient.shape) for gradient in bucket.gradients()]
+    return Layout(tuple(map(str, range(len(shapes)))), tuple(shapes))
+
+
+def _fitting_message(
+    state: CompressionState, layout: Layout, gradient: torch.Tensor, key: SharedKey
+) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Return the length of a message and the message, in as many bytes as all processes have for this bucket."""
+    room = _LENGTH.size + max(_SMALLEST_MESSAGE, math.ceil(state.bits_per_parameter * layout.d / 8))
+    vector = gradient.detach().float().cpu().numpy()
+    rng = np.random.default_rng([key.seed, key.round, key.client])
+    rate = state.bits_per_parameter
+    message = Trellis(layout, rate, state.effort, threads=1).encode(vector, {}, key=key, rng=rng)
+    while _LENGTH.size + len(message) > room:
+        rate *= _LOWER_RATE
+        message = Trellis(layout, rate, state.effort, threads=1).encode(vector, {}, key=key, rng=rng)
+    padded = np.zeros(room, dtype=np.uint8)
+    padded[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(message)), dtype=np.uint8)
+    padded[_LENGTH.size : _LENGTH.size + len(message)] = np.frombuffer(message, dtype=np.uint8)
+    return padded
+
+
+def _mean(padded: list[bytes], layout: Layout, keys: list[SharedKey]) -> Float32:
+    """Decode the messages of all processes and return their mean."""
+    total = np.zeros(layout.d, dtype=np.float32)
+    for data, key in zip(padded, keys, strict=True):
+        (length,) = _LENGTH.unpack_from(data)
+        message = data[_LENGTH.size : _LENGTH.size + length]
+        total += Trellis(layout, threads=1, agreed=False).decode(message, {}, key=key).vector
+    return total / np.float32(len(keys))

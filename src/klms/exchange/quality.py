@@ -1,0 +1,235 @@
+"""Constant quality: how many bits the next round takes so that its noise does no more harm than wanted.
+
+Coding adds noise of energy `U` to the clients' mean update `u` and of energy `D` to the model that they start from. It
+does harm in three ways, each of which the server can measure:
+
+- Clients take a share `c` of an error back in the next round (`c = -<u, e> / |e|^2`), instead of progressing. Per unit
+  of progress `<u, s>` of the server's step `s`, that is the **repair share** `c (G U + D) / <u, s>`. An optimizer at
+  the server adds the noise of an update to the model with a gain `G` (`server_gain.py`); FedAvg has `G = 1`, `s = u`.
+- Weights that noise has enlarged learn more slowly, above all before a normalisation: the **relative error of the
+  weights** `(G U + D) / |w|^2`.
+- An optimizer that divides by the size of the updates (FedAdam) takes their noise for size, and its steps become
+  shorter: `a U / |u|^2`, where `a` says how much of its gain depends on the size of coordinates, 0 for FedAvg.
+
+Their sum, the relative error with weight `WEIGHTS`, is the number that is held at its target. With an unbiased code the
+error is orthogonal to what is coded, so `|v_hat|^2 - |v|^2` is its energy, and the norm `|v|` in a message is all that
+the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of what is coded, with a constant `k` of
+about 1 that is measured, too. Hence the sum for any pair of rates is known, and the cheapest pair that meets the target
+is a search over one of them. Whatever varies from round to round is averaged by its logarithm.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+TARGET = 0.15
+"""The default quality; `klms experiment run panel` shows what others come to."""
+WEIGHTS = 5.0
+"""What a relative error of the weights counts in comparison with a repair share."""
+FIRST_ROUND = 1.0
+"""Bits of the first round, of which nothing is known."""
+LEAST, MOST = 0.02, 8.0
+"""Bits per parameter that may be asked for."""
+CODE = 1.25
+"""Error of a code times `4^r - 1`, before any was measured."""
+_REPAIR = 0.1  # the share of an error that is assumed to be taken back, before any was measured, and its deviation
+_KEPT = 0.5  # weight of earlier rounds in an average of logarithms
+_REMEMBERED = 0.8  # weight of earlier rounds in the estimate of the repaired share, which is noisier
+_TRIED = 96  # rates per search
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How the server's optimizer answers to noise in the mean update."""
+
+    total: float = 1.0
+    """Energy that a unit of noise adds to the model in the end."""
+    immediate: float = 1.0
+    """Energy that it adds to this round's step."""
+    adaptive: float = 0.0
+    """How much the gain of a coordinate depends on the size of its updates, from 0 to 1."""
+
+
+_UNKNOWN_GAIN = Gain(total=100.0, immediate=1.0, adaptive=0.5)  # momentum of 0.9 shows in the second round only
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the server has seen of a round before it codes the step to the next model. Energies are squared norms."""
+
+    parameters: int
+    bits_up: float
+    mean: float
+    """Energy of the decoded mean update, which holds the uplink's noise."""
+    noise_up: float
+    """Energy of the uplink's noise in that mean: the sum of squared weights times `|v_hat|^2 - |v|^2`."""
+    weights: float
+    """Energy of the model that clients started from."""
+    step: float
+    """Energy of the server's step, which the downlink codes."""
+    progress: float
+    """Inner product of the decoded mean update and the server's step."""
+    error: float = 0.0
+    """Energy of the downlink's error in the model that clients started from."""
+    echo: float = 0.0
+    """Inner product of that error and the decoded mean update."""
+    gain: Gain = field(default_factory=Gain)
+
+    @property
+    def update(self) -> float:
+        """Energy of the clients' mean update without noise, at least what could not be told from noise."""
+        return max(self.mean - self.noise_up, 2 * self.noise_up / math.sqrt(self.parameters), _TINY)
+
+    @property
+    def noiseless_progress(self) -> float:
+        by_noise = self.noise_up * math.sqrt(self.gain.immediate)
+        return max(
+            self.progress - by_noise, 0.1 * math.sqrt(self.update * self.gain.immediate) * math.sqrt(self.update)
+        )
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the server has learned from all rounds so far, as averages of logarithms where nothing else is said."""
+
+    update: float | None = None
+    progress: float | None = None
+    uplink: float = CODE
+    """Noise of the mean update times `4^r - 1`, relative to the update: the code's error over the clients' number."""
+    downlink: float = CODE
+    """The same for the downlink, relative to the step."""
+    repaired: float = _REPAIR / _REPAIR**2
+    """Sum of the measured shares `c`, each divided by its variance."""
+    certainty: float = 1 / _REPAIR**2
+    """Sum of the inverse variances."""
+    gain: Gain = _UNKNOWN_GAIN
+    weights: float = 1.0
+
+    @property
+    def repair(self) -> float:
+        """The share of an error that clients take back: its estimate and one standard deviation on top."""
+        return max(0.0, self.repaired / self.certainty) + 1 / math.sqrt(self.certainty)
+
+    def prices(self) -> tuple[float, float]:
+        """Return the harm of a unit of noise in the mean update, and in the model.
+
+        >>> up, down = Knowledge(update=1.0, progress=1.0, weights=100.0, gain=Gain()).prices()
+        >>> up == down, round(down, 2)
+        (True, 0.25)
+        """
+        update = self.update or 1.0
+        in_model = self.repair / (self.progress or 1.0) + WEIGHTS / self.weights
+        return self.gain.total * in_model + self.gain.adaptive / update, in_model
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Bits per parameter of the next updates, and of the step to the next model."""
+
+    up: float
+    down: float
+
+
+def first_model(target: float = TARGET) -> float:
+    """Return the bits of the first model, at which the relative error of the weights alone reaches the target.
+
+    >>> round(first_model(0.15), 2)
+    2.71
+    """
+    return _bits(CODE, target / WEIGHTS)
+
+
+def learned(known: Knowledge, seen: Measured) -> Knowledge:
+    """Return the knowledge after the replies of a round."""
+    repaired = _REMEMBERED * known.repaired
+    certainty = _REMEMBERED * known.certainty
+    if seen.error > 0:
+        precision = seen.error * seen.parameters / max(seen.mean, _TINY)
+        repaired += precision * -seen.echo / seen.error
+        certainty += precision
+    code = seen.noise_up * (4**seen.bits_up - 1) / seen.update
+    first = known.update is None
+    return replace(
+        known,
+        update=_averaged(known.update, seen.update),
+        progress=_averaged(known.progress, seen.noiseless_progress),
+        uplink=_averaged(None if first else known.uplink, code),
+        repaired=repaired,
+        certainty=certainty,
+        gain=_averaged_gain(known.gain, seen.gain),
+        weights=max(seen.weights, _TINY),
+    )
+
+
+def chosen(known: Knowledge, seen: Measured, target: float = TARGET, messages: tuple[float, float] = (1, 1)) -> Rates:
+    """Return the cheapest rates that keep to the target, if a round has so many messages up and down.
+
+    >>> seen = Measured(10_000, 1.0, mean=1.1, noise_up=0.1, weights=100.0, step=1.1, progress=1.1)
+    >>> rates = chosen(learned(Knowledge(), seen), seen)
+    >>> harm(learned(Knowledge(), seen), *noise(learned(Knowledge(), seen), seen, rates)) < 0.16
+    True
+    """
+    price_up, price_down = known.prices()
+    best = Rates(MOST, MOST)
+    cost = math.inf
+    for n in range(_TRIED):
+        up = LEAST * (MOST / LEAST) ** (n / (_TRIED - 1))
+        noise_up = _noise_up(known, up)
+        left = (target - price_up * noise_up) / price_down
+        if left <= 0:
+            continue
+        down = min(MOST, max(LEAST, _bits(known.downlink * _next_step(known, seen, noise_up), left)))
+        spent = messages[0] * up + messages[1] * down
+        if spent < cost:
+            best, cost = Rates(up, down), spent
+    left = (target - price_up * _noise_up(known, best.up)) / price_down
+    now = MOST if left <= 0 else min(MOST, max(LEAST, _bits(known.downlink * seen.step, left)))
+    return Rates(best.up, now)
+
+
+def stepped(known: Knowledge, step: float, error: float, bits: float) -> Knowledge:
+    """Return the knowledge after a step of this energy was coded with so many bits, and has this error."""
+    if step <= 0 or error <= 0:
+        return known
+    return replace(known, downlink=_averaged(known.downlink, error * (4**bits - 1) / step))
+
+
+def noise(known: Knowledge, seen: Measured, rates: Rates) -> tuple[float, float]:
+    """Return the energies of noise that these rates promise, in the mean update and in the model."""
+    return _noise_up(known, rates.up), known.downlink * seen.step / (4**rates.down - 1)
+
+
+def harm(known: Knowledge, noise_up: float, noise_down: float) -> float:
+    """Return the number that is held at its target."""
+    price_up, price_down = known.prices()
+    return price_up * noise_up + price_down * noise_down
+
+
+def _noise_up(known: Knowledge, bits: float) -> float:
+    return known.uplink * (known.update or 1.0) / (4**bits - 1)
+
+
+def _next_step(known: Knowledge, seen: Measured, noise_up: float) -> float:
+    """Return the energy of a step whose noise is another one."""
+    own = max(seen.step - known.gain.immediate * seen.noise_up, 0.1 * seen.step)
+    return own + known.gain.immediate * noise_up
+
+
+def _averaged(before: float | None, now: float) -> float:
+    now = max(now, _TINY)
+    if before is None:
+        return now
+    return math.exp(_KEPT * math.log(before) + (1 - _KEPT) * math.log(now))
+
+
+def _averaged_gain(before: Gain, now: Gain) -> Gain:
+    return Gain(
+        _averaged(before.total, now.total),
+        _averaged(before.immediate, now.immediate),
+        _KEPT * before.adaptive + (1 - _KEPT) * now.adaptive,
+    )
+
+
+def _bits(energy: float, error: float) -> float:
+    """Return the bits at which `energy / (4^bits - 1)` is the error."""
+    return math.log2(1 + energy / error) / 2

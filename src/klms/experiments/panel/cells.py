@@ -1,0 +1,65 @@
+"""Which federations the panel trains, and how their messages are coded."""
+
+from dataclasses import dataclass
+
+from klms.exchange.quality import TARGET
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A kind of model, with the clients that train it and the server's optimizer."""
+
+    kind: str
+    clients: int
+    optimizer: str = "FedAvg"
+    skewed: bool = False
+    rounds: int = 20
+
+    def __str__(self) -> str:
+        split = ", skewed" if self.skewed else ""
+        return f"{self.kind}, {self.clients} clients, {self.optimizer}{split}"
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How messages are coded: not at all, at a quality, or with the same bits per parameter in both directions."""
+
+    quality: float | None = None
+    bits: float | None = None
+
+    def __str__(self) -> str:
+        if self.quality is not None:
+            return f"quality {self.quality:g}"
+        return "stock" if self.bits is None else f"{self.bits:g} bits"
+
+
+FEDERATIONS = (
+    Federation("transformer", 3),
+    Federation("mixer", 5, skewed=True),
+    Federation("gru", 3),
+    Federation("gpt", 5),
+    Federation("resnet, group norm", 3),
+    Federation("resnet, batch norm", 5),
+    Federation("words", 10),
+    Federation("lora", 3, rounds=25),
+    Federation("autoencoder", 5, rounds=25),
+    Federation("factors", 3, rounds=25),
+    Federation("lenet", 10, rounds=40),
+    Federation("cnn", 10, rounds=40),
+    Federation("autoencoder", 10, "FedAvgM", rounds=25),
+    Federation("gru", 5, "FedAvgM"),
+    Federation("transformer", 5, "FedAdam"),
+    Federation("lora", 10, "FedAdam", skewed=True, rounds=25),
+    Federation("autoencoder", 3, "FedAdam", rounds=25),
+)
+STOCK = Coding()
+CODINGS = (
+    STOCK,
+    Coding(quality=TARGET),
+    Coding(quality=TARGET / 2),
+    Coding(quality=2 * TARGET),
+    Coding(bits=1.0),
+    Coding(bits=0.3),
+    Coding(bits=0.1),
+)
+SEEDS = 3

@@ -1,0 +1,111 @@
+"""All runs of the panel, resumed where an earlier command ended, and the results file that holds them."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from klms import files
+from klms.experiments.panel.cells import CODINGS, FEDERATIONS, SEEDS, STOCK, Coding, Federation
+from klms.experiments.tables import table
+from klms.numerics.checks import check_name
+
+NAME = "panel"
+TITLE = "What a quality or a number of bits costs models of a dozen kinds"
+FILE = "panel.json"
+_LARGEST = 1 << 25
+
+
+class PanelRun(NamedTuple):
+    """One run: a federation, a way to code its messages, and a seed."""
+
+    federation: Federation
+    coding: Coding
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.federation}; {self.coding}; seed {self.seed}"
+
+
+def grid(*, seeds: int = SEEDS, only: Sequence[str] = ()) -> list[PanelRun]:
+    """Return the runs seed by seed, so that every federation has its first seed early.
+
+    `only` names some of the codings; the runs without compression, which they are compared with, always belong to them.
+    """
+    for name in only:
+        check_name("coding of the panel", name, [str(coding) for coding in CODINGS])
+    codings = [coding for coding in CODINGS if not only or coding == STOCK or str(coding) in only]
+    return [
+        PanelRun(federation, coding, seed) for seed in range(seeds) for coding in codings for federation in FEDERATIONS
+    ]
+
+
+def run_missing(wanted: Sequence[PanelRun], path: Path, report: Callable[[PanelRun, dict[str, Any]], None]) -> None:
+    """Run what the results file lacks, and write the file after every run."""
+    from klms.experiments.panel.run import run
+
+    results = read(path)
+    for one in wanted:
+        if str(one) in results["runs"]:
+            continue
+        results["runs"][str(one)] = run(one.federation, one.coding, one.seed)
+        files.replace(path, (json.dumps(results, indent=1) + "\n").encode())
+        report(one, results["runs"][str(one)])
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the results file, or an empty one."""
+    if not path.exists():
+        return {"experiment": "panel", "runs": {}}
+    found: dict[str, Any] = json.loads(files.read(path, _LARGEST))
+    return found
+
+
+def summary(outcome: dict[str, Any]) -> str:
+    """Return the metric and the compression of a run in a few words."""
+    if "error" in outcome:
+        return str(outcome["error"])
+    return f"{outcome['metric']} {outcome['value']:.4g}, {outcome['times_smaller_total']:.0f} times smaller"
+
+
+def lost(coded: dict[str, Any], stock: dict[str, Any]) -> float:
+    """Return the points of accuracy that a run lost, or the per cent by which its loss grew."""
+    if "value" not in coded:
+        return float("inf")
+    if stock["metric"] == "accuracy":
+        return float(stock["value"] - coded["value"])
+    return 100 * float(coded["value"] / stock["value"] - 1)
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return a table of what every coding lost in every federation, averaged over seeds, and how much less was sent."""
+    rows = list(_rows(results))
+    codings = list(dict.fromkeys(row.coding for row in rows))
+    cells = {(row.federation, row.coding): row for row in rows}
+    lines = []
+    for federation in dict.fromkeys(row.federation for row in rows):
+        shown = [cells.get((federation, coding)) for coding in codings]
+        lines.append([federation, *("" if row is None else f"{row.lost:+.2f}, x {row.times:.0f}" for row in shown)])
+    return table(("federation", *codings), lines)
+
+
+class Row(NamedTuple):
+    """A coding in a federation, averaged over seeds."""
+
+    federation: str
+    coding: str
+    lost: float
+    times: float
+
+
+def _rows(results: dict[str, Any]) -> Iterator[Row]:
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for name, outcome in results["runs"].items():
+        federation, coding, seed = name.split("; ")
+        stock = results["runs"].get(f"{federation}; stock; {seed}")
+        if coding != "stock" and stock is not None:
+            pair = lost(outcome, stock), float(outcome.get("times_smaller_total", "nan"))
+            groups.setdefault((federation, coding), []).append(pair)
+    for (federation, coding), pairs in groups.items():
+        losses, times = zip(*pairs, strict=True)
+        yield Row(federation, coding, sum(losses) / len(losses), sum(times) / len(times))

@@ -1,0 +1,132 @@
+"""Results of experiments as pictures. They need the extra `plots`."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from klms.benchmarks.mean import Row, limit, with_default_effort
+from klms.engine.ledger import LedgerRecord
+from klms.errors import MissingExtra
+from klms.experiments.results_file import Results
+from klms.experiments.tables import HALF_A_POINT, beside_klms, mean, megabytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_TICKS = (0.005, 0.01, 0.02, 0.05, 0.1)
+
+
+def _figure(width: float, height: float) -> "Figure":
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra.told("the picture needs matplotlib", "plots") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def toy(results: dict[str, Any], path: Path | str) -> None:
+    """Draw the paper's figure: deviation (left) and mean (right) of the gap against the number of clients."""
+    figure = _figure(9, 3.8)
+    panels = figure.subplots(1, 2)
+    for axes, what in zip(panels, ("deviation", "mean"), strict=True):
+        for value, curve in results["curves"].items():
+            axes.plot(results["clients"], curve[what], marker="o", markersize=3, label=f"{results['symbol']} = {value}")
+        axes.set(xscale="log", xlabel="clients", ylabel=f"estimation gap, {what}")
+        axes.grid(alpha=0.3)
+    panels[1].legend()
+    figure.savefig(path, dpi=150)
+
+
+def both_ways(results: Results, path: Path | str) -> None:
+    """Draw the total of the runs in which all clients take part, with their accuracies."""
+    (rows,) = results.values()
+    shown = {name: row for name, row in reversed(rows.items()) if not row["config"]["per_round"]}
+    totals = {name: megabytes(row, "up", "down") for name, row in shown.items()}
+    figure = _figure(8, 2.8)
+    axes = figure.add_subplot()
+    colours = ["C0" if "klms" in name or "trellis" in name else "0.6" for name in shown]
+    bars = axes.barh(list(shown), list(totals.values()), color=colours)
+    texts = [f"{totals[name]:,.1f} MB, accuracy {mean(row, 'accuracy'):.3f}" for name, row in shown.items()]
+    axes.bar_label(bars, texts, padding=4)
+    axes.set(xscale="log", xlabel="megabytes up and down together, all clients and rounds")
+    axes.set_xlim(1, 20 * max(totals.values()))
+    figure.savefig(path, dpi=150)
+
+
+def fewest_bits(results: Mapping[str, Results], path: Path | str) -> None:
+    """Draw accuracy against bits, one panel per data set."""
+    by_data = beside_klms(results)
+    methods = dict.fromkeys(row["config"]["method"] for rows in by_data.values() for row in rows.values())
+    figure = _figure(11, 4.2)
+    panels = figure.subplots(1, len(by_data))
+    for axes, (data, rows) in zip(panels, by_data.items(), strict=True):
+        reference = mean(rows["fedavg"], "accuracy")
+        axes.axhline(reference, color="black", linewidth=1, label="FedAvg, float32")
+        axes.axhline(reference - HALF_A_POINT, color="black", linewidth=1, linestyle=":", label="0.5 points less")
+        curves: dict[str, list[tuple[float, float]]] = {method: [] for method in methods if method != "fedavg"}
+        for row in rows.values():
+            point = (mean(row, "bits_per_parameter"), mean(row, "accuracy"))
+            curves.get(row["config"]["method"], []).append(point)
+        _draw_curves(axes, curves, markersize=5)
+        axes.set(xscale="log", title=data, xlabel="bits per parameter, uplink", ylabel="test accuracy")
+        axes.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+        axes.minorticks_off()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def mean_estimation(rows: Sequence[Row], clients: int, path: Path | str) -> None:
+    """Draw error against bits with default effort, one panel per kind of vectors, with the limit as a line."""
+    rows = with_default_effort(rows)
+    kinds = list(dict.fromkeys(row.vectors for row in rows))
+    labels = {row.scheme: row.scheme if row.unbiased else f"{row.scheme} (biased)" for row in rows}
+    columns = min(len(kinds), 3)
+    lines = -(-len(kinds) // columns)
+    figure = _figure(4.6 * columns + 1.6, 4.2 * lines)
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes in panels[len(kinds) :]:
+        axes.remove()
+    measured = [row.bits_per_parameter for row in rows]
+    rates = np.geomspace(min(measured), max(measured), 60)
+    for axes, kind in zip(panels, kinds, strict=False):
+        curves: dict[str, list[tuple[float, float]]] = {label: [] for label in labels.values()}
+        for row in rows:
+            if row.vectors == kind:
+                curves[labels[row.scheme]].append((row.bits_per_parameter, row.error))
+        _draw_curves(axes, curves, markersize=4)
+        axes.plot(rates, [limit(rate, clients) for rate in rates], color="black", linewidth=1, label="limit, unbiased")
+        axes.set(xscale="log", yscale="log", title=f"{kind} vectors", xlabel="bits per parameter")
+    panels[0].set_ylabel(f"normalised error of the average of {clients}")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def _draw_curves(axes: "Axes", curves: Mapping[str, list[tuple[float, float]]], markersize: int) -> None:
+    """Draw one line per name; those of biased schemes are dotted."""
+    for place, (label, points) in enumerate(curves.items()):
+        if points:
+            bits, values = zip(*sorted(points), strict=True)
+            line = ":" if "biased" in label else "-"
+            marker = "osD^vP*X"[place % 8]
+            (drawn,) = axes.plot(bits, values, line, color=f"C{place}", marker=marker, label=label)
+            drawn.set(markersize=markersize, linewidth=1)
+    axes.grid(alpha=0.3)
+
+
+def demo(runs: Mapping[str, Sequence[LedgerRecord]], path: Path | str) -> None:
+    """Draw the accuracy of runs against the megabytes that were sent up and down."""
+    figure = _figure(7, 4.2)
+    axes = figure.add_subplot()
+    for method, records in runs.items():
+        sent = accumulate(record.uplink_bytes + record.downlink_bytes for record in records)
+        points = [(size / 1e6, record.accuracy) for size, record in zip(sent, records, strict=True)]
+        evaluated = [point for point in points if point[1] is not None]
+        axes.plot(*zip(*evaluated, strict=True), marker="o", markersize=3, label=method)
+    axes.set(xscale="log", xlabel="megabytes up and down, all clients", ylabel="test accuracy")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,1 @@
+"""The models of the experiment `panel`: small networks of a dozen kinds, and how clients train them."""

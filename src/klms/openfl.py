@@ -1,0 +1,106 @@
+"""klms in OpenFL: a compression pipeline for the differences of models that collaborators and aggregator exchange.
+
+    collaborator :
+      template : klms.openfl.Collaborator
+    compression_pipeline :
+      template : klms.openfl.Pipeline
+      settings :
+        bits_per_parameter : 1.0
+
+`docs/openfl.md` says what that does in a federation. Needs the extra `openfl`.
+
+OpenFL codes one tensor at a time, and tells its pipelines neither the round nor who is coding. It also relies on equal
+tensors becoming equal bytes: the aggregator codes a difference once for its own model and again for each collaborator.
+So the randomness of a message is a function of the tensor, by a seed that travels in the message.
+"""
+
+import sys
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from klms import SharedKey, compress, decompress
+from klms.errors import InvalidArgument, MissingExtra
+
+try:
+    import openfl.component
+    from openfl.pipelines.pipeline import Float32NumpyArrayToBytes, TransformationPipeline, Transformer
+except ImportError as error:
+    raise MissingExtra(
+        "klms.openfl needs OpenFL, which cannot be installed with the versions of constraints.txt: run "
+        "pip install '.[openfl]' in the clone of klms, in an environment of its own"
+    ) from error
+
+_SEED = 8  # bytes
+_LEAST = 512
+"""Bytes that a tensor may take whatever its size: some 120 of them are headers."""
+_MOST = 8.0
+"""Bits per parameter beyond which a tensor is sent unchanged."""
+
+
+class KlmsTransformer(Transformer):
+    """Codes tensors at `bits_per_parameter`; small ones at more, the smallest unchanged."""
+
+    def __init__(self, bits_per_parameter: float = 1.0) -> None:
+        if not 0.0001 <= bits_per_parameter <= _MOST:
+            raise InvalidArgument(f"bits_per_parameter must be from 0.0001 to {_MOST:g}, got {bits_per_parameter}")
+        self.lossy = True
+        self.bits_per_parameter = bits_per_parameter
+        self._unchanged = Float32NumpyArrayToBytes()
+
+    def forward(self, data: npt.ArrayLike, **kwargs: Any) -> tuple[bytes, dict[str, Any]]:
+        array = np.asarray(data, dtype=np.float32)
+        bits = max(self.bits_per_parameter, 8 * _LEAST / max(1, array.size))
+        if bits > _MOST or kwargs.get("unchanged"):
+            message, metadata = self._unchanged.forward(array)
+            return bytes(message), dict(metadata)
+        return _message_of(array, min(bits, _MOST)), {"bool_list": [True]}
+
+    def backward(self, data: bytes, metadata: dict[str, Any], **kwargs: Any) -> npt.NDArray[np.float32]:
+        if not metadata.get("bool_list"):
+            return np.array(self._unchanged.backward(data, metadata))
+        return _array_of(bytes(data))
+
+
+class Pipeline(TransformationPipeline):
+    """The pipeline of this one transformer."""
+
+    def __init__(self, bits_per_parameter: float = 1.0, **kwargs: Any) -> None:
+        super().__init__([KlmsTransformer(bits_per_parameter)], **kwargs)
+
+    def forward(self, data: npt.ArrayLike, **kwargs: Any) -> tuple[bytes, list[dict[str, Any]]]:
+        """Code a tensor. Models that OpenFL writes to files, after they have been here too, stay unchanged."""
+        unchanged = sys._getframe(1).f_code.co_name == "construct_model_proto"
+        message, metadata = super().forward(data, unchanged=unchanged, **kwargs)
+        return message, metadata
+
+
+class Collaborator(openfl.component.Collaborator):
+    """A collaborator that sends differences in every round.
+
+    OpenFL 1.9 looks for the model that it began with under the collaborator's name. After the first round it has stored
+    that model under the aggregator's name alone, and sends whole tensors, unchanged.
+    """
+
+    def get_data_for_tensorkey(self, tensor_key: Any) -> Any:
+        tensor = super().get_data_for_tensorkey(tensor_key)
+        if "model" in tensor_key.tags:
+            self.tensor_db.cache_tensor({tensor_key._replace(origin=self.collaborator_name): tensor})
+        return tensor
+
+
+def _message_of(array: npt.NDArray[np.float32], bits_per_parameter: float) -> bytes:
+    """Return a message that carries its own key."""
+    seed = blake2b(array.tobytes(), digest_size=_SEED, person=b"klms openfl").digest()
+    rng = np.random.default_rng(int.from_bytes(seed, "little"))
+    return seed + compress(array, bits_per_parameter, key=_key_of(seed), rng=rng)
+
+
+def _array_of(message: bytes) -> npt.NDArray[np.float32]:
+    return np.asarray(decompress(message[_SEED:], key=_key_of(message[:_SEED])), dtype=np.float32)
+
+
+def _key_of(seed: bytes) -> SharedKey:
+    return SharedKey(seed=int.from_bytes(seed, "little"), round=1, client=0)

@@ -1,0 +1,40 @@
+"""Schemes and methods of other packages: what they declare as entry points becomes part of klms, without a fork.
+
+In the other package's `pyproject.toml`:
+
+    [project.entry-points."klms.schemes"]
+    count-sketch = "my_package.count_sketch:SCHEME"
+
+    [project.entry-points."klms.methods"]
+    fedbuff = "my_package.fedbuff:METHOD"
+
+A scheme is a `klms.compressors.scheme.Scheme`, and a method a `klms.methods.entry.MethodEntry`. Numbers of schemes from
+`FIRST_OWN_NUMBER` on are never used by klms itself.
+"""
+
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from klms.errors import InvalidArgument
+
+FIRST_OWN_NUMBER = 128
+
+T = TypeVar("T")
+
+
+def declared(group: str, kind: type[T], known: dict[str, Any]) -> dict[str, T]:
+    """Return what installed packages declare in a group of entry points, by name.
+
+    Raise an `InvalidArgument` that names the package if an object is of another kind, or has a name that is taken.
+    """
+    found: dict[str, T] = {}
+    for point in entry_points(group=group):
+        package = point.dist.name if point.dist is not None else point.value
+        one = point.load()
+        if not isinstance(one, kind):
+            raise InvalidArgument(f"{package}: {point.value} is not a {kind.__name__}, as entry points of {group} are")
+        name = str(getattr(one, "name", point.name))
+        if name in known or name in found:
+            raise InvalidArgument(f"{package}: {name!r} of {group} is taken: rename it, or uninstall one package")
+        found[name] = one
+    return found

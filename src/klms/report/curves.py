@@ -1,0 +1,73 @@
+"""What a run measured, round by round: columns of numbers, which the page draws as curves and the CSV files list."""
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from klms.engine.ledger import LedgerRecord
+
+Column = tuple[float | None, ...]
+"""A number for every round; None where a round has none."""
+AXES = {"round": "round", "seconds": "seconds since the start", "up": "MB up", "down": "MB down", "total": "MB total"}
+"""Columns that curves can be drawn against, and how their axes are labelled. All but the first are running sums."""
+
+
+class Curve(NamedTuple):
+    """A figure of curves."""
+
+    id: str
+    title: str
+    caption: str
+    label: str
+    """What the axis is called."""
+    measures: dict[str, str]
+    """The columns that it shows, fields of `LedgerRecord` or names in `_DERIVED`, and what each is called."""
+    log: bool = False
+    """Whether numbers that are far apart have a logarithmic axis."""
+
+
+_TRAINING = "During the local training of a round, mean over its clients."
+_BITS = "Size of the messages of a round, mean over its clients."
+_BYTES = "What all clients of a round send, and what they are sent."
+_KL = "KL of the clients' distributions to the shared one, and the bits of the indices that convey it."
+_KL_MEASURES = {"kl_bits_per_parameter": "KL", "index_bits_per_parameter": "index bits"}
+CURVES = (
+    Curve("accuracy", "Accuracy", "On the test data.", "accuracy", {"accuracy": "accuracy"}),
+    Curve("nll", "Negative log-likelihood", "On the test data, in nats.", "nll", {"nll": "nll"}),
+    Curve("loss", "Loss", "On the test data.", "loss", {"loss": "loss"}),
+    Curve("train-loss", "Training loss", _TRAINING, "training loss", {"train_loss": "training loss"}),
+    Curve("epsilon", "Privacy spent", "Epsilon until that round.", "epsilon", {"epsilon": "epsilon"}),
+    Curve("bits", "Bits per parameter up", _BITS, "bits/parameter up", {"bits": "bits/parameter up"}, log=True),
+    Curve("megabytes", "Megabytes per round", _BYTES, "MB", {"round_up": "up", "round_down": "down"}, log=True),
+    Curve("kl", "KL and the bits spent on it", _KL, "bits/parameter", _KL_MEASURES, log=True),
+)
+"""All figures of curves. To draw one more field of the ledger is one more entry."""
+_DERIVED: dict[str, Callable[[LedgerRecord], float | None]] = {
+    "bits": lambda record: record.bits_per_parameter if record.aggregated else None,
+    "round_up": lambda record: record.uplink_bytes / 1e6,
+    "round_down": lambda record: record.downlink_bytes / 1e6,
+}
+
+
+def columns(records: Sequence[LedgerRecord]) -> dict[str, Column]:
+    """Return the axes, and the columns of all curves that hold a number."""
+    up = [record.uplink_bytes for record in records]
+    down = [record.downlink_bytes for record in records]
+    made: dict[str, Column] = {
+        "round": tuple(float(record.round) for record in records),
+        "up": _megabytes(up),
+        "down": _megabytes(down),
+        "total": _megabytes(map(operator.add, up, down)),
+    }
+    if all("total" in record.seconds for record in records):
+        made["seconds"] = tuple(round(sum_, 3) for sum_ in accumulate(record.seconds["total"] for record in records))
+    for name in (name for curve in CURVES for name in curve.measures):
+        column = tuple(map(_DERIVED.get(name) or operator.attrgetter(name), records))
+        if any(number is not None for number in column):
+            made[name] = column
+    return made
+
+
+def _megabytes(sizes: Iterable[int]) -> Column:
+    return tuple(size / 1e6 for size in accumulate(sizes))

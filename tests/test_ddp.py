@@ -1,0 +1,98 @@
+"""The communication hook for DistributedDataParallel, with real processes and gloo."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+from klms.ddp import CompressionState
+from klms.errors import InvalidArgument
+
+PROGRAM = """
+import json, os, sys
+import torch
+import torch.distributed as dist
+from klms.ddp import CompressionState, compression_hook
+
+rank, world, port, bits, dtype, steps = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], *sys.argv[4:7]
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+torch.set_num_threads(1)
+dist.init_process_group("gloo", rank=rank, world_size=world)
+torch.manual_seed(0)
+network = torch.nn.Sequential(torch.nn.Linear(30, 200), torch.nn.ReLU(), torch.nn.Linear(200, 4))
+network = network.to(getattr(torch, dtype))
+model = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=0.01)
+state = CompressionState(float(bits))
+model.register_comm_hook(state, compression_hook)
+target = torch.randn(30, 4, generator=torch.Generator().manual_seed(9))
+own = torch.Generator().manual_seed(rank)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+losses = []
+for _ in range(int(steps)):
+    x = torch.randn(64, 30, generator=own)
+    y = (x @ target).argmax(1)
+    loss = torch.nn.functional.cross_entropy(model(x.to(getattr(torch, dtype))), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+weights = torch.cat([p.detach().float().flatten() for p in network.parameters()])
+print(json.dumps({
+    "weights": weights.double().sum().item(),
+    "size": weights.numel(),
+    "first": sum(losses[:10]) / 10,
+    "last": sum(losses[-10:]) / 10,
+    "sent": state.sent_bytes,
+    "uncompressed": state.gradient_bytes,
+    "steps": state.step,
+}))
+dist.destroy_process_group()
+"""
+
+
+def trained(processes, bits, *, dtype="float32", steps=40):
+    """Train with so many processes, and return what each of them says."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    arguments = [str(processes), port, str(bits), dtype, str(steps)]
+    running = [
+        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), *arguments], stdout=subprocess.PIPE)
+        for rank in range(processes)
+    ]
+    try:
+        outputs = [one.communicate(timeout=300)[0] for one in running]
+    finally:
+        for one in running:
+            one.kill()
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
+
+
+@pytest.mark.parametrize(("processes", "bits", "dtype"), [(2, 0.5, "float32"), (3, 2, "bfloat16")])
+def test_all_processes_hold_the_same_model_that_learns_from_few_bytes(processes, bits, dtype):
+    found = trained(processes, bits, dtype=dtype)
+    assert len({one["weights"] for one in found}) == 1
+    for one in found:
+        assert one["last"] < 0.85 * one["first"]
+        assert one["steps"] == 40
+        # Every bucket has a length and at least 64 bytes; there are a handful of them.
+        assert 8 * one["sent"] / (one["size"] * 40) < bits + 0.4
+        assert one["uncompressed"] == 40 * one["size"] * (4 if dtype == "float32" else 2)
+
+
+def test_keys_differ_by_process_bucket_and_step():
+    state = CompressionState(1.0, seed=3)
+    keys = {state.key(rank, bucket) for rank in range(3) for bucket in range(3)}
+    state.step += 1
+    keys |= {state.key(rank, bucket) for rank in range(3) for bucket in range(3)}
+    assert len(keys) == 18
+
+
+@pytest.mark.parametrize("given", [{"bits_per_parameter": 9}, {"effort": "most"}, {"seed": -1}, {"step": -1}])
+def test_settings_out_of_range_are_refused(given):
+    with pytest.raises(InvalidArgument):
+        CompressionState(**given)
