@@ -254,19 +254,18 @@ class Server:
 
     def receive(self, client: str, reply: bytes) -> dict[str, Array]:
         """Return the arrays that a client trained, as precisely as the bits convey them, or none if it sent none."""
-        opened = self.open(client, reply)
-        arrays = opened.decode(self.scale)
-        self.count(opened)
-        return arrays
+        return self.decode(self.open(client, reply))
 
-    def count(self, reply: Reply) -> None:
-        """Count the bytes of a reply that was decoded."""
+    def decode(self, reply: Reply) -> dict[str, Array]:
+        """Return the arrays of a reply that was opened, and count its bytes."""
+        arrays = reply.decode(self.scale)
         self.uplink_bytes += reply.nbytes
         if reply.looks_like_updates:
             log.warning(
                 "klms: a client answered with arrays that are small beside those that it received and far from them. "
                 'If clients send differences instead of trained arrays, pass replies="updates"'
             )
+        return arrays
 
     def forget(self, client: str) -> None:
         """Assume that a client holds nothing."""
