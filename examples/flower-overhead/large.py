@@ -1,104 +1,134 @@
-"""Measure a large model through Flower, without klms and with it: time and memory of a client and a server together.
+"""Measure a large model through Flower, without klms and with it: processor time and memory of clients and server.
 
-    PYTHONPATH=. python examples/flower-overhead/large.py --parameters 50000000 --bits 1
+    PYTHONPATH=. python examples/flower-overhead/large.py --parameters 10000000 --clients 3 --bits 1
 
-One client and the server, in one process without a network, and no training. Every app runs in a process of its own;
-the last round counts, the first compiles. `--down` sets the bits of the model, 32 for the model itself.
+All clients and the server are in one process without a network, and there is no training. Every app runs in a process
+of its own; the median of all rounds after the first counts. What klms adds to a round is compared with `klms.compress`
+and `klms.decompress` alone: each client's update and the model are compressed once, and decompressed where they arrive.
+`--down` sets the bits of the model, 32 for the model itself.
 """
 
 import argparse
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import time
 from collections import deque
+from itertools import pairwise
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
+import klms
 from klms.flower import Compressed, compress
 from tests.flower.in_process import InProcessGrid
 
-ROWS = 4096
-ROUNDS = 3
+ROWS = 1000
+LAYERS = 10
+ROUNDS = 8
+STEP = 0.1
+"""Size of an update relative to that of the weights."""
 
 
-def client(mods: list, trained: list[float]) -> ClientApp:
-    """Return an app that adds noise to the model, and notes when it has done so."""
+class Timed(FedAvg):
+    """Notes the processor time at the start of every round."""
+
+    def __init__(self, clients: int) -> None:
+        super().__init__(fraction_evaluate=0.0, min_available_nodes=clients, min_train_nodes=clients)
+        self.began: list[float] = []
+
+    def configure_train(self, *arguments):
+        """Note the time."""
+        self.began.append(time.process_time())
+        return super().configure_train(*arguments)
+
+
+def arrays(options: argparse.Namespace, seed: int) -> dict[str, np.ndarray]:
+    """Return normal arrays, as many as were asked for."""
+    rng = np.random.default_rng(seed)
+    shape = (ROWS, options.parameters // (LAYERS * ROWS))
+    return {f"layer{n}": rng.standard_normal(shape, dtype=np.float32) for n in range(LAYERS)}
+
+
+def client(options: argparse.Namespace, mods: list) -> ClientApp:
+    """Return an app that adds noise of its own to the model."""
     app = ClientApp(mods=mods)
+    updates = {node: arrays(options, node) for node in range(1, options.clients + 1)}
 
     @app.train()
-    def train(message: Message, context: object) -> Message:
-        rng = np.random.default_rng(0)
-        arrays = {
-            name: Array(array.numpy() + rng.standard_normal(array.shape, dtype=np.float32))
-            for name, array in message.content["arrays"].items()
-        }
-        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
-        trained.append(time.perf_counter())
+    def train(message: Message, context) -> Message:
+        update = updates[context.node_id]
+        trained = {n: Array(a.numpy() + np.float32(STEP) * update[n]) for n, a in message.content["arrays"].items()}
+        content = {"arrays": ArrayRecord(trained), "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(content), reply_to=message)
 
     return app
 
 
-def measure(options: argparse.Namespace) -> dict[str, float]:
+def run_app(options: argparse.Namespace) -> dict[str, float]:
     """Run one app in this process."""
-    columns = options.parameters // (10 * ROWS)
-    rng = np.random.default_rng(1)
-    names = [f"layer{n}" for n in range(10)]
-    start = ArrayRecord({name: Array(rng.standard_normal((ROWS, columns), dtype=np.float32)) for name in names})
-    trained: list[float] = []
-    ended: list[float] = []
-    strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=1, min_train_nodes=1)
-    if options.app == "compressed":
-        strategy = Compressed(strategy, up=options.bits, down=options.down or options.bits)
-    inside = strategy.aggregate_train
-
-    def aggregate(*arguments: object) -> object:
-        outcome = inside(*arguments)
-        ended.append(time.perf_counter())
-        return outcome
-
-    strategy.aggregate_train = aggregate
-    grid = InProcessGrid(client([compress()] if options.app == "compressed" else [], trained), 1)
+    start = ArrayRecord({name: Array(array) for name, array in arrays(options, 0).items()})
+    inner = Timed(options.clients)
+    compressed = options.app == "compressed"
+    strategy = Compressed(inner, up=options.bits, down=options.down or options.bits) if compressed else inner
+    grid = InProcessGrid(client(options, [compress()] if compressed else []), options.clients)
     grid.sent = grid.received = deque(maxlen=0)  # it would keep every message
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = strategy.start(grid, start, num_rounds=ROUNDS, timeout=3600)
     metrics = result.train_metrics_clientapp[ROUNDS]
     return {
-        "parameters": 10 * ROWS * columns,
         "bits": metrics.get("klms-bits-per-parameter", 32),
-        "down": 8 * metrics.get("klms-downlink-bytes", 40 * ROWS * columns) / (10 * ROWS * columns),
-        "seconds": ended[-1] - trained[-1],
+        "seconds": statistics.median(after - before for before, after in list(pairwise(inner.began))[1:]),
         "before": before / 2**20,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 
 
+def run_codec(options: argparse.Namespace) -> dict[str, float]:
+    """Compress and decompress what a round sends, without Flower; the first time compiles."""
+    seconds: list[float] = []
+    for number in range(2):
+        for sender in range(options.clients + 1):  # the last one is the server
+            key = klms.SharedKey(1, number, sender)
+            bits = options.bits if sender < options.clients else min(options.down or options.bits, 8)
+            update = arrays(options, sender)
+            began = time.process_time()
+            message = klms.compress(update, bits, key=key)
+            for _ in range(1 if sender < options.clients else options.clients):
+                klms.decompress(message, key=key)
+            seconds.append(time.process_time() - began)
+    return {"seconds": sum(seconds[options.clients + 1 :])}
+
+
 def main() -> None:
     """Print seconds and memory of a round, for both apps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parameters", type=int, default=50_000_000)
+    parser.add_argument("--parameters", type=int, default=10_000_000)
+    parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--bits", type=float, default=1.0)
     parser.add_argument("--down", type=float)
-    parser.add_argument("--app", choices=("stock", "compressed"), help="measure this one alone, and print it as JSON")
+    parser.add_argument("--app", choices=("stock", "compressed", "codec"), help="run this alone, and print JSON")
     options = parser.parse_args()
     if options.app:
-        print(json.dumps(measure(options)))
+        print(json.dumps(run_codec(options) if options.app == "codec" else run_app(options)))
         return
     found = {}
-    for app in ("stock", "compressed"):
+    for app in ("stock", "compressed", "codec"):
         done = subprocess.run([sys.executable, *sys.argv, "--app", app], check=True, capture_output=True, text=True)
-        found[app] = run = json.loads(done.stdout.splitlines()[-1])
-        print(
-            f"{app}: {run['parameters']:,} parameters, {run['bits']:.3f} bits up and {run['down']:.3f} down; from the "
-            f"trained model to the aggregated one {run['seconds']:.2f} s; peak of the process {run['peak']:.2f} GiB, "
-            f"{run['before']:.2f} GiB of it before; one model is {4 * run['parameters'] / 2**30:.2f} GiB"
-        )
-    print(f"peak with klms: {found['compressed']['peak'] / found['stock']['peak']:.2f} times the stock app's")
+        found[app] = json.loads(done.stdout.splitlines()[-1])
+    stock, ours, codec = found["stock"], found["compressed"], found["codec"]
+    share = (ours["seconds"] - stock["seconds"]) / codec["seconds"]
+    print(f"{options.parameters:,} parameters, {options.clients} clients, {ours['bits']:.3f} bits; processor seconds:")
+    print(f"a round takes {stock['seconds']:.2f} without klms and {ours['seconds']:.2f} with it")
+    print(f"compress and decompress alone take {codec['seconds']:.2f}: klms adds {share:.2f} times that")
+    print(
+        f"peak of the process {stock['peak']:.2f} GiB without klms ({stock['before']:.2f} before it starts), "
+        f"{ours['peak']:.2f} with it; a model is {4 * options.parameters / 2**30:.2f} GiB"
+    )
 
 
 if __name__ == "__main__":

@@ -110,11 +110,12 @@ def test_no_key_is_used_twice_whatever_is_asked():
 
 
 def test_the_same_model_is_not_sent_again_whatever_objects_hold_it():
-    server, fleet = Server(model(), bits_per_parameter=1, seed=1), Fleet()
-    fleet.round(server, ["a"])
+    server = Server(model(), bits_per_parameter=1, seed=1)
     number = server.held.number
-    server.lead({name: array.copy() for name, array in server._wanted.items()})
+    server.lead(model())
     assert server.held.number == number
+    server.lead(trained(model()))
+    assert server.held.number == number + 1
 
 
 def test_a_pre_trained_model_loses_nothing_to_speak_of():

@@ -7,7 +7,6 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from klms.flower.phase import COUNTED
 from klms.frame import Frame, Kind
 
 try:
@@ -16,6 +15,10 @@ try:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages are made by apps only
 except ImportError:  # releases before 1.40 do without
     pass
+
+REFUSED = ("error", "missing", "lost", "corrupt", "stale", "mismatch", "outsized")
+COUNTED = ("ok", *REFUSED, "uncompressed", "undone", "clipped")
+"""What a round of `Compressed` counts."""
 
 Reply = Callable[[int, Message], Message | Error | None]
 

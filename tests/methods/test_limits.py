@@ -14,13 +14,13 @@ from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.plain import Float32
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument, OutsizedMessage
+from klms.exchange.robust import Robust
 from klms.learning.examples import Schedule
 from klms.methods.base import Received, Upload
 from klms.methods.dense import Dense
 from klms.methods.fedpm import FedPM, FedPMSettings
-from klms.methods.limits import Limits, MessageBound, TrimmedSum
+from klms.methods.limits import MessageBound
 from klms.methods.state import State
-from klms.methods.table import METHODS
 from tests.support.training import learner_without_model, method_of, play_round
 from tests.support.vectors import flat
 
@@ -28,9 +28,9 @@ D = 400
 SCHEDULE = Schedule(1, 1, 0.1, "sgd")
 
 
-def dense(limits: Limits | None = None) -> Dense:
+def dense(robust: Robust | None = None) -> Dense:
     learner = learner_without_model(D)
-    return Dense(learner, 1, 10, Float32(flat(D)), SCHEDULE, 1.0, limits=limits or Limits(factor=4.0))
+    return Dense(learner, 1, 10, Float32(flat(D)), SCHEDULE, 1.0, robust=robust)
 
 
 def updates(count: int, seed: int = 0) -> list[np.ndarray]:
@@ -46,64 +46,34 @@ def played(method: Dense, state: State, vectors: list[np.ndarray]):
     return play_round(method, state, uploads)
 
 
-def test_honest_updates_are_averaged_as_if_there_were_no_limits():
-    state, plain = dense().init(), dense(Limits()).init()
-    for number in range(3):
-        state = played(dense(), state, updates(9, number)).state
-        plain = played(dense(Limits()), plain, updates(9, number)).state
-    np.testing.assert_array_equal(state.shared["weights"], plain.shared["weights"])
-
-
-@pytest.mark.parametrize("scale", [10.0, 1e6, 1e14])
-def test_a_huge_update_counts_for_the_norm_factor_at_most(scale):
-    method = dense()
-    state = played(method, method.init(), updates(9)).state
-    honest = played(method, state, updates(9, 1)).state
-    attacked = played(method, state, [*updates(8, 1), scale * updates(9, 1)[8]])
-    assert attacked.metrics["clipped"] == 1
-    median = np.median([np.linalg.norm(update) for update in updates(9)])
-    moved = np.linalg.norm(attacked.state.shared["weights"] - honest.shared["weights"])
-    assert 0 < moved < 4.01 * median / 9
-
-
-def test_a_first_round_that_one_client_rules_is_undone_and_bounds_the_next():
-    method = dense()
-    bad = [*updates(8), 1e6 * updates(9)[8]]
-    first = played(method, method.init(), bad)
-    assert first.undone
-    assert first.metrics["undone"] == 1.0
-    np.testing.assert_array_equal(first.state.shared["weights"], 0)
-    second = played(method, first.state, bad)
-    assert not second.undone
-    assert second.metrics["clipped"] == 1
-    assert np.linalg.norm(second.state.shared["weights"]) < 2.0
-
-
-def test_a_first_round_with_a_large_honest_client_is_kept():
-    method = dense()
-    outcome = played(method, method.init(), [*updates(8), 8 * updates(9)[8]])
-    assert not outcome.undone
+def test_by_default_updates_are_averaged_to_the_bit_whatever_their_size():
+    vectors = [*updates(8), 1e6 * updates(9)[8]]
+    outcome = played(dense(), dense().init(), vectors)
+    total = np.zeros(D)
+    for vector in vectors:
+        total += vector
+    np.testing.assert_array_equal(outcome.state.shared["weights"], (total / 9).astype(np.float32))
     assert "clipped" not in outcome.metrics
 
 
-def test_clients_that_change_nothing_do_not_silence_the_others():
-    method = dense()
-    still = [np.zeros(D, dtype=np.float32)] * 6
-    state = played(method, method.init(), [*still, *updates(3)]).state
-    state = played(method, state, still).state
-    outcome = played(method, state, [*still, *updates(3, 1)])
-    assert "clipped" not in outcome.metrics
-    assert np.linalg.norm(outcome.state.shared["weights"]) > 0
-
-
-def test_a_fixed_bound_holds_from_the_first_round_on():
-    outcome = played(dense(Limits(most=0.5)), dense().init(), updates(5))
+@pytest.mark.parametrize("hostile", [1, 3])
+@pytest.mark.parametrize("scale", [-1.0, -10.0, 1e6, 1e14])
+def test_hostile_updates_hardly_move_a_robust_average(scale, hostile, caplog):
+    common = np.random.default_rng(5).normal(0, 0.1, D).astype(np.float32)
+    honest = [common + 0.2 * update for update in updates(10)]
+    attacked = [np.float32(scale) * update for update in honest[:hostile]] + honest[hostile:]
+    with caplog.at_level("INFO", "klms"):
+        outcome = played(dense(Robust(0.3)), dense().init(), attacked)
+    average = np.mean(honest[hostile:], axis=0)
+    error = np.linalg.norm(outcome.state.shared["weights"] - average) / np.linalg.norm(average)
+    assert error < 0.25
+    assert np.linalg.norm(np.mean(attacked, axis=0) - average) > 2 * error * np.linalg.norm(average)
     assert outcome.metrics["clipped"] == 5
-    assert np.linalg.norm(outcome.state.shared["weights"]) < 0.51
+    assert "5 of 10 updates are clipped to the median norm" in caplog.text
 
 
 def test_a_result_that_is_not_finite_is_thrown_away():
-    method = dense(Limits())
+    method = dense()
     state = method.init()
     large = replace(state, shared={"weights": np.full(D, 9e14, dtype=np.float32)})
     outcome = played(method, large, [np.full(D, 9e14, dtype=np.float32)])
@@ -112,43 +82,25 @@ def test_a_result_that_is_not_finite_is_thrown_away():
     np.testing.assert_array_equal(outcome.state.shared["weights"], large.shared["weights"])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.49])
 @pytest.mark.parametrize("clients", [1, 2, 3, 5, 6, 7, 12])
-def test_trimmed_means_are_those_of_sorted_columns(count, clients):
+def test_of_equal_lengths_a_robust_average_is_the_mean_of_sorted_columns(share, clients):
     vectors = np.round(np.random.default_rng(0).normal(0, 2, (clients, 50)), 1).astype(np.float32)  # with ties
-    total = TrimmedSum(50, count)
-    for vector in vectors:
-        total.add(vector)
-    cut = min(count, (clients - 1) // 2)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    cut = min(int(np.ceil(share * clients)), (clients - 1) // 2)
     expected = np.sort(vectors, axis=0)[cut : clients - cut].mean(axis=0, dtype=np.float64)
-    np.testing.assert_allclose(total.mean(), expected, atol=1e-12)
+    np.testing.assert_allclose(Robust(share).average(list(vectors)).vector, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("bad", [np.float32(1e14), np.float32(-1e14)])
-def test_a_trimmed_mean_ignores_what_few_clients_say(bad):
-    received = Received(D, SideLearner({}), Limits(trimmed=2))
-    for vector in [*updates(8), *[np.full(D, bad)] * 2]:
-        received.add(Decoded(vector), 1)
-    assert np.abs(received.take_mean()).max() < 0.3
+def test_clients_that_change_nothing_do_not_break_a_robust_average():
+    average = Robust(0.2).average([np.zeros(D, dtype=np.float32)] * 6 + updates(3))
+    assert average.clipped == 3
+    assert not average.vector.any()
 
 
-def test_half_of_the_clients_is_the_median():
-    settings = METHODS["fedavg"].settings[1].checked({"trim": 0.5})
-    received = Received(D, SideLearner({}), Limits.of(settings, 9))
-    for vector in updates(9):
-        received.add(Decoded(vector), 1)
-    np.testing.assert_allclose(received.take_mean(), np.median(updates(9), axis=0), rtol=1e-6)
-
-
-def test_langevin_dynamics_takes_no_trimmed_sum():
-    with pytest.raises(InvalidArgument, match="trim"):
-        method_of("sgld", trim=0.4)
-
-
-def test_full_and_difference_rounds_of_marina_have_bounds_of_their_own():
-    method = method_of("marina")
-    kinds = {method.is_full(n): method.norm_name(n) for n in range(1, 40)}
-    assert kinds[True] != kinds[False]
+def test_langevin_dynamics_takes_no_robust_average():
+    with pytest.raises(InvalidArgument, match="robust"):
+        method_of("sgld", robust=0.4)
 
 
 def message_of_any_indices(coder: BlockCoder, p: Distribution, side: Side, scalars: Sequence[float] = ()) -> bytes:
@@ -177,15 +129,16 @@ def test_freely_chosen_masks_move_theta_by_at_most_one_over_the_number_of_client
     assert np.abs(thetas[0] - thetas[1]).max() <= 1 / 4 + 1e-6
 
 
-def test_freely_chosen_ternary_updates_are_multiples_of_norms_which_are_clipped():
+def test_freely_chosen_ternary_updates_are_multiples_of_norms_which_a_robust_average_clips():
     ternary, norm = SCHEMES["qsgd-klms"].create(learner_without_model(D).layout, {"fixed": 50}), 3e4
     side = ternary.start()
     message = message_of_any_indices(ternary.coder, ternary.p(side), side, [norm])
     decoded = ternary.decode(message, side, key=SharedKey(1, 1, 0))
     assert set(np.unique(decoded.vector)) == {-norm, 0.0, norm}
-    received = Received(D, SideLearner({}), Limits(factor=4.0), norm=1.0)
-    received.add(decoded, 1)
-    assert np.linalg.norm(received.take_mean()) <= 4.001
+    received = Received(D, SideLearner({}), Robust(0.1))
+    for one in (decoded, *map(Decoded, updates(3))):
+        received.add(one, 1)
+    assert np.linalg.norm(received.take_mean()) < 4
 
 
 def test_freely_chosen_samples_of_a_gaussian_are_within_its_table():

@@ -14,7 +14,7 @@ from klms.compressors.block_coder import BlockSettings
 from klms.compressors.klms_gaussian import KLMSGaussian
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import SCHEMES
-from klms.methods.limits import TrimmedSum
+from klms.exchange.robust import Robust
 
 LAYOUT = Layout(("weight", "bias"), ((20, 15), (50,)))
 KEY = SharedKey(seed=1, round=2, client=3)
@@ -90,10 +90,8 @@ def all_round_trips() -> Iterator[tuple[str, tuple[bytes, np.ndarray]]]:
     blocks = fixed_blocks(60, 4)
     message = Codec(bits=4).encode(*four, blocks, key=KEY, rng=np.random.default_rng(5))
     yield "categorical", (message, Codec().decode(message, four[1], key=KEY, blocks=blocks))
-    trimmed = TrimmedSum(LAYOUT.d, 2)
-    for vector in np.random.default_rng(2).normal(0, 1, (7, LAYOUT.d)).astype(np.float32):
-        trimmed.add(vector)
-    yield "trimmed", (b"", trimmed.mean())
+    vectors = list(np.random.default_rng(2).normal(0, 1, (7, LAYOUT.d)).astype(np.float32))
+    yield "robust", (b"", Robust(0.25).average(vectors).vector)
 
 
 def hexadecimal(trip: tuple[bytes, np.ndarray]) -> list[str]:

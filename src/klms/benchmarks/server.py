@@ -24,7 +24,6 @@ from klms.learning.examples import Schedule
 from klms.methods.base import Method
 from klms.methods.dense import Dense
 from klms.methods.fedpm import FedPM, FedPMSettings
-from klms.methods.limits import Limits, LimitSettings
 from klms.methods.state import State
 from klms.numerics.checks import check_name
 
@@ -73,7 +72,7 @@ def method_for(scheme: str, d: int) -> Method:
     schedule = Schedule(1, 1, 0.1, "sgd")
     if SCHEMES[scheme].codes == "masks":
         return FedPM(learner, 1, 1, compressor, schedule, FedPMSettings())
-    return Dense(learner, 1, 1, compressor, schedule, 1.0, limits=Limits.of(LimitSettings(), participants=1))
+    return Dense(learner, 1, 1, compressor, schedule, 1.0)
 
 
 def _write_messages(method: Method, count: int, file: Path) -> list[int]:

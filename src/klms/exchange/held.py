@@ -178,16 +178,18 @@ def lead(
     difference = rule.difference(held.model, wanted)
     size = rule.nbytes(wanted)
     step_bytes = rate * difference.size / 8
-    far = _square(rule.difference(rule.anchor(), wanted))
-    jump_rate = _jump_rate(rate, far, _square(difference))
+    near = _square(difference)
+    far = _square(rule.difference(rule.anchor(), wanted)) if any(lags) or held.own is not None else 0.0
+    jump_rate = _jump_rate(rate, far, near)
     if any(lags) and jump_rate * difference.size / 8 < _mean_bytes(held, lags, step_bytes, size):
         return jump(rule, held, wanted, jump_rate)
     number = held.number + 1
-    bearable = _BEARABLE * least_noise(rate) * _square(difference) + _NEGLIGIBLE * far
-    if held.own is not None and _square(rule.difference(held.own, held.state)) > bearable:
-        step = rule.code(held.state, wanted, number, rate)
-        state = rule.take(held.state, number, step)
-        return Held(state, held.trail.then(step, size), held.by_client, held.echo, own=wanted)
+    if held.own is not None:
+        off = _square(rule.difference(held.own, held.state))
+        if off > _BEARABLE * least_noise(rate) * near + _NEGLIGIBLE * far:
+            step = rule.code(held.state, wanted, number, rate)
+            state = rule.take(held.state, number, step)
+            return Held(state, held.trail.then(step, size), held.by_client, held.echo, own=wanted)
     share = held.echo.share_in(difference) if echo is None else echo
     step = rule.code(held.model, wanted, number, rate, share, length)
     state = rule.take(held.state, number, step)

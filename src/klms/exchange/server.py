@@ -124,7 +124,7 @@ class Server:
         self.uplink = Uplink(small, drawn, public, replies == "updates")
         self.held: Held[Arrays] = Held({})
         self._steps: ModelSteps | None = None
-        self._wanted: Arrays = {}
+        self._wanted = b""  # digest of the latest model that clients were led to
         self._sender: Sender | None = None
         self._sent: dict[str, Sent] = {}
         self._number = 0
@@ -187,9 +187,10 @@ class Server:
         If the arrays are those of the last call, clients keep what they hold, or are led `closer` to them.
         """
         wanted = {name: np.array(array) for name, array in model.items()}
-        if not self._is_wanted(wanted) or (closer and self.held.own is not None):
+        digest = digest_of(0, wanted)
+        if digest != self._wanted or (closer and self.held.own is not None):
             self._lead(wanted)
-            self._wanted = wanted
+            self._wanted = digest
         return self.model
 
     def base(self, beside: Mapping[str, Any] | None = None, *, coded: bool = True) -> Base:
@@ -254,19 +255,18 @@ class Server:
 
     def receive(self, client: str, reply: bytes) -> dict[str, Array]:
         """Return the arrays that a client trained, as precisely as the bits convey them, or none if it sent none."""
-        opened = self.open(client, reply)
-        arrays = opened.decode(self.scale)
-        self.count(opened)
-        return arrays
+        return self.decode(self.open(client, reply))
 
-    def count(self, reply: Reply) -> None:
-        """Count the bytes of a reply that was decoded."""
+    def decode(self, reply: Reply) -> dict[str, Array]:
+        """Return the arrays of a reply that was opened, and count its bytes."""
+        arrays = reply.decode(self.scale)
         self.uplink_bytes += reply.nbytes
         if reply.looks_like_updates:
             log.warning(
                 "klms: a client answered with arrays that are small beside those that it received and far from them. "
                 'If clients send differences instead of trained arrays, pass replies="updates"'
             )
+        return arrays
 
     def forget(self, client: str) -> None:
         """Assume that a client holds nothing."""
@@ -276,14 +276,10 @@ class Server:
     @property
     def state(self) -> bytes:
         """Everything that a server needs to go on after a restart, as `Server.restored` takes it."""
-        groups = {
-            "view": self.held.state,
-            "own": self.held.own or {},
-            "wanted": self._wanted,
-            "held": self.held.to_arrays(),
-        }
+        groups = {"view": self.held.state, "own": self.held.own or {}, "held": self.held.to_arrays()}
         meta = {
             "round": self.round,
+            "wanted": self._wanted.hex(),
             "steps": None if self._steps is None else self._steps.agreed(),
             "integers": None if self.uplink.integers is None else sorted(self.uplink.integers),
             "seed": self.uplink.seed,
@@ -300,8 +296,8 @@ class Server:
         kept, meta = read_arrays(state)
         try:
             server = cls(**arguments, seed=meta["seed"])
-            groups = grouped(kept, ("view", "own", "wanted", "held"))
-            server._wanted = groups["wanted"]
+            groups = grouped(kept, ("view", "own", "held"))
+            server._wanted = bytes.fromhex(meta["wanted"])
             server.held = Held.from_arrays(groups["held"], groups["view"], groups["own"] or None)
             server._steps = None if meta["steps"] is None else ModelSteps.read_agreed(meta["steps"], None)
             server.uplink.integers = None if meta["integers"] is None else frozenset(meta["integers"])
@@ -310,10 +306,6 @@ class Server:
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptMessage(f"these bytes are not the state of a server: {error!r}") from error
         return server
-
-    def _is_wanted(self, arrays: Arrays) -> bool:
-        """Return whether these are the arrays of the last step, whatever objects hold them."""
-        return bool(self._wanted) and digest_of(0, arrays) == digest_of(0, self._wanted)
 
     def _lead(self, wanted: Arrays) -> None:
         if _shapes(wanted) != _shapes(self.held.state) and self.held.state:  # another model altogether

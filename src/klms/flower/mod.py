@@ -22,7 +22,6 @@ from klms.flower.records import (
     places_of,
     record_of,
 )
-from klms.flower.surroundings import check_mods_around
 from klms.printable import printable
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod
         asked = message.content.config_records.get(RECORD)
         if asked is None:
             return call_next(message, context)
-        check_mods_around()
         client = Client(_kept(context), threads=threads, seed=seed)
         try:
             places = _received(message, asked, client)

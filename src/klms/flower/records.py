@@ -4,11 +4,11 @@ Flower makes a request for every object of a message, so that one payload is che
 """
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Message
 
 from klms.container import Array as NumPyArray
 from klms.errors import InvalidArgument
@@ -62,6 +62,28 @@ def answers(received: Iterable[str], replied: Iterable[str]) -> dict[str, str]:
     if len(received) == len(replied) == 1:
         return {received[0]: replied[0]}
     return {name: name for name in received if name in replied}
+
+
+def matched(sent: Sequence[Message], replies: Iterable[Message]) -> list[tuple[int | None, Message]]:
+    """Return the replies, each with the number of the message that it answers; None if it answers none.
+
+    Flower itself answers for a node that is gone, so that the sender of a reply says less than what it replies to.
+    """
+    numbers = {message.metadata.message_id: number for number, message in enumerate(sent)}
+    waiting: dict[int, list[int]] = {}
+    for number, message in enumerate(sent):
+        waiting.setdefault(message.metadata.dst_node_id, []).append(number)
+    found: list[tuple[int | None, Message]] = []
+    for reply in replies:
+        answered = numbers.get(reply.metadata.reply_to_message_id) if reply.metadata.reply_to_message_id else None
+        node = reply.metadata.src_node_id if answered is None else sent[answered].metadata.dst_node_id
+        left = waiting.get(node, [])
+        if answered not in left:
+            answered = left[0] if left else None
+        if answered is not None:
+            left.remove(answered)
+        found.append((answered, reply))
+    return found
 
 
 def record_of(arrays: Mapping[str, NumPyArray]) -> ArrayRecord:

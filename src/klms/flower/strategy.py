@@ -3,7 +3,6 @@
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from inspect import signature
@@ -17,15 +16,15 @@ from klms.errors import CorruptMessage, InvalidArgument, NothingTrained
 from klms.exchange.model import check_finite
 from klms.exchange.robust import Robust
 from klms.exchange.server import Server
-from klms.flower.phase import Answer, Nodes, Phase, refused
+from klms.flower.phase import Phase, Run
 from klms.flower.records import arrays_of, equal, record_of
-from klms.flower.replies import Received
+from klms.flower.replies import passed, taken
 from klms.flower.surroundings import check_around, check_kind, check_within
 from klms.printable import printable
 
 log = logging.getLogger("flwr")
-_STEPS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
-"""What `start` calls of a strategy."""
+_HOOKS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+"""Methods of a strategy that its `start` calls."""
 
 
 class Compressed(Strategy):
@@ -50,32 +49,37 @@ class Compressed(Strategy):
     ) -> None:
         if isinstance(strategy, Compressed):
             raise InvalidArgument("the strategy is compressed already: Compressed takes the strategy itself")
-        check_kind(strategy, _STEPS)
+        check_kind(strategy, _HOOKS)
         if min_replies < 1:
             raise InvalidArgument(f"min_replies must be at least 1, got {min_replies}")
         if on_failure not in ("continue", "stop"):
             raise InvalidArgument(f'on_failure must be "continue" or "stop", got {on_failure!r}')
-        self._exchange = _with_nodes(exchange)
-        self.server = Server(**self._exchange)
-        """The exchange with the clients; every start makes a new one."""
-        check_within(strategy, self.server.bits_up)
         self.min_replies = min_replies
         self.on_failure = on_failure
         self.robust = Robust(robust) if robust else None
-        self._inner: dict[str, Callable[..., Any]] = {name: getattr(strategy, name) for name in _STEPS}
-        self._nodes = Nodes()
-        self._phase: Phase | None = None
+        self._exchange = _with_nodes(exchange)
+        self._begin()
+        check_within(strategy, self.server.bits_up)
+        self._inner: dict[str, Callable[..., Any]] = {name: getattr(strategy, name) for name in _HOOKS}
         self._timeout = 3600.0
-        self._rounds_before = int(exchange.get("rounds_before", 0))
-        self._model: tuple[ArrayRecord, ArrayRecord] | None = None  # what the strategy wants, and what clients hold
-        self._told: set[str] = set()
-        self._entries_up = self._entries_down = 0  # parameters of all messages that the bytes below are of
-        self._configured = self._counted = 0
-        self.uplink_bytes = 0
-        """Bytes of all replies that counted, since the start."""
-        self.downlink_bytes = 0
-        """Bytes of all models that went out, in whatever form, since the start."""
         self.strategy = strategy
+
+    def _begin(self) -> None:
+        self.server = Server(**self._exchange)
+        """The exchange with the clients; every start makes a new one."""
+        self._run = Run()
+        self._phase: Phase | None = None
+        self._model: tuple[ArrayRecord, ArrayRecord] | None = None  # what the strategy wants, and what it is given
+
+    @property
+    def uplink_bytes(self) -> int:
+        """Bytes of all replies that counted, since the start."""
+        return self.server.uplink_bytes
+
+    @property
+    def downlink_bytes(self) -> int:
+        """Bytes of all models that went out, in whatever form, since the start."""
+        return self.server.downlink_bytes
 
     def summary(self) -> None:
         log.info("\t├──> klms: %s", self.server.rates.described(self.server.round))
@@ -90,19 +94,25 @@ class Compressed(Strategy):
         with suppress(TypeError, ValueError):  # a start of another signature, without a timeout
             given = signature(self.strategy.start).bind_partial(*arguments, **keywords).arguments
             self._timeout = float(given.get("timeout", self._timeout))
-        self._configured = self._counted = 0
+        self._begin()
         own = vars(self.strategy)
-        before = {name: own[name] for name in _STEPS if name in own}
-        own.update({name: getattr(self, name) for name in _STEPS})
+        before = {name: own[name] for name in _HOOKS if name in own}
+        own.update({name: getattr(self, name) for name in _HOOKS})
         try:
             result: Result = self.strategy.start(*arguments, **keywords)
         finally:
-            for name in _STEPS:
+            for name in _HOOKS:
                 del own[name]
             own.update(before)
-        if self._configured and not self._counted:
+        if self._run.asked and not self._run.counted:
             raise NothingTrained("no reply counted in any round, so the model is the one that training began with")
-        self._tell_result()
+        log.info(
+            "klms: %s bytes up, %.3g bits per parameter; %s bytes down, %.3g bits per parameter",
+            f"{self.uplink_bytes:,}",
+            8 * self.uplink_bytes / max(1, self._run.entries_up),
+            f"{self.downlink_bytes:,}",
+            8 * self.downlink_bytes / max(1, self._run.entries_down),
+        )
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -124,12 +134,11 @@ class Compressed(Strategy):
     ) -> Iterable[Message]:
         """Put a request into every message of the strategy."""
         check_around(self, self.strategy)
-        if server_round == 1:
-            self._start_anew()
         self.server.clients = self.server.clients or self._likely_clients(grid)
-        self.server.begin(max(self._rounds_before + server_round, self.server.round))
+        number = int(self._exchange.get("rounds_before", 0)) + server_round
+        self.server.begin(max(number, self.server.round))
         messages = self._prepared("configure_train", server_round, arrays, config, grid)
-        self._configured += len(messages)
+        self._run.asked += len(messages)
         return messages
 
     def aggregate_train(
@@ -138,29 +147,28 @@ class Compressed(Strategy):
         """Decode the sound replies, count the others by cause, and leave the aggregation to the strategy."""
         assert self._phase is not None
         phase = self._phase
-        found, failed = phase.settle(replies)
+        answers, failed = phase.settle(replies)
+        if lacking := sum(one.reply is None and bool(one.asked.places) for one in answers):
+            text = "klms: %d replies came uncompressed: those ClientApps lack the mod"
+            self._run.tell("mod", text, lacking)
         start = time.perf_counter()
-        received = Received(phase.counts)
-        received.take(found, self.server, _weight_metric(self.strategy), self.robust)
+        bytes_before, entries_before = self.uplink_bytes, self._run.entries_up
+        messages = taken(answers, phase, _weight_metric(self.strategy), self.robust)
         seconds = time.perf_counter() - start
-        arrays, metrics, ok = None, None, phase.counts["ok"]
-        self._tell_lacking(found)
-        if ok >= self.min_replies:
-            self._counted += ok
-            arrays, metrics = self._inner["aggregate_train"](server_round, [*received.messages, *failed])
-            arrays = self._finite(arrays, phase.counts)
+        arrays, metrics = None, None
+        if len(messages) >= self.min_replies:
+            self._run.counted += len(messages)
+            arrays, metrics = self._inner["aggregate_train"](server_round, [*messages, *failed])
+            arrays = self._finite(arrays)
             self.server.uplink.learn()
-        elif self.on_failure == "stop" and phase.messages:
-            raise NothingTrained(f"round {server_round}: {ok} replies count, {self.min_replies} are needed")
-        elif phase.messages:
-            log.warning("klms: %d replies count, %d are needed: the model stays unchanged", ok, self.min_replies)
-        metrics = MetricRecord() if metrics is None else metrics
-        metrics.update(refused(phase.counts))
-        metrics["klms-uplink-bytes"] = received.nbytes
-        self.uplink_bytes += received.nbytes
-        self._entries_up += received.entries
-        metrics.update(self._downlink_metrics(phase))
-        metrics["klms-bits-per-parameter"] = 8 * received.nbytes / max(1, received.entries)
+        elif phase.asked:
+            too_few = f"{len(messages)} replies count, {self.min_replies} are needed"
+            if self.on_failure == "stop":
+                raise NothingTrained(f"round {server_round}: {too_few}")
+            log.warning("klms: %s: the model stays unchanged", too_few)
+        nbytes = self.uplink_bytes - bytes_before
+        metrics = self._with_counts(metrics, nbytes)
+        metrics["klms-bits-per-parameter"] = 8 * nbytes / max(1, self._run.entries_up - entries_before)
         metrics["klms-decode-seconds"] = round(seconds, 4)
         return arrays, metrics
 
@@ -171,95 +179,63 @@ class Compressed(Strategy):
         return self._prepared("configure_evaluate", server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        phase = self._phase
-        assert phase is not None
-        found, failed = phase.settle(replies)
-        received = Received(phase.counts)
-        received.pass_on(found, self.server)
-        metrics: MetricRecord | None = self._inner["aggregate_evaluate"](server_round, [*received.messages, *failed])
-        self.uplink_bytes += received.nbytes
-        self._entries_up += received.entries
-        if phase.messages:
-            metrics = MetricRecord() if metrics is None else metrics
-            metrics.update(refused(phase.counts))
-            metrics.update(self._downlink_metrics(phase))
-            if received.nbytes:
-                metrics["klms-uplink-bytes"] = received.nbytes
+        assert self._phase is not None
+        answers, failed = self._phase.settle(replies)
+        before = self.uplink_bytes
+        messages = passed(answers, self._phase)
+        metrics: MetricRecord | None = self._inner["aggregate_evaluate"](server_round, [*messages, *failed])
+        return self._with_counts(metrics, self.uplink_bytes - before) if self._phase.asked else metrics
+
+    def _with_counts(self, metrics: MetricRecord | None, uplink_bytes: int) -> MetricRecord:
+        """Add what was counted in this part of the round to the metrics of the strategy, where it is not zero."""
+        assert self._phase is not None
+        counts = {**self._phase.counts, "uplink-bytes": uplink_bytes, "downlink-bytes": self._phase.sent_bytes}
+        metrics = MetricRecord() if metrics is None else metrics
+        metrics.update({f"klms-{word}": count for word, count in counts.items() if count})
         return metrics
 
     def _prepared(
-        self, step: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self, hook: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        model, coded = self._model_of_clients(arrays, closer=step == "configure_evaluate")
-        messages = list(self._inner[step](server_round, model, config, grid))
-        self._phase = Phase(self.server, self._nodes, grid, self._timeout, model, coded)
+        coded = self._coded(arrays, closer=hook == "configure_evaluate")
+        messages = list(self._inner[hook](server_round, arrays if coded is None else coded, config, grid))
+        self._phase = Phase(self.server, self._run, grid, self._timeout, coded)
         self._phase.prepare(messages)
         return messages
 
-    def _model_of_clients(self, arrays: ArrayRecord, *, closer: bool) -> tuple[ArrayRecord, bool]:
-        """Return the model to which updates are added, and whether clients are led to it by coded steps."""
+    def _coded(self, arrays: ArrayRecord, *, closer: bool) -> ArrayRecord | None:
+        """Lead clients to a model, and return the one to which updates are added; None if it goes out as it is."""
         if not arrays or not self.server.codes(sum(math.prod(array.shape) for array in arrays.values())):
-            return arrays, False
+            return None
         if closer or self._model is None or not equal(arrays, self._model[0]):
             wanted = arrays_of(arrays)
             if not any(array.dtype.kind == "f" for array in wanted.values()):
-                return arrays, False
+                return None
             try:
-                held = record_of(self.server.lead(wanted, closer=closer))
+                self.server.lead(wanted, closer=closer)
             except InvalidArgument as error:
-                self._tell("plain", "klms: the model goes out uncompressed: %s", error)
-                return arrays, False
-            self._model = (ArrayRecord(dict(arrays)), held)
-        return self._model[1], True
+                self._run.tell("plain", "klms: the model goes out uncompressed: %s", error)
+                return None
+            kept = ArrayRecord(dict(arrays))
+            self._model = (kept, kept if self.server.held.own is not None else record_of(self.server.model))
+        return self._model[1]
 
-    def _start_anew(self) -> None:
-        self.server = Server(**self._exchange)
-        self._nodes = Nodes()
-        self._model = None
-        self.uplink_bytes = self.downlink_bytes = 0
-        self._entries_up = self._entries_down = 0
-
-    def _finite(self, arrays: ArrayRecord | None, counts: Counter[str]) -> ArrayRecord | None:
+    def _finite(self, arrays: ArrayRecord | None) -> ArrayRecord | None:
         """Return the strategy's result, or None, which leaves the model unchanged, if it is not finite."""
+        assert self._phase is not None
         try:
             check_finite({} if arrays is None else arrays_of(arrays))
         except CorruptMessage as error:
             log.warning("klms: the round is undone: %s after aggregation", printable(error))
-            counts["undone"] += 1
+            self._phase.counts["undone"] += 1
             return None
         return arrays
-
-    def _downlink_metrics(self, phase: Phase) -> dict[str, int]:
-        sent = phase.sent_bytes
-        self.downlink_bytes += sent
-        self._entries_down += phase.entries
-        return {"klms-downlink-bytes": sent, **({"klms-resyncs": phase.resyncs} if phase.resyncs else {})}
 
     def _likely_clients(self, grid: Grid) -> int:
         """Return how many clients the first round will have, as far as the strategy tells."""
         nodes = max(len(list(grid.get_node_ids())), int(getattr(self.strategy, "min_available_nodes", 1)))
         share = float(getattr(self.strategy, "fraction_train", 1.0))
         return max(1, int(nodes * share), int(getattr(self.strategy, "min_train_nodes", 1)))
-
-    def _tell_lacking(self, found: Iterable[Answer]) -> None:
-        if lacking := sum(one.reply is None and bool(one.asked.places) for one in found):
-            self._tell("mod", "klms: %d replies came uncompressed: those ClientApps lack the mod", lacking)
-
-    def _tell(self, what: str, text: str, *values: object) -> None:
-        """Write a warning that is worth one line per run."""
-        if what not in self._told:
-            self._told.add(what)
-            log.warning(text, *values)
-
-    def _tell_result(self) -> None:
-        """Say in one line what was achieved in both directions."""
-        log.info(
-            "klms: %s bytes up, %.3g bits per parameter; %s bytes down, %.3g bits per parameter",
-            f"{self.uplink_bytes:,}",
-            8 * self.uplink_bytes / max(1, self._entries_up),
-            f"{self.downlink_bytes:,}",
-            8 * self.downlink_bytes / max(1, self._entries_down),
-        )
 
 
 def _with_nodes(exchange: Mapping[str, Any]) -> dict[str, Any]:

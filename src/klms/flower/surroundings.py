@@ -2,15 +2,14 @@
 
 Differential privacy must see the updates themselves. Around `Compressed`, a strategy that clips would find payloads
 instead of arrays, clip nothing and add its noise all the same. A strategy whose clients clip before klms encodes would
-have bounds that a decoded update may exceed. The same holds for mods: one that adds noise must come after `compress()`.
+have bounds that a decoded update may exceed.
 """
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import FrameType
 
-from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Strategy
 
@@ -30,15 +29,13 @@ _PICKING = {strategies.Krum: 4.0, strategies.Bulyan: 4.0, strategies.MultiKrum: 
 Krum and MultiKrum; Bulyan is taken for the more sensitive kind."""
 
 
-def within(strategy: Strategy) -> Iterator[Strategy]:
-    """Yield a strategy and all that it holds, under whatever names, and so on."""
-    found, left = [strategy], [strategy]
-    while left:
-        for value in vars(left.pop()).values():
-            if isinstance(value, Strategy) and not any(value is other for other in found):
-                found.append(value)
-                left.append(value)
-    return iter(found)
+def within(strategy: Strategy) -> list[Strategy]:
+    """Return a strategy and all that it holds, under whatever names, and so on."""
+    found = [strategy]
+    for one in found:
+        held = [value for value in vars(one).values() if isinstance(value, Strategy)]
+        found += [value for value in held if not any(value is other for other in found)]
+    return found
 
 
 def check_kind(strategy: object, methods: Iterable[str]) -> None:
@@ -71,31 +68,14 @@ def check_within(strategy: Strategy, bits: float | None) -> None:
             )
 
 
-def check_mods_around() -> None:
-    """Raise an error if the mod of klms was called by one that adds noise for privacy, which would find no arrays."""
-    if any(isinstance(caller, LocalDpMod) for caller in _callers("__call__")):
-        raise InvalidArgument("LocalDpMod before compress() would add no noise: write mods=[compress(), LocalDpMod()]")
-
-
 def check_around(compressed: Strategy, strategy: Strategy) -> None:
     """Raise an error if `configure_train` was called by a strategy of differential privacy around this one."""
     inside = [compressed, *within(strategy)]
-    for caller in _callers("configure_train"):
+    frame: FrameType | None = sys._getframe(1)
+    while frame := frame and frame.f_back:  # nothing else tells a strategy what it was wrapped in
+        caller = frame.f_locals.get("self") if frame.f_code.co_name == "configure_train" else None
         if isinstance(caller, (*_AT_CLIENTS, *_AT_SERVER)) and not any(caller is one for one in inside):
             name = type(caller).__name__
             raise InvalidArgument(
                 f"{name} around Compressed would find no arrays to clip: write Compressed({name}(strategy, ...))"
             )
-
-
-def _callers(method: str) -> Iterator[object]:
-    """Yield the `self` of each frame that is running a method of this name.
-
-    Nothing else tells a strategy or a mod what it was wrapped in. The variables of other functions are not looked at:
-    Python would keep a copy of them, with all the arrays of the last round.
-    """
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_name == method:
-            yield frame.f_locals.get("self")
-        frame = frame.f_back

@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -14,17 +14,15 @@ import numpy.typing as npt
 from klms.codec import Decoded, MessageInfo, SharedKey
 from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, Vector, largest_entry
 from klms.compressors.layout import Layout
+from klms.exchange.robust import Robust
 from klms.learning.examples import Examples
-from klms.methods.limits import Limits, NormBound, TrimmedSum
 from klms.methods.state import State
+from klms.numerics.jit import Float32
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from klms.learning.learner import Learner
-
-
-NO_LIMITS = Limits()
 
 
 Measurements = dict[str, float | Sequence[float]]
@@ -56,14 +54,15 @@ class Outcome:
 class Received:
     """What the messages of a round add up to: running sums, whose memory does not grow with the number of clients.
 
-    `limits` bound what one client can add; `norm` is the median norm of the round before, 0 if there is none.
+    With `robust`, all updates are kept until their average is taken.
     """
 
-    def __init__(self, d: int, learner: SideLearner, limits: Limits = NO_LIMITS, norm: float = 0.0) -> None:
+    def __init__(self, d: int, learner: SideLearner, robust: Robust | None = None) -> None:
         self.total = np.zeros(d)
         self.count = 0
-        self.norms = NormBound(limits, norm)
-        self._trimmed = TrimmedSum(d, limits.trimmed) if limits.trimmed else None
+        self.clipped = 0
+        self._robust = robust
+        self._updates: list[Float32] = []
         self._learner = learner
         self._bits = 0.0
         self._first: MessageInfo | None = None
@@ -71,11 +70,10 @@ class Received:
         self._header_sums = np.zeros(5)
 
     def add(self, decoded: Decoded, message_bytes: int) -> None:
-        decoded = self.norms.apply(decoded)
-        if self._trimmed is None:
+        if self._robust is None:
             np.add(self.total, decoded.vector, out=self.total)
         else:
-            self._trimmed.add(np.asarray(decoded.vector, dtype=np.float32))
+            self._updates.append(np.asarray(decoded.vector, dtype=np.float32))
         self.count += 1
         self._learner.add(decoded)
         self._bits += 8 * message_bytes / self.total.size
@@ -86,8 +84,12 @@ class Received:
             self._header_sums += [*bits / self.total.size, header.mean_kl, header.blocks]
 
     def take_mean(self) -> npt.NDArray[np.float64]:
-        """Return the mean of the decoded vectors, which takes the place of their sum, or their trimmed mean."""
-        return np.divide(self.total, self.count, out=self.total) if self._trimmed is None else self._trimmed.mean()
+        """Return the mean of the decoded vectors, which takes the place of their sum, or their robust average."""
+        if self._robust is None:
+            return np.divide(self.total, self.count, out=self.total)
+        average = self._robust.average(self._updates)
+        self.clipped = average.clipped
+        return average.vector
 
     def side(self) -> Side:
         return self._learner.finish()
@@ -95,8 +97,8 @@ class Received:
     def statistics(self) -> dict[str, float]:
         """Return what the messages say of themselves, averaged over clients, by the names of the ledger's fields."""
         found = {"bits_per_parameter": self._bits / self.count}
-        if self.norms.clipped:
-            found["clipped"] = float(self.norms.clipped)
+        if self.clipped:
+            found["clipped"] = float(self.clipped)
         if self._first is None:  # only messages of the codec have KL and blocks
             return found
         kl, index_bits, block_size_bits, block_kl, blocks = (self._header_sums / self._headers).tolist()
@@ -118,8 +120,8 @@ class Method(ABC):
     seed: int
     clients: int
     compressor: Compressor
-    limits: Limits = field(default=NO_LIMITS, kw_only=True)
-    """Limits of what one client can add to the average."""
+    robust: Robust | None = field(default=None, kw_only=True)
+    """How updates are averaged if some clients may be hostile."""
     error_feedback: bool = field(default=False, kw_only=True)
     """Whether clients add what the compressor lost to their next update."""
 
@@ -164,13 +166,8 @@ class Method(ABC):
 
     def receive(self, state: State) -> Received:
         """Return the sums of the round after `state`; a method that needs all updates at once overrides it."""
-        number = state.round + 1
-        norm = float(state.private.get(self.norm_name(number), np.array(0.0)))
-        return Received(self.layout.d, self.compressor_in(number).learner(state.shared), self.limits, norm)
-
-    def norm_name(self, round_: int) -> str:
-        """Return the name of the private number that holds the median norm of earlier rounds of the same kind."""
-        return "norm"
+        learner = self.compressor_in(state.round + 1).learner(state.shared)
+        return Received(self.layout.d, learner, self.robust)
 
     def init(self) -> State:
         """Return the state before round 1; by default it holds the model's initial weights."""
@@ -202,22 +199,16 @@ class Method(ABC):
         return Upload(client, message, clock.seconds, measurements, residual)
 
     def conclude(self, state: State, received: Received) -> Outcome:
-        """Return the outcome of a round: what `aggregate` makes of it, or the state before it if that is of no use.
+        """Return the outcome of a round: what `aggregate` makes of it, or the state before it if that is not finite.
 
-        That is so if the result is not finite, or if a round without a bound on norms was ruled by a few clients. All
-        who read the same messages come to the same conclusion.
+        All who read the same messages come to the same conclusion.
         """
-        norm = received.norms.median()
-        learned = {self.norm_name(state.round + 1): np.array(norm)} if norm else {}
-        if not received.norms.outweighed():
-            with np.errstate(over="ignore", invalid="ignore"):
-                outcome = self.aggregate(state, received)
-            floats = [array for array in outcome.state.shared.values() if array.dtype.kind == "f"]
-            if all(largest_entry(array) <= LARGEST_ENTRY for array in floats):
-                private = {**outcome.state.private, **learned}
-                return replace(outcome, state=replace(outcome.state, private=private))
-        after = state.after(state.shared, {**state.private, **learned})
-        return Outcome(after, {**received.statistics(), "undone": 1.0}, undone=True)
+        with np.errstate(over="ignore", invalid="ignore"):
+            outcome = self.aggregate(state, received)
+        floats = [array for array in outcome.state.shared.values() if array.dtype.kind == "f"]
+        if all(largest_entry(array) <= LARGEST_ENTRY for array in floats):
+            return outcome
+        return Outcome(state.after(state.shared), {**received.statistics(), "undone": 1.0}, undone=True)
 
     @abstractmethod
     def aggregate(self, state: State, received: Received) -> Outcome:

@@ -16,7 +16,7 @@ from klms.compressors.scheme import Scheme, Settings
 from klms.learning.examples import Examples, Schedule
 from klms.methods.base import Measurements, Method, Outcome, Received
 from klms.methods.entry import MethodEntry, Setup
-from klms.methods.limits import LimitSettings
+from klms.methods.limits import RobustSettings
 from klms.methods.state import State
 
 STEPS = {"signsgd": 0.002, "signsgd-stochastic": 0.01, "signsgd-klms": 0.01}
@@ -70,10 +70,10 @@ def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
             setup.schedule,
             own.server_lr,
             setup.by_round(scheme.name),
-            limits=setup.limits,
+            robust=setup.robust,
             error_feedback=own.error_feedback or scheme.needs_error_feedback,
         )
 
-    settings = (DenseSettings, LimitSettings, scheme.settings)
+    settings = (DenseSettings, RobustSettings, scheme.settings)
     own = {"server_lr": STEPS[scheme.name]} if scheme.directions_only else {}
     return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make, own)

@@ -27,7 +27,7 @@ from klms.errors import InvalidArgument, MissingExtra
 from klms.methods.base import Measurements, Method, Outcome, Received
 from klms.methods.dense import Dense, DenseSettings
 from klms.methods.entry import MethodEntry, Setup
-from klms.methods.limits import LimitSettings
+from klms.methods.limits import RobustSettings
 from klms.methods.state import State
 
 
@@ -87,10 +87,10 @@ def _make(setup: Setup) -> Method:
     coder = replace(blocks.coder(setup.layout.d, setup.threads), tells_kl=False)
     compressor = DPREC(own.clip, own.sigma, coder)
     parts = *setup.parts(compressor), setup.schedule, dense.server_lr
-    return DPRECTraining(*parts, privacy=own, seeded=setup.config.seeded, limits=setup.limits)
+    return DPRECTraining(*parts, privacy=own, seeded=setup.config.seeded, robust=setup.robust)
 
 
-_SETTINGS = (DenseSettings, LimitSettings, BlockSettings, DPRECSettings)
+_SETTINGS = (DenseSettings, RobustSettings, BlockSettings, DPRECSettings)
 DP_REC = MethodEntry(
     "dp-rec",
     "Noisy updates in fixed blocks at their KL",

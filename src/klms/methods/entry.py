@@ -16,9 +16,10 @@ from klms.compressors.scheme import Needs, Settings, without_effect
 from klms.compressors.schemes import SCHEMES
 from klms.compressors.trellis import MAX_RATE, MIN_RATE
 from klms.errors import InvalidArgument
+from klms.exchange.robust import Robust
 from klms.learning.examples import Optimizer, Schedule
 from klms.methods.base import Method
-from klms.methods.limits import Limits, LimitSettings
+from klms.methods.limits import RobustSettings
 from klms.methods.rate_schedule import RateSchedule
 
 if TYPE_CHECKING:
@@ -199,8 +200,9 @@ class Setup:
         return kind.checked({name: getattr(self.config, name) for name in kind.model_fields})
 
     @property
-    def limits(self) -> Limits:
-        return Limits.of(self.settings(LimitSettings), self.config.participants)
+    def robust(self) -> Robust | None:
+        share = self.settings(RobustSettings).robust
+        return Robust(share) if share else None
 
     def parts(self, compressor: str | Compressor) -> tuple["Learner", int, int, Compressor]:
         """Return what every `Method` begins with; a scheme's name stands for its compressor at the run's settings."""

@@ -26,7 +26,7 @@ from klms.errors import InvalidArgument
 from klms.learning.examples import Examples
 from klms.methods.base import Measurements, Method, Outcome, Received
 from klms.methods.entry import MethodEntry, Setup
-from klms.methods.limits import LimitSettings
+from klms.methods.limits import RobustSettings
 from klms.methods.state import State
 
 _UNUSED = frozenset({"epochs", "lr", "optimizer"})  # a client computes one gradient of one batch in a round
@@ -106,15 +106,15 @@ def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> 
     def make(setup: Setup) -> Method:
         config, own = setup.config, setup.settings(LangevinSettings)
         own = own.model_copy(update={"gamma": own.gamma or default_gamma(setup.examples)})
-        if setup.limits.trimmed:
-            raise InvalidArgument(f"{name} does not take trim: a trimmed sum of gradients is no step of its dynamics")
+        if setup.robust is not None:
+            raise InvalidArgument(f"{name} does not take robust: a trimmed sum of gradients is no step of its dynamics")
         if scheme is not None:
-            return Langevin(*setup.parts(scheme), False, config.batch, own, limits=setup.limits)
+            return Langevin(*setup.parts(scheme), False, config.batch, own)
         std = noise_std(own.gamma, config.clients, config.participants)
         compressor = KLMSGaussian(std, setup.settings(BlockSettings).coder(setup.layout.d, setup.threads))
-        return Langevin(*setup.parts(compressor), True, config.batch, own, limits=setup.limits)
+        return Langevin(*setup.parts(compressor), True, config.batch, own)
 
-    settings = (LangevinSettings, LimitSettings, SCHEMES[scheme].settings if scheme else BlockSettings)
+    settings = (LangevinSettings, RobustSettings, SCHEMES[scheme].settings if scheme else BlockSettings)
     own = {"gamma": 0.0} if scheme else {"gamma": 0.0, "message_factor": _MESSAGE_FACTOR}
     return MethodEntry(name, title, reference, "sgld", settings, make, own, _UNUSED)
 

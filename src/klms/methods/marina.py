@@ -24,7 +24,7 @@ from klms.learning.examples import Examples
 from klms.methods.base import Measurements, Method, Outcome, Received
 from klms.methods.dense import Dense, DenseSettings
 from klms.methods.entry import MethodEntry, Setup
-from klms.methods.limits import LimitSettings
+from klms.methods.limits import RobustSettings
 from klms.methods.state import State
 
 
@@ -47,9 +47,6 @@ class Marina(Dense):
 
     def compressor_in(self, round_: int) -> Compressor:
         return Float32(self.layout) if self.is_full(round_) else self.compressor
-
-    def norm_name(self, round_: int) -> str:
-        return "norm_full" if self.is_full(round_) else "norm"
 
     def init(self) -> State:
         weights = self.learner.network.initial(self.seed)
@@ -76,10 +73,10 @@ def _make(setup: Setup) -> Method:
     dense, own = setup.settings(DenseSettings), setup.settings(MarinaSettings)
     if dense.error_feedback:
         raise InvalidArgument("marina does not take error_feedback: its differences carry the error on")
-    return Marina(*setup.parts("qsgd"), setup.schedule, dense.server_lr, full=own.full, limits=setup.limits)
+    return Marina(*setup.parts("qsgd"), setup.schedule, dense.server_lr, full=own.full, robust=setup.robust)
 
 
 _TITLE = "QSGD of differences, now and then the full update"
-_SETTINGS = (DenseSettings, LimitSettings, SCHEMES["qsgd"].settings, MarinaSettings)
+_SETTINGS = (DenseSettings, RobustSettings, SCHEMES["qsgd"].settings, MarinaSettings)
 _OWN = {"levels": 16, "bucket": 256}  # differences of updates need finer rounding than updates
 MARINA = MethodEntry("marina", _TITLE, "Gorbunov et al., ICML 2021", "marina", _SETTINGS, _make, _OWN)

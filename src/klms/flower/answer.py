@@ -1,0 +1,147 @@
+"""A message that went out, and the answer to it: the arrays and metrics that it holds, in whatever form they came."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from klms.container import Array
+from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
+from klms.exchange.model import check_finite
+from klms.exchange.reply import Reply
+from klms.exchange.server import Base, Server
+from klms.flower.records import ARRAYS, RECORD, Places, answers, arrays_of, gathered, scattered
+
+_LARGEST_WEIGHT = 1e15  # so that sums of weights stay finite
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A message that went out."""
+
+    message: Message
+    original: RecordDict
+    """Its content before requests took the place of arrays."""
+    model: str
+    """Name of the record that the request stands for; empty if the arrays went out beside it."""
+    places: Places
+    """Where the arrays are; empty if klms lets the message pass."""
+    base: Base | None
+    """Arrays to which the update is added; None if klms lets the message pass."""
+    again: bool = False
+    """Whether it was sent because an earlier one was not understood."""
+
+    @property
+    def node(self) -> int:
+        return self.message.metadata.dst_node_id
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of which everything is read but the message of the scheme."""
+
+    asked: Asked
+    message: Message
+    reply: Reply | None
+    """What klms sent; None for a node without the mod."""
+    plain: Mapping[str, Mapping[str, Array]]
+    """Arrays that came as they are, by record."""
+    names: Mapping[str, str]
+    """Name in the answer of the record that answers each of the message's."""
+
+    @classmethod
+    def read(cls, asked: Asked, message: Message, reply: Reply | None) -> Self:
+        """Read the arrays that came as they are; those of the model get its order, which strategies rely on."""
+        content, places = message.content, asked.places
+        names = _names(asked, content, reply)
+        matched = {own: record for record, own in names.items()}
+        plain: dict[str, dict[str, Array]] = {}
+        for which, record in list(content.array_records.items()):
+            try:
+                plain[which] = arrays_of(record)
+            except Exception as error:  # NumPy's reader of foreign bytes raises errors of every kind
+                raise SideInformationMismatch(f"{which} does not hold arrays: {error}") from error
+            check_finite(plain[which])
+            try:
+                found = gathered(places, {matched.get(which, which): plain[which]})
+            except InvalidArgument:
+                continue
+            plain[which] = {places[name][1]: array for name, array in found.items()}
+            content[which] = ArrayRecord({name: record[name] for name in plain[which]})
+        return cls(asked, message, reply, plain, names)
+
+    @property
+    def coded(self) -> bool:
+        """Whether klms encoded arrays of the answer."""
+        return self.reply is not None and bool(self.reply.dtypes)
+
+    @property
+    def plain_bytes(self) -> int:
+        return sum(array.nbytes for own in self.plain.values() for array in own.values())
+
+    @property
+    def entries(self) -> int:
+        """Number of parameters that the answer holds."""
+        encoded = self.reply.model.size if self.reply is not None and self.coded else 0
+        return encoded + sum(array.size for own in self.plain.values() for array in own.values())
+
+    def usable(self, key: str | None) -> bool:
+        """Return whether a strategy can use the answer: it has arrays, and a weight if one is needed."""
+        has_arrays = any(self.plain.values()) or self.coded
+        return has_arrays and (key is None or len(self._weights(key)) == 1)
+
+    def check_weight(self, key: str | None) -> None:
+        """Raise an error if the metric by which the strategy weights clients cannot be a weight."""
+        for weight in [] if key is None else self._weights(key):
+            if not isinstance(weight, (int, float)) or not 0 <= weight <= _LARGEST_WEIGHT:
+                raise CorruptMessage(f"{key} must be one number from 0 to {_LARGEST_WEIGHT:g}, got {weight!r}")
+
+    def _weights(self, key: str) -> list[object]:
+        return [record[key] for record in self.message.content.metric_records.values() if key in record]
+
+    @property
+    def signature(self) -> tuple[tuple[str, ...], ...]:
+        """Names, types and sizes of what the answer holds: aggregation takes them from one answer for all."""
+        metrics = [
+            (which, *(f"{name}:{len(v) if isinstance(v, list) else 0}" for name, v in sorted(record.items())))
+            for which, record in self.message.content.metric_records.items()
+        ]
+        arrays = {which: [f"{n}:{a.dtype}:{a.shape}" for n, a in own.items()] for which, own in self.plain.items()}
+        if self.reply is not None:
+            for name, dtype in self.reply.dtypes.items():
+                record, own = self.asked.places[name]
+                described = f"{own}:{dtype}:{self.reply.expected.model.arrays[name].shape}"
+                arrays.setdefault(self.names[record], []).append(described)
+        return (*metrics, *((which, *arrays[which]) for which in sorted(arrays)))
+
+    def decode(self, server: Server) -> dict[str, Array]:
+        """Return the arrays of the model in this answer, as precisely as they were conveyed, and count their bytes."""
+        server.uplink_bytes += self.plain_bytes
+        if self.reply is not None and self.coded:
+            return server.decode(self.reply)
+        if self.reply is not None:
+            server.uplink_bytes += self.reply.nbytes
+        try:
+            return gathered(self.asked.places, {record: self.plain[own] for record, own in self.names.items()})
+        except InvalidArgument:
+            return {}
+
+    def put(self, arrays: Mapping[str, Array]) -> None:
+        """Put arrays of the model in the place of the payload, or of those that came."""
+        records = {self.names[record]: own for record, own in scattered(self.asked.places, arrays).items()}
+        others = {name: item for name, item in self.message.content.items() if name not in (RECORD, *records)}
+        self.message.content = RecordDict({**records, **others})
+
+
+def _names(asked: Asked, content: RecordDict, reply: Reply | None) -> dict[str, str]:
+    """Return the name in the answer of the record that answers each of the message's."""
+    records = list(dict.fromkeys(record for record, _ in asked.places.values()))
+    if reply is None or not reply.dtypes:
+        return answers(records, content.array_records)
+    named = content.config_records[RECORD].get(ARRAYS)
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    sent = [record for record in records if any(asked.places[name][0] == record for name in reply.dtypes)]
+    if len(sent) != len(names) or len({*names} - content.keys()) != len(names):
+        raise CorruptMessage("the record of klms does not name the records that its payload stands for")
+    return dict(zip(sent, names, strict=True))
