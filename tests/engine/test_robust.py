@@ -4,7 +4,9 @@ from functools import cache
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from klms.methods.dense import Dense
 from klms.runs.federate import federate
