@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError
-from klms.exchange.model import Model
+from klms.exchange.model import Apart, statistics_of
 
 ARRAYS = {
     "conv": np.ones((3, 4), dtype=np.float32),
@@ -17,23 +17,43 @@ ARRAYS = {
     "none": np.zeros((0, 4), dtype=np.float32),
     "flags": np.array([[True, False]]),
 }
-MODEL = Model(ARRAYS)
+MODEL = Apart.of(ARRAYS).model(ARRAYS, None)
 
 
 def trained(**changes):
     return {**{name: array.copy() for name, array in ARRAYS.items()}, **changes}
 
 
-def test_matrices_and_long_vectors_are_compressed_and_the_rest_is_sent_unchanged():
-    assert MODEL.layout.names == ("conv", "table")
-    assert MODEL.layout.d == 5012
+def test_everything_is_compressed_but_integers_and_what_cannot_bear_noise():
+    assert MODEL.layout.names == ("conv", "bias", "table")
+    assert MODEL.layout.d == 5015
     assert MODEL.size == 12 + 3 + 3 + 1 + 5000 + 0 + 2
-    assert Model(ARRAYS, small=2).layout.names == ("conv", "bias", "variance", "table")
-    assert MODEL.head_bytes == len(ARRAYS) + 4 * 3 + 4 * 3 + 8 + 2  # a client trains in float32 at most
+    assert MODEL.head_bytes == len(ARRAYS) + 4 * 3 + 8 + 2  # a client trains in float32 at most
+    at_few_bits = Apart.of(ARRAYS).model(ARRAYS, 0.1)
+    assert at_few_bits.layout.names == MODEL.layout.names
+    assert at_few_bits.head_bytes == len(ARRAYS) + 4 + 3 + 8 + 2  # a step, and a byte for each variance
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("norm.running_mean", [-1, 1], True),
+        ("batch_normalization/moving_variance", [1, 1], True),
+        ("3", [0.5, 2], True),  # of a list of arrays, whose names say nothing
+        ("3", [0.5, -2], False),
+        ("3", [0, 0], False),
+        ("norm.weight", [1, 1], False),
+        ("layers.0.layer_norm.scale", [1, 1], False),
+        ("3", [[1, 1]], False),
+    ],
+)
+def test_running_statistics_are_known_by_their_names_or_may_be_some(name, values, expected):
+    arrays = {name: np.array(values, dtype=np.float32)}
+    assert (statistics_of(arrays) == {name}) is expected
 
 
 def test_an_update_comes_back_in_the_client_s_own_dtypes():
-    new = trained(conv=ARRAYS["conv"] + 0.5, bias=ARRAYS["bias"] * 2, variance=np.full(3, 0.25, dtype=np.float32))
+    new = trained(conv=ARRAYS["conv"] + 0.5, variance=np.full(3, 0.25, dtype=np.float32))
     new["steps"] = np.array(9, dtype=np.int32)
     MODEL.check(new)
     update = MODEL.difference(new)
@@ -90,14 +110,14 @@ def test_garbage_is_a_typed_error_or_arrays_of_the_model(head):
     assert all(unchanged[name].shape == ARRAYS[name].shape for name in unchanged)
 
 
-def test_with_small_0_all_but_running_statistics_is_compressed() -> None:
+def test_running_statistics_are_sent_coarsely() -> None:
     arrays = {
         "norm.weight": np.ones(8, np.float32),
         "norm.running_mean": np.zeros(8, np.float32),
         "norm.running_var": np.ones(8, np.float32),
         "norm.num_batches_tracked": np.array(3),
     }
-    model = Model.for_bits(arrays, 0, frozenset({"norm.num_batches_tracked"}), 0.1)
+    model = Apart.of(arrays).model(arrays, 0.1)
     assert model.layout.names == ("norm.weight",)
     trained = {**arrays, "norm.running_mean": np.linspace(-1, 1, 8, dtype=np.float32)}
     _, beside = model.read_head(model.write_head(trained, np.random.default_rng(0)))

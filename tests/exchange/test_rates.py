@@ -7,8 +7,8 @@ from klms.errors import InvalidArgument
 from klms.exchange.rates import Rates
 
 
-def rates(scheme="auto", both=None, up=None, down=None, array_bits=None, budget=None):
-    return Rates.of(scheme, {}, both, up, down, array_bits, budget)
+def rates(scheme="auto", both=None, up=None, down=None, array_bits=None, budget=None, quality=None):
+    return Rates.of(scheme, {}, both, up, down, array_bits, budget, quality)
 
 
 def test_a_function_is_given_the_round_or_what_it_names():

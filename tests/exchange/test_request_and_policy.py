@@ -23,7 +23,7 @@ SIDE = {"counts": np.arange(6)}
 
 
 def request(**changes) -> CompressionRequest:
-    made = CompressionRequest("qsgd", QSGD, 5, 10, ("steps",), side=SIDE)
+    made = CompressionRequest("qsgd", QSGD, 5, ("steps",), side=SIDE)
     return replace(made, **changes)
 
 
@@ -68,7 +68,8 @@ def test_a_body_that_is_cut_or_makes_no_sense_is_refused():
 def test_a_request_carries_the_settings_of_its_scheme_only(name):
     scheme = UPDATE_SCHEMES[name]
     sent = request(scheme=name, settings=scheme.settings(), side={})
-    assert sent.terms()["settings"].keys() == scheme.settings.model_fields.keys()
+    assert sent.terms()["settings"].keys() == scheme.settings.model_fields.keys() - {"rate"}
+    assert (sent.terms()["rate"] is not None) == ("rate" in scheme.settings.model_fields)
     read = travelled(sent)
     assert read.settings == scheme.settings()
     assert read.error_feedback == (name in ("topk", "sparseloco"))
@@ -94,7 +95,6 @@ def test_a_request_carries_the_settings_of_its_scheme_only(name):
         ("sent_unchanged", [3], InvalidArgument, "for sent_unchanged"),
         ("server", "no key", InvalidArgument, "hexadecimal"),
         ("updates", 1, InvalidArgument, "for updates"),
-        ("small", None, InvalidArgument, "for small"),
     ],
 )
 def test_a_request_that_cannot_be_met_says_why(name, value, error, words):
@@ -112,7 +112,6 @@ def test_what_both_sides_must_share_is_told_apart():
         "side": {"counts": np.arange(1, 7)},
         "scheme": "eden",
         "settings": UPDATE_SCHEMES["qsgd"].settings(levels=5),
-        "small": 11,
         "sent_unchanged": (),
         "updates": True,
     }
@@ -121,9 +120,10 @@ def test_what_both_sides_must_share_is_told_apart():
     assert agreement(request().terms(), SIDE, iter([b"other"])) != base
 
 
-def model(d: int, bias: int = 0) -> Model:
+def model(d: int, beside: int = 0) -> Model:
     arrays = {"w": np.zeros((d, 1), dtype=np.float32)}
-    return Model(arrays | ({"b": np.zeros(bias, dtype=np.float32)} if bias else {}))
+    exact = {"b": np.zeros(beside, dtype=np.float32)} if beside else {}
+    return Model(arrays | exact, frozenset(exact))
 
 
 def fitted(scheme, bits, values, to):
@@ -141,7 +141,7 @@ def test_the_default_is_the_scheme_of_least_error():
 @pytest.mark.parametrize("bits", [1.0, 2.0, 3.9])
 @pytest.mark.parametrize(("scheme", "values"), [("auto", {}), ("eden", {}), ("trellis", {"effort": "fast"})])
 def test_a_payload_keeps_to_the_bits_whatever_the_padding(scheme, values, d, bits):
-    made = model(d, bias=10)
+    made = model(d, beside=10)
     name, settings = fitted(scheme, bits, values, made)
     update = np.random.default_rng(0).standard_normal(d).astype(np.float32)
     compressor = UPDATE_SCHEMES[name].make(made.layout, settings, 1)
@@ -158,15 +158,15 @@ def test_settings_are_converted_and_keep_the_defaults_of_their_scheme():
 
 
 def test_tiny_models_are_sent_unchanged():
-    assert fitted("auto", 1.0, {}, model(40, bias=2))[0] == "float32"
+    assert fitted("auto", 1.0, {}, model(40, beside=2))[0] == "float32"
 
 
 def test_the_bits_count_the_whole_payload():
-    name, settings = fitted("auto", 1.0, {}, model(44_190, bias=236))
+    name, settings = fitted("auto", 1.0, {}, model(44_190, beside=236))
     assert name == "trellis"
     assert 0.8 < settings.rate <= (44_426 - 8 * (OVERHEAD + 2 + 4 * 236)) / 44_190
     with pytest.raises(InvalidArgument, match=r"use at least 0\.1"):
-        fitted("auto", 0.1, {}, model(44_190, bias=236))
+        fitted("auto", 0.1, {}, model(44_190, beside=236))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_auto_takes_the_scheme_of_least_error_at_high_rates_too(bits, name):
 
 
 def payload_bits(plan, of: Model) -> float:
-    request = CompressionRequest(plan.scheme.name, plan.settings, 1, of.small, groups=plan.groups)
+    request = CompressionRequest(plan.scheme.name, plan.settings, 1, groups=plan.groups)
     compressor = travelled(request).compressor(of.layout, 1)
     update = np.random.default_rng(5).standard_normal(of.layout.d).astype(np.float32)
     message = compressor.encode(update, {}, key=KEY, rng=np.random.default_rng(0))

@@ -195,7 +195,7 @@ def test_clients_that_come_rarely_jump():
 
 
 def test_one_line_of_arguments_that_cannot_be_met():
-    for wrong in ({"small": -1}, {"step": 0.0}, {"seed": -1}, {"replies": "nothing"}, {"up": 0}):
+    for wrong in ({"rounds_before": -1}, {"step": 0.0}, {"seed": -1}, {"replies": "nothing"}, {"up": 0}):
         with pytest.raises(InvalidArgument):
             Server(model(), **wrong)
     with pytest.raises(InvalidArgument, match="no model yet"):

@@ -6,7 +6,6 @@ sent. `coded` sends the difference to what clients hold. Clients then train at `
 evaluated and exported. `steps.py` has the rules; following them, jumps and snapshots are the exchange's.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,6 @@ from klms.engine.steps import CodedSteps, RelayedSteps, write_relayed
 from klms.errors import InvalidArgument
 from klms.exchange.broadcast import Sender, Trail
 from klms.exchange.held import Held, Rule, follow, lead
-from klms.exchange.step_length import step_length
 from klms.methods.base import Method, Outcome
 from klms.methods.entry import RunSettings
 from klms.methods.state import State
@@ -112,16 +110,8 @@ class Downlink:
         rate = self.settings.down_rate_in(state.round + 1, self.method.layout.d)
         lags = held.lags(map(str, participants(self.settings, state.round + 1)))
         rule = CodedSteps(self.method, self.settings)
-        if self.method.noisy_steps:
-            return lead(rule, held, state, rate, lags, echo=1.0)
-        return lead(rule, held, state, rate, lags, length=self._length(state.round))
-
-    def _length(self, number: int) -> float:
-        """Return the share of the difference to state `number` that a step covers."""
-        d = self.method.layout.d
-        up = self.settings.up_rate_in(number, d)
-        bits = [math.inf if up is None else up] * self.settings.participants
-        return step_length(bits, self.settings.down_rate_in(number + 1, d))
+        echo = 1.0 if self.method.noisy_steps else None
+        return lead(rule, held, state, rate, lags, echo=echo)
 
     def _rule(self) -> Rule[State]:
         coded = self.settings.downlink == "coded"

@@ -87,9 +87,7 @@ class CodedSteps(MethodRule):
     def difference(self, base: State, wanted: State) -> Vector:
         return wanted.vector(self.name) - base.vector(self.name)
 
-    def code(
-        self, base: State, wanted: State, number: int, rate: float, echo: float = 1.0, length: float = 1.0
-    ) -> bytes:
+    def code(self, base: State, wanted: State, number: int, rate: float, echo: float = 1.0) -> bytes:
         changed = {
             name: array
             for name, array in wanted.shared.items()
@@ -97,7 +95,7 @@ class CodedSteps(MethodRule):
         }
         side = write_arrays(changed, packed=True) if changed else b""
         rng = np.random.default_rng([self.settings.seed, 0xD011, number])
-        difference = np.float32(length) * self.difference(base, wanted)
+        difference = self.difference(base, wanted)
         message = Trellis(self.method.layout, rate, echo=echo).encode(difference, {}, key=self._key(number), rng=rng)
         return _SIDE.pack(len(side)) + side + message
 

@@ -1,6 +1,7 @@
 """The client's side of the exchange: bytes in, a model out; the trained model in, bytes out."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from klms.compressors.base import Vector
+from klms.compressors.trellis import product
 from klms.container import Array, Arrays, read_arrays, write_arrays
 from klms.errors import InvalidArgument, KLMSError, OutOfSync
 from klms.exchange.held import follow
@@ -166,11 +168,12 @@ class Client:
         update, encoded = sent.difference(arrays), b""
         rng = self._rng(asked.frame)
         suspicious = False
+        norm = math.sqrt(product(update, update))
         if update.size:
             if not request.updates:
                 suspicious = looks_like_updates(asked.received, arrays, update, sent.layout.names)
             encoded = self._encode(update, sent, request, asked.frame, rng)
-        reply = write_reply(asked.frame, model.write_head(arrays, rng), encoded, suspicious=suspicious)
+        reply = write_reply(asked.frame, model.write_head(arrays, rng), encoded, norm=norm, suspicious=suspicious)
         if not request.server:
             return reply
         from klms.exchange.sealing import seal
@@ -202,4 +205,4 @@ def model_of(request: CompressionRequest, received: Arrays) -> Model:
     """Return what an update is the difference to: the arrays that were received, or zeros if replies are updates."""
     if request.updates:
         received = {name: np.zeros(array.shape, dtype=array.dtype) for name, array in received.items()}
-    return Model(received, request.small, frozenset(request.sent_unchanged), frozenset(request.coarse))
+    return Model(received, frozenset(request.sent_unchanged), frozenset(request.coarse))

@@ -22,10 +22,10 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from klms.compressors.base import Vector, least_noise
+from klms.compressors.trellis import product
 from klms.container import Array, Arrays
 from klms.errors import CorruptMessage, OutOfSync
 from klms.exchange.broadcast import ANCHOR, Broadcast, Sender, Trail
-from klms.exchange.echo import Echo
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -33,6 +33,7 @@ U = TypeVar("U")
 JUMP_RATE = 2.8
 """Bits per parameter that a jump needs at most: a relative error of 0.02, which training bears (docs/downlink.md)."""
 _NEGLIGIBLE = 1e-7  # squared error of what clients hold that needs no further bits
+_SHARES = 256  # steps of an echo, so that no last bit of a sum changes a byte
 _BEARABLE = 2.0  # error of a jump that becomes part of the model, relative to the noise of a step; steps approach 1
 
 
@@ -64,10 +65,10 @@ class CodedRule(Rule[T], Protocol[T]):
     def difference(self, base: T, wanted: T) -> Vector:
         """Return the difference of the parameters that are coded."""
 
-    def code(self, base: T, wanted: T, number: int, rate: float, echo: float = 1.0, length: float = 1.0) -> bytes:
-        """Return a step of this share of the way from the base to state `number`, at so many bits per parameter.
+    def code(self, base: T, wanted: T, number: int, rate: float, echo: float = 1.0) -> bytes:
+        """Return a step from the base to state `number`, at so many bits per parameter.
 
-        `echo` is the share of earlier errors in the difference; with all of it, the step has the least error.
+        `echo` is the share of the last error in the difference; with all of it, the step has the least error.
         """
 
 
@@ -79,8 +80,8 @@ class Held(Generic[T]):
     trail: Trail = field(default_factory=lambda: Trail(ANCHOR))
     by_client: Mapping[str, int] = field(default_factory=dict)
     """Number of the state that each client holds, as far as the server knows."""
-    echo: Echo = field(default_factory=Echo)
-    """Errors of the latest coded steps."""
+    error: Vector = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    """How far the state is from what was wanted when it was coded; empty if it was not."""
     own: T | None = None
     """The server's own state after a jump; None if it is what clients hold."""
 
@@ -96,7 +97,7 @@ class Held(Generic[T]):
     def of(self, form: Callable[[T], U]) -> "Held[U]":
         """Return the same, with states of another form."""
         own = None if self.own is None else form(self.own)
-        return Held(form(self.state), self.trail, self.by_client, self.echo, own)
+        return Held(form(self.state), self.trail, self.by_client, self.error, own)
 
     def reached(self, *clients: str) -> "Held[T]":
         """Return the same, where these clients hold the latest state."""
@@ -122,7 +123,7 @@ class Held(Generic[T]):
         """Return everything but the states as arrays."""
         steps = np.frombuffer(self.trail.to_bytes(), np.uint8)
         clients = np.frombuffer(json.dumps(dict(self.by_client)).encode(), np.uint8)
-        return {"steps": steps, "clients": clients, "echo": self.echo.sketches}
+        return {"steps": steps, "clients": clients, "error": self.error}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, state: T, own: T | None) -> "Held[T]":
@@ -131,7 +132,7 @@ class Held(Generic[T]):
             trail = Trail.from_bytes(arrays["steps"].tobytes())
             clients = json.loads(arrays["clients"].tobytes())
             by_client = {str(client): int(number) for client, number in clients.items()}
-            return cls(state, trail, by_client, Echo.of(arrays["echo"]), own)
+            return cls(state, trail, by_client, arrays["error"].astype(np.float32).reshape(-1), own)
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptMessage(f"it is not known what clients hold: {error!r}") from error
 
@@ -168,12 +169,13 @@ def lead(
     lags: Sequence[int],
     *,
     echo: float | None = None,
-    length: float = 1.0,
+    bearable: float | None = None,
 ) -> Held[T]:
     """Return what clients hold after a step towards the wanted state, or after a jump if that is cheaper for them.
 
     A step takes `rate` bits per parameter. `lags` are how many steps the clients that will come lack besides this one.
-    `echo` is as in `CodedRule.code`, and measured unless it is given.
+    `echo` is as in `CodedRule.code`, and measured unless it is given. `bearable` is the energy of a jump's error that
+    becomes part of the model; unless it is given, that is about as much as the noise of a step.
     """
     difference = rule.difference(held.model, wanted)
     size = rule.nbytes(wanted)
@@ -184,17 +186,35 @@ def lead(
     if any(lags) and jump_rate * difference.size / 8 < _mean_bytes(held, lags, step_bytes, size):
         return jump(rule, held, wanted, jump_rate)
     number = held.number + 1
+    own = None
     if held.own is not None:
-        off = _square(rule.difference(held.own, held.state))
-        if off > _BEARABLE * least_noise(rate) * near + _NEGLIGIBLE * far:
-            step = rule.code(held.state, wanted, number, rate)
-            state = rule.take(held.state, number, step)
-            return Held(state, held.trail.then(step, size), held.by_client, held.echo, own=wanted)
-    share = held.echo.share_in(difference) if echo is None else echo
-    step = rule.code(held.model, wanted, number, rate, share, length)
+        most = _BEARABLE * least_noise(rate) * near + _NEGLIGIBLE * far if bearable is None else bearable
+        if _square(rule.difference(held.own, held.state)) > most:
+            own = wanted
+    if own is not None:
+        step = rule.code(held.state, wanted, number, rate)
+    else:
+        share = echo_in(difference, held.error) if echo is None else echo
+        step = rule.code(held.model, wanted, number, rate, share)
     state = rule.take(held.state, number, step)
-    errors = held.echo.then(difference, rule.difference(held.state, state)) if echo is None else held.echo
-    return Held(state, held.trail.then(step, size), held.by_client, errors)
+    return Held(state, held.trail.then(step, size), held.by_client, rule.difference(wanted, state), own)
+
+
+def echo_in(difference: Vector, error: Vector) -> float:
+    """Return the share of the last error that this difference takes back, from 0 to 1.
+
+    Clients repair some of it by their next updates, and a strategy that keeps a model of its own takes back all of it.
+    Noise would then add up, unless a step falls short by as much as it would have to take back.
+
+    >>> error = np.ones(4, dtype=np.float32)
+    >>> echo_in(np.array([1, -1, 0, -1], dtype=np.float32), error)
+    0.25
+    """
+    energy = _square(error) if error.size == difference.size else 0.0
+    if energy == 0:
+        return 0.0
+    share = -product(difference, error) / energy
+    return round(min(1.0, max(0.0, share)) * _SHARES) / _SHARES
 
 
 def jump(rule: CodedRule[T], held: Held[T], wanted: T, rate: float = JUMP_RATE) -> Held[T]:
@@ -202,7 +222,7 @@ def jump(rule: CodedRule[T], held: Held[T], wanted: T, rate: float = JUMP_RATE) 
     anchor = rule.anchor()
     step = rule.code(anchor, wanted, held.number + 1, rate)
     state = rule.take(anchor, held.number + 1, step)
-    return Held(state, held.trail.jump(step), held.by_client, held.echo, own=wanted)
+    return Held(state, held.trail.jump(step), held.by_client, rule.difference(wanted, state), own=wanted)
 
 
 def _jump_rate(rate: float, far: float, near: float) -> float:
@@ -221,4 +241,4 @@ def _mean_bytes(held: Held[T], lags: Sequence[int], step: float, snapshot: int) 
 
 
 def _square(vector: Vector) -> float:
-    return float(np.dot(vector, vector))
+    return product(vector, vector)

@@ -1,10 +1,9 @@
 """A model, a dictionary of arrays, and the bytes of an update of it.
 
-The differences of all floating-point arrays are compressed together, as one vector. Sent unchanged are integers,
-booleans, and arrays of at most one dimension and `SMALL` entries: biases, the parameters and running statistics of
-normalisation layers, and counters. They are a small part of a model, and some do not tolerate noise: a variance must
-not become negative. At low rates they would be most of the payload; then those that have a negative entry join the
-vector, and the others (variances, scales) are sent coarsely, by differences of 8 bits.
+The differences of all floating-point arrays are compressed together, as one vector, but for those that cannot bear
+noise: the running statistics of normalisation layers, whose variances must not become negative. They are sent coarsely,
+by differences of 8 bits, or unchanged where other parameters have as many bits. Integers and booleans are sent
+unchanged.
 
 The head of a payload holds the dtype of every array (one byte each, 0 for an array that the client did not return)
 and, end to end, the arrays that are not in the vector: unchanged, or as a step (f32) and a number of steps for each
@@ -12,8 +11,9 @@ entry (i8).
 """
 
 import math
+import re
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -26,10 +26,12 @@ from klms.compressors.layout import Layout
 from klms.container import DTYPES, Array
 from klms.errors import CorruptMessage, InvalidArgument, TrainingDiverged
 
-SMALL = 4096
-_LARGEST_SHARE = 0.1  # of the payload that arrays in the head may take before some join the vector
 _AT_ONCE = 1 << 20  # entries of a sum, so that no copy of a whole array is made
+_COARSE_BITS = 8
 _MOST_STEPS = 127
+_SEPARATORS = re.compile(r"[./|]")
+_STATISTICS = ("running_", "moving_")
+_PARAMETERS = ("weight", "bias", "kernel", "scale", "gamma", "beta")
 _STEP = struct.Struct("<f")
 
 DTypes = dict[str, np.dtype[Any]]
@@ -42,46 +44,17 @@ class Model:
     """The arrays that the server sent, to which an update is the difference. Their order is that of the vector."""
 
     arrays: Mapping[str, Array]
-    small: int = SMALL
     sent_unchanged: frozenset[str] = frozenset()
-    """Further arrays that are not compressed: integers that a strategy's average turned into floating-point numbers."""
+    """Arrays that are not compressed although they are floating-point: integers that a strategy has averaged, say."""
     coarse: frozenset[str] = frozenset()
     """Arrays that are sent by differences of 8 bits."""
-
-    @classmethod
-    def for_bits(
-        cls,
-        arrays: Mapping[str, Array],
-        small: int,
-        integers: frozenset[str],
-        bits: float | None,
-        *,
-        signed: bool = False,
-    ) -> Self:
-        """Return the model with its small arrays sent so that they leave room for the others at this rate.
-
-        Arrays that are `signed` may have negative entries whatever these have, as differences do. With `small=0` all
-        arrays are compressed, but for statistics that training does not mend.
-        """
-        if small == 0:
-            return cls(arrays, 0, integers, statistics_of(arrays) - integers)
-        model = cls(arrays, small, integers)
-        if bits is None or 8 * model.head_bytes <= _LARGEST_SHARE * bits * model.size:
-            return model
-        if signed:
-            return cls(arrays, 0, integers)
-        floating = {name for name, array in arrays.items() if array.dtype.kind == "f"} - integers - model._compressed
-        coarse = frozenset(
-            name for name in floating if arrays[name].size and arrays[name].min() >= 0 < arrays[name].max()
-        )
-        return cls(arrays, 0, integers, coarse)
 
     @cached_property
     def layout(self) -> Layout:
         """Layout of the arrays that are compressed."""
         left_out = self.sent_unchanged | self.coarse
         floating = {n: a for n, a in self.arrays.items() if a.dtype.kind == "f" and n not in left_out}
-        shapes = {n: a.shape for n, a in floating.items() if a.size > (0 if a.ndim > 1 else self.small)}
+        shapes = {n: a.shape for n, a in floating.items() if a.size}
         return Layout(tuple(shapes), tuple(shapes.values()))
 
     @property
@@ -96,12 +69,6 @@ class Model:
         coarse = sum(_STEP.size + self.arrays[name].size for name in self.coarse)
         sizes = (a.size * min(a.itemsize, 4 if a.dtype.kind == "f" else 8) for a in unchanged)
         return len(self.arrays) + coarse + sum(sizes)
-
-    def parts(self) -> Iterator[bytes | memoryview]:
-        """Yield the whole model, for a fingerprint."""
-        for name, array in self.arrays.items():
-            yield f"{name}|{array.dtype.str}|{array.shape}|".encode()
-            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
     def only(self, names: Collection[str]) -> Self:
         """Return the part of the model that has these names."""
@@ -190,13 +157,6 @@ class Model:
                 total += float(np.sum(np.square(theirs[part].astype(np.float64) - ours[part])))
         return math.sqrt(total)
 
-    def part_of_the_way(self, trained: Mapping[str, Array], share: float) -> dict[str, Array]:
-        """Return the arrays at this share of the way from the model to the trained ones; integers as trained."""
-        nearer = {
-            name: base + share * (trained[name] - base.astype(np.float64)) for name, base in self._floats(trained)
-        }
-        return {name: np.asarray(nearer.get(name, array), dtype=array.dtype) for name, array in trained.items()}
-
     def _floats(self, trained: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
         for name, array in trained.items():
             if array.dtype.kind == "f" and name not in self.sent_unchanged:
@@ -205,6 +165,37 @@ class Model:
     @cached_property
     def _compressed(self) -> frozenset[str]:
         return frozenset(self.layout.names)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Arrays that are not part of the vector, as they were when they were first seen.
+
+    A strategy's average may turn integers into floating-point numbers.
+    """
+
+    integers: frozenset[str]
+    statistics: frozenset[str]
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array]) -> Self:
+        integers = frozenset(name for name, array in arrays.items() if array.dtype.kind != "f")
+        return cls(integers, statistics_of(arrays))
+
+    def to_json(self) -> list[list[str]]:
+        return [sorted(self.integers), sorted(self.statistics)]
+
+    @classmethod
+    def from_json(cls, kept: Sequence[Sequence[str]]) -> Self:
+        """Undo `to_json`."""
+        integers, statistics = kept
+        return cls(frozenset(integers), frozenset(statistics))
+
+    def model(self, arrays: Mapping[str, Array], bits: float | None) -> Model:
+        """Return the model with its statistics sent coarsely where other parameters have fewer bits than these."""
+        if bits is not None and bits < _COARSE_BITS:
+            return Model(arrays, self.integers, self.statistics)
+        return Model(arrays, self.integers | self.statistics)
 
 
 def _coarsely(change: npt.NDArray[np.float64], rng: np.random.Generator) -> bytes:
@@ -219,9 +210,21 @@ def _coarsely(change: npt.NDArray[np.float64], rng: np.random.Generator) -> byte
 
 
 def statistics_of(arrays: Mapping[str, Array]) -> frozenset[str]:
-    """Return the names of the running statistics of normalisation layers, as torch and Keras call them."""
-    floating = (name for name, array in arrays.items() if array.dtype.kind == "f")
-    return frozenset(name for name in floating if name.rpartition(".")[2].startswith(("running_", "moving_")))
+    """Return the names of running statistics, which cannot bear noise.
+
+    They are known by their names in torch, Keras and Flax. Where names say nothing, as those of a list of arrays do, an
+    array of one dimension and without negative entries may be a variance, and counts as one.
+    """
+    return frozenset(name for name, array in arrays.items() if array.dtype.kind == "f" and _is_statistic(name, array))
+
+
+def _is_statistic(name: str, array: Array) -> bool:
+    last = _SEPARATORS.split(name)[-1]
+    if last.startswith(_STATISTICS):
+        return True
+    if array.ndim != 1 or last.endswith(_PARAMETERS) or not array.size:
+        return False
+    return bool(array.min() >= 0 < array.max())
 
 
 def check_finite(arrays: Mapping[str, Array]) -> None:

@@ -35,7 +35,6 @@ class ModelSteps:
     """What both sides agree on. It is a `CodedRule` for dictionaries of arrays; the anchor has none."""
 
     seed: int
-    small: int
     unchanged: frozenset[str]
     coarse: frozenset[str]
     before: int
@@ -44,15 +43,15 @@ class ModelSteps:
 
     def agreed(self) -> list[object]:
         """Return what the clients must know, as JSON holds it."""
-        return [self.seed, self.small, sorted(self.unchanged), sorted(self.coarse), self.before]
+        return [self.seed, sorted(self.unchanged), sorted(self.coarse), self.before]
 
     @classmethod
     def read_agreed(cls, agreed: Any, threads: int | None) -> "ModelSteps":
         """Undo `agreed`."""
         try:
-            seed, small, unchanged, coarse, before = agreed
+            seed, unchanged, coarse, before = agreed
             exact, rough = frozenset(map(str, unchanged)), frozenset(map(str, coarse))
-            return cls(int(seed), int(small), exact, rough, int(before), threads)
+            return cls(int(seed), exact, rough, int(before), threads)
         except (ValueError, TypeError, RecursionError) as error:
             raise CorruptMessage(f"the request does not say how its steps are coded: {error}") from error
 
@@ -64,7 +63,7 @@ class ModelSteps:
         return np.random.default_rng([self.seed, 0xD011, self.before + number])
 
     def model(self, arrays: Arrays) -> Model:
-        return Model(arrays, self.small, self.unchanged, self.coarse)
+        return Model(arrays, self.unchanged, self.coarse)
 
     def anchor(self) -> dict[str, Array]:
         return {}
@@ -72,14 +71,12 @@ class ModelSteps:
     def difference(self, base: Arrays, wanted: Arrays) -> Vector:
         return self.model(base or _zeros(wanted)).difference(wanted)
 
-    def code(
-        self, base: Arrays, wanted: Arrays, number: int, rate: float, echo: float = 1.0, length: float = 1.0
-    ) -> bytes:
-        """Return a step of `length` times the way from the base to the wanted arrays."""
+    def code(self, base: Arrays, wanted: Arrays, number: int, rate: float, echo: float = 1.0) -> bytes:
+        """Return a step from the base to the wanted arrays."""
         model = self.model(base or _zeros(wanted))
         rng = self.rng(number)
         head = model.write_head(wanted, rng)
-        difference = np.float32(length) * model.difference(wanted)
+        difference = model.difference(wanted)
         described = b""
         if not base:
             exponents = [_exponent(part) for _, part in model.layout.split(difference)]

@@ -19,7 +19,7 @@ from klms.exchange.reply import OVERHEAD
 from klms.exchange.request import Group
 from klms.numerics.checks import check_name
 
-log = logging.getLogger("trellis")
+log = logging.getLogger("klms")
 
 AUTO = "auto"
 DEFAULT_BITS = 1.0
@@ -54,6 +54,8 @@ class CompressionPolicy:
     array_bits: ArrayBits | None = None
     overhead: int = OVERHEAD
     """Bytes of a payload besides its head and message."""
+    heads: bool = True
+    """Whether the bits are those of whole payloads; otherwise they are those of the vector, and heads come on top."""
     _plans: dict[tuple[Layout, int], Plan] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -85,8 +87,16 @@ class CompressionPolicy:
         chosen.settings.checked(values)
         return cls(scheme, bits, dict(values), array_bits, overhead)
 
+    @classmethod
+    def at(cls, rate: float) -> "CompressionPolicy":
+        """Return the policy of so many bits for each parameter of the vector, by the scheme of least error."""
+        return cls(BEST, rate, {}, heads=False)
+
     def for_model(self, model: Model) -> Plan:
         """Return the schemes and their settings, chosen so that the whole payload keeps to the bits per parameter."""
+        if not self.heads and model.layout.d and model.size >= _TINY:
+            chosen = UPDATE_SCHEMES[self.scheme]
+            return Plan(chosen, chosen.settings.checked({"rate": self.bits}))
         if self.bits is None:
             chosen = UPDATE_SCHEMES[self.scheme]
             return Plan(chosen, chosen.settings.checked(self.values))

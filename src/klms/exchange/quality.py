@@ -25,6 +25,9 @@ TARGET = 0.15
 """The default quality; `klms experiment run panel` shows what others come to."""
 WEIGHTS = 5.0
 """What a relative error of the weights counts in comparison with a repair share."""
+ADAPTIVE = 10.0
+"""What noise counts in comparison, relative to the update, where the server divides by the size of coordinates: most
+coordinates of an update are far smaller than its mean square, while noise is spread evenly."""
 FIRST_ROUND = 1.0
 """Bits of the first round, of which nothing is known."""
 LEAST, MOST = 0.02, 8.0
@@ -48,9 +51,6 @@ class Gain:
     """Energy that it adds to this round's step."""
     adaptive: float = 0.0
     """How much the gain of a coordinate depends on the size of its updates, from 0 to 1."""
-
-
-_UNKNOWN_GAIN = Gain(total=100.0, immediate=1.0, adaptive=0.5)  # momentum of 0.9 shows in the second round only
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Knowledge:
 
     update: float | None = None
     progress: float | None = None
+    step: float | None = None
     uplink: float = CODE
     """Noise of the mean update times `4^r - 1`, relative to the update: the code's error over the clients' number."""
     downlink: float = CODE
@@ -102,7 +103,7 @@ class Knowledge:
     """Sum of the measured shares `c`, each divided by its variance."""
     certainty: float = 1 / _REPAIR**2
     """Sum of the inverse variances."""
-    gain: Gain = _UNKNOWN_GAIN
+    gain: Gain = field(default_factory=Gain)
     weights: float = 1.0
 
     @property
@@ -117,9 +118,14 @@ class Knowledge:
         >>> up == down, round(down, 2)
         (True, 0.25)
         """
-        update = self.update or 1.0
-        in_model = self.repair / (self.progress or 1.0) + WEIGHTS / self.weights
-        return self.gain.total * in_model + self.gain.adaptive / update, in_model
+        adaptive = ADAPTIVE * self.gain.adaptive
+        up = self.gain.total * self.price_of_error + adaptive / (self.update or 1.0)
+        return up, self.price_of_error + adaptive / (self.step or 1.0)
+
+    @property
+    def price_of_error(self) -> float:
+        """The harm of a unit of error in the model, wherever it comes from."""
+        return self.repair / (self.progress or 1.0) + WEIGHTS / self.weights
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,11 @@ def first_model(target: float = TARGET) -> float:
     return _bits(CODE, target / WEIGHTS)
 
 
+def bearable(known: Knowledge, target: float = TARGET) -> float:
+    """Return the energy of an error that the model may have once: of twice the harm that every round may do."""
+    return 2 * target / known.price_of_error
+
+
 def learned(known: Knowledge, seen: Measured) -> Knowledge:
     """Return the knowledge after the replies of a round."""
     repaired = _REMEMBERED * known.repaired
@@ -153,10 +164,11 @@ def learned(known: Knowledge, seen: Measured) -> Knowledge:
         known,
         update=_averaged(known.update, seen.update),
         progress=_averaged(known.progress, seen.noiseless_progress),
+        step=_averaged(known.step, seen.step),
         uplink=_averaged(None if first else known.uplink, code),
         repaired=repaired,
         certainty=certainty,
-        gain=_averaged_gain(known.gain, seen.gain),
+        gain=seen.gain if first else _averaged_gain(known.gain, seen.gain),
         weights=max(seen.weights, _TINY),
     )
 
@@ -185,6 +197,18 @@ def chosen(known: Knowledge, seen: Measured, target: float = TARGET, messages: t
     left = (target - price_up * _noise_up(known, best.up)) / price_down
     now = MOST if left <= 0 else min(MOST, max(LEAST, _bits(known.downlink * seen.step, left)))
     return Rates(best.up, now)
+
+
+def rates_for(known: Knowledge, up: float, down: float, found: float, target: float = TARGET) -> Rates:
+    """Return about the rates that would hold the target where these ones do this harm.
+
+    Noise of both directions is divided by the same number.
+
+    >>> rates_for(Knowledge(), 0.1, 0.1, 10 * TARGET)
+    Rates(up=0.6..., down=0.6...)
+    """
+    factor = max(1.0, found / target)
+    return Rates(*(min(MOST, _bits(factor * (4**bits - 1), 1.0)) for bits in (up, down)))
 
 
 def stepped(known: Knowledge, step: float, error: float, bits: float) -> Knowledge:

@@ -1,4 +1,7 @@
-"""How many bits each direction may take: always the same, by round, client or array, or within a budget in bytes."""
+"""How many bits each direction may take: what holds a quality, or what the user named.
+
+Named bits are always the same, by round, client or array, or follow from a budget in bytes.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,6 +13,8 @@ from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.compressors.trellis import MAX_RATE
 from klms.errors import InvalidArgument
 from klms.exchange.policy import AUTO, BEST, DEFAULT_BITS, UNCOMPRESSED, ArrayBits, CompressionPolicy
+from klms.exchange.quality import TARGET
+from klms.exchange.rate_control import RateControl
 from klms.exchange.reply import OVERHEAD
 
 Rate = float | Callable[..., float]
@@ -26,6 +31,8 @@ class Rates:
     down: Rate | None
     array_bits: ArrayBits | None = None
     budget: Rate | None = None
+    control: RateControl = field(default_factory=lambda: RateControl(None))
+    """What the rates come to, and their choice if they are to hold a quality."""
     overhead: int = OVERHEAD
     """Bytes of an update's payload besides its head and message."""
     _policies: dict[tuple[str, float | None], CompressionPolicy] = field(default_factory=dict)
@@ -40,8 +47,15 @@ class Rates:
         down: Rate | None,
         array_bits: ArrayBits | None,
         budget: Rate | None,
+        quality: float | None,
     ) -> "Rates":
         """Check that no direction is given twice."""
+        named = any(one is not None for one in (both, up, down, array_bits, budget))
+        holds = not named and scheme in (AUTO, BEST) and not settings
+        if quality is not None and not holds:
+            raise InvalidArgument("a quality finds the bits itself: omit the scheme and all bits, or the quality")
+        if quality is not None and not 0 < quality < math.inf:
+            raise InvalidArgument(f"quality must be above 0; 1 is the default, 2 allows half the harm; got {quality}")
         if both is not None and up is not None:
             raise InvalidArgument("bits_per_parameter is for both directions: use up= and down= to set them apart")
         if budget is not None and (both is not None or (up is not None and down is not None)):
@@ -51,7 +65,13 @@ class Rates:
         down = both if down is None else down
         if _wants_client(down):
             raise InvalidArgument("all clients are sent one model: bits may depend on the client with up= only")
-        return cls(scheme, settings, both if up is None else up, down, array_bits, budget)
+        control = RateControl(TARGET / (quality or 1.0) if holds else None)
+        return cls(scheme, settings, both if up is None else up, down, array_bits, budget, control)
+
+    @property
+    def holds_quality(self) -> bool:
+        """Whether the rates are chosen to hold a quality."""
+        return self.control.target is not None
 
     @property
     def known(self) -> bool:
@@ -60,6 +80,8 @@ class Rates:
 
     def policy_up(self, number: int, client: str = "", parameters: int = 0, messages: int = 0) -> CompressionPolicy:
         """Return how the updates of a client are compressed in a round with so many messages of so many parameters."""
+        if self.holds_quality:
+            return CompressionPolicy.at(self.control.up)
         bits = _in_round(self.up, number, client)
         if bits is None and self.budget is not None:
             bits = self._within_budget(number, parameters, messages, alone=self.down is not None)
@@ -71,6 +93,8 @@ class Rates:
 
     def policy_down(self, number: int, parameters: int = 0, messages: int = 0) -> CompressionPolicy | None:
         """Return how the model is compressed in a round; None if it is not."""
+        if self.holds_quality:
+            return CompressionPolicy.at(self.control.down)
         bits = _in_round(self.down, number)
         if bits is None and self.budget is not None:
             bits = self._within_budget(number, parameters, messages, alone=self.up is not None)
@@ -85,6 +109,8 @@ class Rates:
 
     def described(self, number: int) -> str:
         """Say in a line what goes in which direction."""
+        if self.holds_quality:
+            return f"models and updates at the bits that keep the harm of their noise at {self.control.target:g}"
         if self.budget is not None:
             return f"updates and models within {_in_round(self.budget, number):g} bytes per round"
         up = self.policy_up(number).bits if self.known else None

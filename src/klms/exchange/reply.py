@@ -1,9 +1,11 @@
 """What a client answers with: the arrays that it trained, as an update of those that it received.
 
-The body of the frame: flags (u8), the length of the head (u32), the head (`model.py`), and the message of the scheme.
-An answer without arrays has an empty body; it tells the server that the request has arrived.
+The body of the frame: flags (u8), the norm of the update (f32), by which the server knows how much noise the message
+has added, the length of the head (u32), the head (`model.py`), and the message of the scheme. An answer without arrays
+has an empty body; it tells the server that the request has arrived.
 """
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from klms.exchange.model import DTypes, Model
 from klms.exchange.request import CompressionRequest, Terms
 from klms.frame import Frame, Kind
 
-_HEAD = struct.Struct("<BI")
+_HEAD = struct.Struct("<BfI")
 _LOOKS_LIKE_UPDATES = 1
 OVERHEAD = frame.OVERHEAD + _HEAD.size
 """Bytes of a reply besides its head and message."""
@@ -37,6 +39,8 @@ class Expected:
     """The arrays that an update is the difference to."""
     coder: tuple[Compressor, SideLearner] | None
     """None if the model has nothing to compress."""
+    bits: float | None
+    """Bits per parameter that were asked for; None if the scheme's rate cannot be set."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Reply:
     exact: dict[str, Array] = field(default_factory=dict)
     """Arrays of the reply that are not in its message."""
     message: bytes = b""
+    norm: float = 0.0
+    """Norm of the update, as the client says."""
     looks_like_updates: bool = False
 
     @classmethod
@@ -61,34 +67,34 @@ class Reply:
             return cls(expected, nbytes)
         if len(body) < _HEAD.size:
             raise CorruptMessage("the reply is cut off")
-        flags, length = _HEAD.unpack_from(body)
+        flags, norm, length = _HEAD.unpack_from(body)
         end = _HEAD.size + length
-        if flags & ~_LOOKS_LIKE_UPDATES or len(body) < end:
+        if flags & ~_LOOKS_LIKE_UPDATES or len(body) < end or not 0 <= norm < math.inf:
             raise CorruptMessage("the reply is cut off, or of a kind that this release does not know")
         dtypes, exact = expected.model.read_head(body[_HEAD.size : end])
-        return cls(expected, nbytes, dtypes, exact, body[end:], bool(flags))
+        return cls(expected, nbytes, dtypes, exact, body[end:], norm, bool(flags))
 
     @cached_property
     def model(self) -> Model:
         """The part of the model that the reply updates."""
         return self.expected.model.only(self.dtypes)
 
-    def decode(self, step: float = 1.0) -> dict[str, Array]:
-        """Return the arrays that the client trained, and learn from its message. `step` multiplies its update."""
-        if not self.dtypes:
-            return {}
-        model, request, received = self.model, self.expected.request, self.expected.frame
-        if not model.layout.d:
+    def decode(self) -> Vector:
+        """Return the update of the arrays that are compressed, and learn from its message."""
+        layout = self.model.layout
+        if not layout.d:
             if self.message:
                 raise CorruptMessage("the reply has bytes after the arrays")
-            return self.exact
-        compressor, learner = self._coder(model)
+            return np.zeros(0, dtype=np.float32)
+        request, received = self.expected.request, self.expected.frame
+        compressor, learner = self._coder(self.model)
         decoded = compressor.decode(self.message, request.side, key=request.key(received.first, received.second))
-        vector = decoded.vector.astype(np.float32, copy=bool(request.side))  # a learner needs it unchanged
-        vector *= np.float32(step)
-        arrays = model.apply(vector, self.dtypes, self.exact)
         learner.add(decoded)
-        return arrays
+        return decoded.vector.astype(np.float32, copy=bool(request.side))  # a learner needs it unchanged
+
+    def arrays(self, update: Vector) -> dict[str, Array]:
+        """Return the arrays that the client trained, if this is its update, whose memory is used for them."""
+        return self.model.apply(update, self.dtypes, self.exact) if self.dtypes else {}
 
     def _coder(self, model: Model) -> tuple[Compressor, SideLearner]:
         """Return the compressor of the whole model, or one for the part of it that was sent, which teaches nothing."""
@@ -99,12 +105,14 @@ class Reply:
         return self.expected.request.compressor(model.layout, None), SideLearner({})
 
 
-def write_reply(asked: Frame, head: bytes = b"", message: bytes = b"", *, suspicious: bool = False) -> bytes:
+def write_reply(
+    asked: Frame, head: bytes = b"", message: bytes = b"", *, norm: float = 0.0, suspicious: bool = False
+) -> bytes:
     """Return the answer to a request, given its frame."""
     body = b""
     if head:
         flags = _LOOKS_LIKE_UPDATES if suspicious else 0
-        body = b"".join([_HEAD.pack(flags, len(head)), head, message])
+        body = b"".join([_HEAD.pack(flags, norm, len(head)), head, message])
     return Frame(Kind.REPLY, asked.first, asked.second, asked.digest, body).to_bytes()
 
 

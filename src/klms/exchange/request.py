@@ -1,7 +1,8 @@
 """What the server asks of a client besides training: how to code its answer, and the bytes that lead to the model.
 
-The terms of a request (scheme, settings, seed, what is sent how) are the same for many rounds. A client keeps them, so
-that a request holds only those that changed since the last one that the server knows to have arrived.
+The terms of a request (scheme, settings, seed, what is sent how) are the same for many rounds, but for the rate. A
+client keeps them, so that a request holds only those that changed since the last one that the server knows to have
+arrived.
 
 The body of the frame: flags (u8: 1 if all terms are there), the length of the terms (u32), the terms as JSON (deflated
 if all are there), the length of the side information (u32), the side information (`container.py`), and the broadcast,
@@ -27,7 +28,7 @@ from klms.container import read_arrays, write_arrays
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, UnsupportedMessage
 from klms.frame import fingerprint
 
-VERSION = 7
+VERSION = 8
 _WHOLE = 1
 _HEAD = struct.Struct("<BI")
 _LENGTH = struct.Struct("<I")
@@ -57,7 +58,6 @@ class CompressionRequest:
     scheme: str
     settings: Settings
     seed: int
-    small: int
     sent_unchanged: tuple[str, ...] = ()
     """Names of arrays that are not compressed although they look as if they should be; see `Model`."""
     coarse: tuple[str, ...] = ()
@@ -98,9 +98,9 @@ class CompressionRequest:
         return {
             "version": VERSION,
             "scheme": self.scheme,
-            "settings": self.settings.model_dump(mode="json"),
+            "settings": self.settings.model_dump(mode="json", exclude={"rate"}),
+            "rate": getattr(self.settings, "rate", None),
             "seed": self.seed,
-            "small": self.small,
             "sent_unchanged": list(self.sent_unchanged),
             "coarse": list(self.coarse),
             "groups": [[one.scheme, one.settings.model_dump(mode="json"), list(one.arrays)] for one in self.groups],
@@ -115,11 +115,11 @@ class CompressionRequest:
         if version != VERSION:
             raise UnsupportedMessage(f"the server uses version {version} of the protocol, this release {VERSION}")
         name = _typed(terms, "scheme", str)
+        rate = {} if terms.get("rate") is None else {"rate": terms["rate"]}
         return cls(
             name,
-            _scheme(name).settings.checked(_typed(terms, "settings", dict)),
+            _scheme(name).settings.checked({**_typed(terms, "settings", dict), **rate}),
             _typed(terms, "seed", int),
-            _typed(terms, "small", int),
             sent_unchanged=_names(terms, "sent_unchanged"),
             coarse=_names(terms, "coarse"),
             groups=_groups(_typed(terms, "groups", list)),

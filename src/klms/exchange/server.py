@@ -7,8 +7,7 @@
 
 `server.model` is the model to which updates are added; aggregate relative to it. Clients train at `server.view`, what
 they can decode of it. Mostly the two are the same: the error of a step becomes part of the model, which is right on
-average, since steps are unbiased, unless much of earlier errors comes back (`echo.py`) or few clients at few bits leave
-too much noise (`step_length.py`). They differ after a model was coded from nothing, as the first one is, and as jumps
+average, since steps are unbiased. They differ after a model was coded from nothing, as the first one is, and as jumps
 are for clients that come rarely (`held.py`).
 """
 
@@ -23,20 +22,20 @@ from typing import Any, Literal
 import numpy as np
 
 from klms.compressors.schemes import UPDATE_SCHEMES
-from klms.compressors.trellis import TrellisSettings
+from klms.compressors.trellis import TrellisSettings, product
 from klms.container import Array, Arrays, describe, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, SideInformationMismatch
 from klms.exchange import reply as replies_module
 from klms.exchange.broadcast import ANCHOR, Sender, Trail
 from klms.exchange.held import JUMP_RATE, Held, jump, lead
-from klms.exchange.model import SMALL, Model
+from klms.exchange.model import Apart
 from klms.exchange.model_steps import ModelSteps
 from klms.exchange.policy import AUTO, ArrayBits, CompressionPolicy
+from klms.exchange.rate_control import RoundQuality
 from klms.exchange.rates import Rate, Rates
 from klms.exchange.reply import Expected, Reply
 from klms.exchange.request import RequestBody, Terms, agreement, changed
-from klms.exchange.step_length import step_length
-from klms.exchange.uplink import Ask, Uplink, integers_of
+from klms.exchange.uplink import Ask, Uplink
 from klms.frame import Frame, Kind, LostAgain, digest_of
 from klms.numerics.checks import check_name
 
@@ -68,12 +67,13 @@ class Sent:
 class Server:
     """Speaks to any number of `Client`s, in both directions at few bits per parameter, whoever moves the bytes.
 
-    `model` is a dictionary of arrays. `bits_per_parameter` counts whole messages, in both directions; `up` and `down`
-    set them apart, and with `down=32` the model goes out unchanged. Each may be a function of the round, and `up` also
+    `model` is a dictionary of arrays. Without any bits, the server chooses those of both directions, round by round, so
+    that their noise does no more harm than a `quality` allows (`klms.exchange.quality`): 1 by default; 2 allows half of
+    it. `bits_per_parameter` counts whole messages instead, in both directions; `up` and `down` set them apart, and with
+    `down=32` the model goes out unchanged. Each may be a function of the round, and `up` also
     of the client: `lambda round, client: ...`. `array_bits` gives some arrays of the updates rates of their own, by
     patterns of their names or by a function. Instead of all these, `budget` is in bytes per round, for all clients and
-    both directions. `scheme` is for the updates, with its settings by name; `auto` is the one of least error. Arrays of
-    at most one dimension and `small` entries are sent unchanged where that is a small part of the message. `step`
+    both directions. `scheme` is for the updates, with its settings by name; `auto` is the one of least error. `step`
     multiplies decoded updates: schemes that send signs alone need it. With `replies="updates"`, clients answer with
     differences instead of trained arrays. With `client_secrets`, replies are encrypted so that only the server can read
     them.
@@ -92,7 +92,7 @@ class Server:
         down: Rate | None = None,
         array_bits: ArrayBits | None = None,
         budget: Rate | None = None,
-        small: int = SMALL,
+        quality: float | None = None,
         step: float | None = None,
         replies: Literal["weights", "updates"] = "weights",
         seed: int | None = None,
@@ -101,10 +101,9 @@ class Server:
         **settings: object,
     ) -> None:
         _check_names(scheme, settings)
-        self.rates = Rates.of(scheme, settings, bits_per_parameter, up, down, array_bits, budget)
-        _check(scheme, small, step, replies, seed, rounds_before)
+        self.rates = Rates.of(scheme, settings, bits_per_parameter, up, down, array_bits, budget, quality)
+        _check(scheme, step, replies, seed, rounds_before)
         self.scale = 1.0 if step is None else step
-        self.small = small
         self.round = rounds_before + 1
         """Number of this round, which keys and rates depend on; it never repeats."""
         self.clients = 0
@@ -121,7 +120,7 @@ class Server:
         self.rates.policy_down(self.round, 1, 1)
         drawn = secrets.randbits(63) if seed is None else seed
         public = b"" if self._key is None else self._key.public
-        self.uplink = Uplink(small, drawn, public, replies == "updates")
+        self.uplink = Uplink(drawn, public, replies == "updates")
         self.held: Held[Arrays] = Held({})
         self._steps: ModelSteps | None = None
         self._wanted = b""  # digest of the latest model that clients were led to
@@ -129,7 +128,8 @@ class Server:
         self._sent: dict[str, Sent] = {}
         self._number = 0
         self._asks: dict[tuple[object, ...], Ask] = {}
-        self._bits: list[float] = []
+        self._requests = 0
+        self._advised = False
         self._lags: list[int] = []
         self.uplink_bytes = 0
         """Bytes of all replies that counted, since the start."""
@@ -149,6 +149,11 @@ class Server:
         """Bits per parameter of updates in this round, if they are known before it is known who takes part."""
         return self.rates.policy_up(self.round).bits if self.rates.known else None
 
+    @property
+    def quality(self) -> RoundQuality | None:
+        """What the noise of the last round came to, in both directions; None before the second model."""
+        return self.rates.control.latest
+
     def codes(self, parameters: int) -> bool:
         """Return whether a model of so many parameters is sent at fewer bits than it has in this round."""
         return self.rates.policy_down(self.round, parameters, self.clients or 1) is not None
@@ -167,10 +172,10 @@ class Server:
         """Start a round with a number of the caller's own, above all earlier ones. `step` does this otherwise."""
         if round_ < self.round:
             raise InvalidArgument(f"round {round_} would use the keys of an earlier one; this is round {self.round}")
-        self.clients = len(self._bits) or self.clients
+        self.clients = self._requests or self.clients
         self.round = round_
         self._number = 0
-        self._bits = []
+        self._requests = 0
         self._lags = []
         self._asks.clear()
         self.uplink.begin()
@@ -223,8 +228,8 @@ class Server:
         frame = Frame(Kind.REQUEST, self.round, number, digest)
         request = replace(frame, body=body.to_bytes()).to_bytes()
         sent.expected = {n: one for n, one in sent.expected.items() if one.frame.first == self.round}
-        sent.expected[number] = Expected(frame, ask.request, terms, ask.model, ask.coder)
-        self._bits.append(math.inf if policy.bits is None else policy.bits)
+        sent.expected[number] = Expected(frame, ask.request, terms, ask.model, ask.coder, policy.bits)
+        self._requests += 1
         self.downlink_bytes += len(request)
         return request
 
@@ -253,13 +258,21 @@ class Server:
             self.held = self.held.reached(client)
         return Reply.of(received, expected, nbytes)
 
-    def receive(self, client: str, reply: bytes) -> dict[str, Array]:
-        """Return the arrays that a client trained, as precisely as the bits convey them, or none if it sent none."""
-        return self.decode(self.open(client, reply))
+    def receive(self, client: str, reply: bytes, *, weight: float = 1.0) -> dict[str, Array]:
+        """Return the arrays that a client trained, as precisely as the bits convey them, or none if it sent none.
 
-    def decode(self, reply: Reply) -> dict[str, Array]:
+        `weight` is what the client counts in the average, in any unit: the noise of the average depends on it.
+        """
+        return self.decode(self.open(client, reply), weight=weight)
+
+    def decode(self, reply: Reply, *, weight: float = 1.0) -> dict[str, Array]:
         """Return the arrays of a reply that was opened, and count its bytes."""
-        arrays = reply.decode(self.scale)
+        update = reply.decode()
+        update *= np.float32(self.scale)
+        bits = reply.expected.bits
+        if update.size and bits is not None and reply.model is reply.expected.model:
+            self.rates.control.add(self.round, update, self.scale * reply.norm, weight, bits)
+        arrays = reply.arrays(update)
         self.uplink_bytes += reply.nbytes
         if reply.looks_like_updates:
             log.warning(
@@ -281,7 +294,8 @@ class Server:
             "round": self.round,
             "wanted": self._wanted.hex(),
             "steps": None if self._steps is None else self._steps.agreed(),
-            "integers": None if self.uplink.integers is None else sorted(self.uplink.integers),
+            "apart": None if self.uplink.apart is None else self.uplink.apart.to_json(),
+            "rates": self.rates.control.to_json(),
             "seed": self.uplink.seed,
             "bytes": [self.uplink_bytes, self.downlink_bytes],
         }
@@ -300,7 +314,8 @@ class Server:
             server._wanted = bytes.fromhex(meta["wanted"])
             server.held = Held.from_arrays(groups["held"], groups["view"], groups["own"] or None)
             server._steps = None if meta["steps"] is None else ModelSteps.read_agreed(meta["steps"], None)
-            server.uplink.integers = None if meta["integers"] is None else frozenset(meta["integers"])
+            server.uplink.apart = None if meta["apart"] is None else Apart.from_json(meta["apart"])
+            server.rates.control.restore(meta["rates"])
             server.round = meta["round"] + 1  # the keys of the round under way may have been used
             server.uplink_bytes, server.downlink_bytes = meta["bytes"]
         except (KeyError, TypeError, ValueError) as error:
@@ -313,19 +328,34 @@ class Server:
             self._steps = None
             for sent in self._sent.values():
                 sent.terms = {}
+        if self.held.state:
+            self._learn(wanted)
         policy = self.rates.policy_down(self.round, _entries(wanted), self.clients or 1)
         rate = None if policy is None else self._rate(policy, wanted)
         self._sender = None
         if rate is None:
             self.held = Held(wanted, Trail(self.held.number + 1), self.held.by_client)
             return
-        assert policy is not None
-        assert policy.bits is not None
-        if self.held.state:
-            length = step_length(self._bits, policy.bits)
-            self.held = lead(self._rule(), self.held, wanted, rate, self._lags, length=length)
-        else:
-            self.held = jump(self._rule(wanted), self.held, wanted, max(rate, JUMP_RATE))
+        if not self.held.state:
+            first = rate if self.rates.holds_quality else max(rate, JUMP_RATE)
+            self.held = jump(self._rule(wanted), self.held, wanted, first)
+            return
+        self.held = lead(self._rule(), self.held, wanted, rate, self._lags, bearable=self.rates.control.bearable)
+        control = self.rates.control
+        control.stepped(rate, self.held.error, unbiased=self.held.own is None)
+        if (advice := control.advice()) and not self._advised:
+            self._advised = True
+            log.warning("klms: %s", advice)
+
+    def _learn(self, wanted: Arrays) -> None:
+        """Let the replies of the last round, and what became of them, say which rates the next messages need."""
+        rule = self._rule()
+        model = rule.model(self.held.state)
+        state = rule.difference({}, self.held.state)
+        step = rule.difference(self.held.model, wanted)
+        away = rule.difference(self.held.model, self.held.state)
+        bounds = np.cumsum([0, *model.layout.sizes]).tolist()
+        self.rates.control.received(step, product(away, away), product(state, state), self.held.error, bounds)
 
     def _lost(self, client: str, sent: Sent) -> None:
         """Take note that a client holds something else, and raise an `OutOfSync`, or `LostAgain` if it had a snapshot.
@@ -348,12 +378,10 @@ class Server:
         if self._steps is None:
             arrays = self.held.state if wanted is None else wanted
             policy = self.rates.policy_down(self.round, _entries(arrays), self.clients or 1)
-            if self.uplink.integers is None:
-                self.uplink.integers = integers_of(arrays)
-            model = Model.for_bits(arrays, self.small, self.uplink.integers, None if policy is None else policy.bits)
-            self._steps = ModelSteps(
-                self.uplink.seed, model.small, self.uplink.integers, model.coarse, self._before + self.held.number
-            )
+            apart = self.uplink.apart_of(arrays)
+            model = apart.model(arrays, None if policy is None else policy.bits)
+            before = self._before + self.held.number
+            self._steps = ModelSteps(self.uplink.seed, model.sent_unchanged, model.coarse, before)
         return self._steps
 
     def _rate(self, policy: CompressionPolicy, wanted: Arrays) -> float | None:
@@ -392,11 +420,11 @@ class Server:
         return self._sender
 
 
-def _check(scheme: str, small: int, step: float | None, replies: str, seed: int | None, rounds_before: int) -> None:
+def _check(scheme: str, step: float | None, replies: str, seed: int | None, rounds_before: int) -> None:
     if step is None and scheme != AUTO and scheme in UPDATE_SCHEMES and UPDATE_SCHEMES[scheme].directions_only:
         raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
-    if rounds_before < 0 or small < 0:
-        raise InvalidArgument("rounds_before and small must be at least 0")
+    if rounds_before < 0:
+        raise InvalidArgument(f"rounds_before must be at least 0, got {rounds_before}")
     if not 0 < (1.0 if step is None else step) < math.inf or not 0 <= (seed or 0) < 2**63:
         raise InvalidArgument("step must be above 0 and finite; seed at least 0 and below 2^63")
     if replies not in ("weights", "updates"):

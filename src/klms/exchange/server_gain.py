@@ -8,18 +8,22 @@ because they weight large updates more.
 """
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
+from klms.compressors.base import Vector
 from klms.exchange.quality import Gain
 from klms.numerics.jit import Float64
 
 _LARGEST_MOMENTUM = 0.95
 _NEGLIGIBLE = 1e-12
+_SAMPLE = 1 << 18  # coordinates that a gain is estimated from
 
 
-def gain_of(update: Float64, step: Float64, before: Float64 | None, bounds: list[int]) -> Gain:
+def gain_of(update: Vector, step: Vector, before: Vector | None, bounds: Sequence[int]) -> Gain:
     """Return the gain of a step for this decoded mean update, after the step `before`.
 
     `bounds` are where arrays begin and end: their gains may differ by far.
@@ -31,18 +35,22 @@ def gain_of(update: Float64, step: Float64, before: Float64 | None, bounds: list
     >>> round(gain.total, 6), round(gain.immediate, 6), abs(round(gain.adaptive, 6))
     (4.0, 1.0, 0.0)
     """
-    energy = float(update @ update)
-    if energy <= _NEGLIGIBLE:
+    places, bounds = _sample(bounds)
+    mean = update[places].astype(np.float64)
+    own = step[places].astype(np.float64)
+    last = None if before is None or before.size != step.size else before[places].astype(np.float64)
+    if not mean.any():
         return Gain()
-    slope, momentum = _fitted(update, step, before)
-    own = step if before is None or momentum == 0 else step - momentum * before
-    sizes = np.abs(update)
+    slope, momentum = _fitted(mean, own, last)
+    if last is not None:
+        own -= momentum * last
+    sizes = np.abs(mean)
     ratios = np.divide(np.abs(own), sizes, out=np.zeros_like(sizes), where=sizes > 0)
     squares = weights = 0.0
     for start, end in pairwise(bounds):
         if end > start:
             # A code spends its bits so that noise has about the size of the array's entries, not of their squares.
-            weight = math.sqrt((end - start) * float(np.square(update[start:end]).sum()))
+            weight = math.sqrt((end - start) * float(np.square(mean[start:end]).sum()))
             squares += weight * float(np.median(ratios[start:end])) ** 2
             weights += weight
     immediate = squares / weights
@@ -50,6 +58,13 @@ def gain_of(update: Float64, step: Float64, before: Float64 | None, bounds: list
         return Gain()
     adaptive = min(1.0, max(0.0, 1 - slope / math.sqrt(immediate)))
     return Gain(immediate / (1 - momentum) ** 2, immediate, adaptive)
+
+
+def _sample(bounds: Sequence[int]) -> tuple[npt.NDArray[np.int64], list[int]]:
+    """Return the places of some coordinates of every array, and where arrays begin and end among them."""
+    stride = max(1, bounds[-1] // _SAMPLE)
+    places = [np.arange(start, end, stride) for start, end in pairwise(bounds)]
+    return np.concatenate(places), [0, *np.cumsum([own.size for own in places]).tolist()]
 
 
 def _fitted(update: Float64, step: Float64, before: Float64 | None) -> tuple[float, float]:

@@ -8,14 +8,9 @@ import numpy as np
 from klms.compressors.base import Compressor, Side, SideLearner
 from klms.compressors.layout import Layout
 from klms.container import Array
-from klms.exchange.model import Model
+from klms.exchange.model import Apart, Model
 from klms.exchange.policy import CompressionPolicy, Plan
 from klms.exchange.request import CompressionRequest
-
-
-def integers_of(arrays: Mapping[str, Array]) -> frozenset[str]:
-    """Return the names of arrays that are not floating-point, which strategies may turn into such by averaging."""
-    return frozenset(name for name, array in arrays.items() if array.dtype.kind != "f")
 
 
 @dataclass(frozen=True)
@@ -31,16 +26,20 @@ class Ask:
 class Uplink:
     """Asks for updates, round by round."""
 
-    small: int
     seed: int
     public_key: bytes = b""
     """What clients seal their replies with; empty if they do not."""
     updates: bool = False
     """Whether clients answer with differences."""
-    integers: frozenset[str] | None = None
-    """Arrays that held integers when they were first sent."""
+    apart: Apart | None = None
+    """What is not compressed; decided with the first arrays."""
     coder: "_Coder | None" = None
     """Of the latest model; for another one, side information starts again."""
+
+    @property
+    def integers(self) -> frozenset[str]:
+        """Arrays that held integers when they were first sent."""
+        return frozenset() if self.apart is None else self.apart.integers
 
     def begin(self) -> None:
         """Start a round; one that was not aggregated must leave no trace."""
@@ -52,20 +51,24 @@ class Uplink:
         if self.coder is not None:
             self.coder = replace(self.coder, side=self.coder.learner.finish())
 
+    def apart_of(self, arrays: Mapping[str, Array]) -> Apart:
+        """Return what is not compressed of these arrays, or what was not of the first ones."""
+        if self.apart is None:
+            self.apart = Apart.of(arrays)
+        return self.apart
+
     def ask(self, arrays: Mapping[str, Array], policy: CompressionPolicy) -> Ask:
         """Return what clients with these arrays are asked for."""
-        if self.integers is None:
-            self.integers = integers_of(arrays)
+        apart = self.apart_of(arrays)
         if self.updates:
             arrays = {name: np.zeros(array.shape, dtype=array.dtype) for name, array in arrays.items()}
-        model = Model.for_bits(arrays, self.small, self.integers, policy.bits, signed=self.updates)
+        model = apart.model(arrays, policy.bits)
         plan = policy.for_model(model)
         request = CompressionRequest(
             plan.scheme.name,
             plan.settings,
             self.seed,
-            small=model.small,
-            sent_unchanged=tuple(sorted(self.integers)),
+            sent_unchanged=tuple(sorted(model.sent_unchanged)),
             coarse=tuple(sorted(model.coarse)),
             groups=plan.groups,
             server=self.public_key,

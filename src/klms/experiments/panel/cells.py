@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from klms.exchange.quality import TARGET
-
 
 @dataclass(frozen=True)
 class Federation:
@@ -55,9 +53,9 @@ FEDERATIONS = (
 STOCK = Coding()
 CODINGS = (
     STOCK,
-    Coding(quality=TARGET),
-    Coding(quality=TARGET / 2),
-    Coding(quality=2 * TARGET),
+    Coding(quality=1.0),
+    Coding(quality=2.0),
+    Coding(quality=0.5),
     Coding(bits=1.0),
     Coding(bits=0.3),
     Coding(bits=0.1),

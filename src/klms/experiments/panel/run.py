@@ -1,25 +1,22 @@
 """One run of the panel: a server, its clients, real bytes in both directions, all in this process."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from klms.container import Array, Arrays
 from klms.errors import KLMSError
-from klms.exchange import quality
 from klms.exchange.client import Client
 from klms.exchange.model import statistics_of
 from klms.exchange.server import Server
 from klms.experiments.panel.cells import STOCK, Coding, Federation
 from klms.experiments.panel.optimizers import Optimizer
-from klms.experiments.panel.rates import Rates, Replies
 from klms.learning.panel.tasks import Task, make
 from klms.numerics.jit import Float64
 
 _AVERAGED = 3  # last rounds whose metrics are averaged
-_OVERHEAD = 64  # bytes of a message that no rate can do without
 
 
 @dataclass
@@ -69,7 +66,6 @@ class Names:
     beside: tuple[str, ...]
     sizes: tuple[int, ...]
     parameters: int
-    beside_bytes: int
 
     @classmethod
     def of(cls, arrays: Arrays) -> "Names":
@@ -78,7 +74,7 @@ class Names:
         beside = tuple(name for name in arrays if name not in vector)
         sizes = tuple(arrays[name].size for name in vector)
         parameters = sum(array.size for array in arrays.values())
-        return cls(vector, beside, sizes, parameters, sum(8 + arrays[name].size for name in beside))
+        return cls(vector, beside, sizes, parameters)
 
     def flat(self, arrays: Arrays) -> Float64:
         return np.concatenate([np.asarray(arrays[name], dtype=np.float64).ravel() for name in self.vector])
@@ -122,70 +118,30 @@ def _stock(federation: Federation, task: Task, names: Names) -> Outcome:
 
 
 def _coded(federation: Federation, coding: Coding, task: Task, names: Names) -> Outcome:
-    rates = Rates(coding)
-    least = 8 * (_OVERHEAD + names.beside_bytes) / names.parameters + 0.01
-    server = Server(
-        task.initial(),
-        up=lambda number: max(rates.up, least),
-        down=lambda number: max(rates.down, least),
-        small=0,
-        seed=task.seed,
-    )
+    rates = {"bits_per_parameter": coding.bits} if coding.quality is None else {"quality": coding.quality}
+    server = Server(task.initial(), seed=task.seed, **rates)
     clients = [Client(seed=1000 * task.seed + n) for n in range(federation.clients)]
     optimizer = Optimizer(federation.optimizer)
-    wanted = task.initial()
+    weights = _weights(task)
     outcome = Outcome(float32_bytes=_float32_bytes(federation, names))
     for number in range(1, federation.rounds + 1):
-        held = server.model
-        decoded, noise = _exchanged(server, clients, task, names, number)
-        start = names.flat(held)
-        weights = _weights(task)
+        model = server.model
+        decoded: list[Arrays] = []
+        for n, (client, weight) in enumerate(zip(clients, weights, strict=True)):
+            trained = task.trained(client.receive(server.request(str(n))), n, number)
+            decoded.append(server.receive(str(n), client.reply(trained), weight=float(weight)))
+        start = names.flat(model)
         mean = np.asarray(sum(w * (names.flat(one) - start) for w, one in zip(weights, decoded, strict=True)))
-        step = optimizer.step(mean)
-        bounds = [0, *np.cumsum(names.sizes).tolist()]
-        replies = Replies(start, start - names.flat(wanted), mean, step, noise, bounds)
-        bits_up = rates.up
-        gain = rates.received(replies)
-        known = rates.known
-        wanted = names.model(start + step, held, names.averaged_beside(decoded, weights))
+        wanted = names.model(start + optimizer.step(mean), model, names.averaged_beside(decoded, weights))
         server.step(wanted)
-        error = names.flat(server.model) - names.flat(wanted)
-        lost = float(error @ error)
-        outcome.rounds.append(
-            {
-                "bits_up": bits_up,
-                "bits_down": rates.down,
-                "harm": _digits(quality.harm(known, noise, lost)),
-                "repair_share": _digits(known.repair * (gain.total * noise + lost) / (known.progress or 1.0)),
-                "relative_error": _digits((gain.total * noise + lost) / known.weights),
-                "noise_up": _digits(noise / (known.update or 1.0)),
-            }
-        )
-        rates.stepped(float(step @ step), lost)
+        assert server.quality is not None
+        outcome.rounds.append({name: _digits(value) for name, value in asdict(server.quality).items()})
         if number > federation.rounds - _AVERAGED:
             outcome.metric.append(task.metric(wanted))
-            outcome.metric_held.append(task.metric(server.model))
+            outcome.metric_held.append(task.metric(server.view))
     outcome.uplink_bytes = server.uplink_bytes
     outcome.downlink_bytes = server.downlink_bytes
     return outcome
-
-
-def _exchanged(
-    server: Server, clients: Sequence[Client], task: Task, names: Names, number: int
-) -> tuple[list[Arrays], float]:
-    """Return the decoded replies of a round, and the energy of the noise in their mean."""
-    decoded: list[Arrays] = []
-    noise = 0.0
-    for n, (client, weight) in enumerate(zip(clients, _weights(task), strict=True)):
-        received = client.receive(server.request(str(n)))
-        trained = task.trained(received, n, number)
-        arrays = server.receive(str(n), client.reply(trained))
-        start = names.flat(received)
-        sent = names.flat(trained) - start
-        arrived = names.flat(arrays) - start
-        noise += weight**2 * max(0.0, float(arrived @ arrived) - float(sent @ sent))
-        decoded.append(arrays)
-    return decoded, noise
 
 
 def _float32_bytes(federation: Federation, names: Names) -> int:

@@ -1,0 +1,186 @@
+"""Rates round by round: those that hold a quality, or what the rates that the user named come to.
+
+`quality.py` says what is held and how rates follow; here is what the server collects for it: the replies of a round,
+the step that the strategy makes of them, and the error of what clients then hold.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from klms.compressors.base import Vector
+from klms.compressors.trellis import product
+from klms.errors import CorruptMessage
+from klms.exchange import quality
+from klms.exchange.quality import Gain, Knowledge, Measured
+from klms.exchange.server_gain import gain_of
+
+_SURE = 3  # rounds after which what was measured is worth a warning
+
+
+@dataclass(frozen=True)
+class RoundQuality:
+    """What a round came to. Energies are squared norms."""
+
+    bits_up: float
+    """Bits per parameter of the updates, without heads."""
+    bits_down: float
+    """Bits per parameter of the step to the next model, without heads."""
+    noise: float
+    """Energy of the noise in the mean update, relative to the update's own."""
+    relative_error: float
+    """Energy that both directions add to the model in the end, relative to the model's."""
+    repair_share: float
+    """Share of the progress that clients spend on taking errors back."""
+    harm: float
+    """The number that constant quality holds."""
+
+
+@dataclass
+class Replies:
+    """What the replies of one round add up to."""
+
+    round: int
+    total: Vector
+    weight: float = 0.0
+    energy: float = 0.0
+    """Sum of the energies of all decoded updates, each times its squared weight."""
+    noises: list[float] = field(default_factory=list)
+    """Noise of every message, relative to what it conveys."""
+    bits: list[float] = field(default_factory=list)
+
+    def add(self, update: Vector, norm: float, weight: float, bits: float) -> None:
+        """Add a decoded update, whose norm was this one before it was coded."""
+        energy = product(update, update)
+        self.total += np.float32(weight) * update
+        self.weight += weight
+        self.energy += weight**2 * energy
+        self.bits.append(bits)
+        if energy > 0:
+            self.noises.append(1 - min(1.0, norm**2 / energy))
+
+    @property
+    def noise(self) -> float:
+        """Energy of the noise in the mean update. A few clients that claim other norms do not change it."""
+        return median(self.noises or [0.0]) * self.energy / self.weight**2
+
+    def mean(self) -> Vector:
+        return np.asarray(self.total / np.float32(self.weight), dtype=np.float32)
+
+
+class RateControl:
+    """Knows the rates of the next messages. With a `target`, it chooses them."""
+
+    def __init__(self, target: float | None) -> None:
+        self.target = target
+        self.up = quality.FIRST_ROUND
+        """Bits per parameter of the next updates, if there is a target."""
+        self.down = quality.first_model(target or quality.TARGET)
+        """Bits per parameter of the next step of the model, if there is a target."""
+        self.known = Knowledge()
+        self.rounds = 0
+        """Rounds that were learned from."""
+        self.latest: RoundQuality | None = None
+        self._replies: Replies | None = None
+        self._seen: Measured | None = None
+        self._step: Vector | None = None
+
+    def add(self, round_: int, update: Vector, norm: float, weight: float, bits: float) -> None:
+        """Take note of a decoded update. `norm` is what the client says its norm was."""
+        if self._replies is None or self._replies.round != round_ or self._replies.total.size != update.size:
+            self._replies = Replies(round_, np.zeros(update.size, dtype=np.float32))
+        self._replies.add(update, norm, weight, bits)
+
+    @property
+    def bearable(self) -> float:
+        """Energy of an error that may become part of the model, once."""
+        return quality.bearable(self.known, self.target or quality.TARGET)
+
+    def received(self, step: Vector, off: float, weights: float, error: Vector, bounds: list[int]) -> None:
+        """Learn from the replies of the round, once it is known what the strategy makes of them.
+
+        `step` leads from the model to the next one. `off` is the energy of how far the model that clients started from
+        is from the server's own, `weights` that of the model that
+        clients started from, and `error` how far it was from what was wanted. `bounds` are where arrays begin and end.
+        """
+        replies, self._replies, self._seen = self._replies, None, None
+        if replies is None or replies.weight <= 0 or replies.total.size != step.size:
+            return
+        mean = replies.mean()
+        has_error = error.size == mean.size
+        bits = fmean(replies.bits)
+        self._seen = Measured(
+            parameters=mean.size,
+            bits_up=bits,
+            mean=product(mean, mean),
+            noise_up=replies.noise,
+            weights=weights,
+            step=product(step, step),
+            progress=product(mean, step),
+            error=product(error, error) if has_error else 0.0,
+            echo=product(error, mean) if has_error else 0.0,
+            gain=gain_of(mean, step, self._step, bounds),
+        )
+        self._step = step
+        self.known = quality.learned(self.known, self._seen)
+        if off > self.bearable:  # then it must be coded, too
+            self._seen = replace(self._seen, step=self._seen.step + off)
+        self.rounds += 1
+        if self.target is not None:
+            rates = quality.chosen(self.known, self._seen, self.target)
+            self.up = _three_digits(rates.up)
+            self.down = _three_digits(rates.down)
+
+    def stepped(self, bits: float, error: Vector, *, unbiased: bool) -> None:
+        """Take note of the error of the step that was coded, with so many bits per parameter."""
+        seen, self._seen = self._seen, None
+        if seen is None:
+            return
+        lost = product(error, error)
+        known = self.known
+        added = known.gain.total * seen.noise_up + lost
+        self.latest = RoundQuality(
+            bits_up=seen.bits_up,
+            bits_down=bits,
+            noise=seen.noise_up / (known.update or 1.0),
+            relative_error=added / known.weights,
+            repair_share=known.repair * added / (known.progress or 1.0),
+            harm=quality.harm(known, seen.noise_up, lost),
+        )
+        if unbiased:
+            self.known = quality.stepped(known, seen.step, lost, bits)
+
+    def advice(self) -> str:
+        """Return what to say of rates that do more harm than the default quality allows; empty if they do not."""
+        latest = self.latest
+        if latest is None or self.target is not None or self.rounds < _SURE or latest.harm < 2 * quality.TARGET:
+            return ""
+        rates = quality.rates_for(self.known, latest.bits_up, latest.bits_down, latest.harm)
+        return (
+            f"the noise of these rates does {latest.harm / quality.TARGET:.1f} times the harm that the default quality "
+            f"allows, and the model will learn less. About {rates.up:.2g} bits up and {rates.down:.2g} down would hold "
+            "it; without any bits, klms finds them itself"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a server needs to go on after a restart."""
+        return {"known": asdict(self.known), "up": self.up, "down": self.down, "rounds": self.rounds}
+
+    def restore(self, kept: Any) -> None:
+        """Undo `to_json`."""
+        try:
+            known = dict(kept["known"])
+            self.known = Knowledge(**{**known, "gain": Gain(**known["gain"])})
+            self.up = float(kept["up"])
+            self.down = float(kept["down"])
+            self.rounds = int(kept["rounds"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptMessage(f"what the server has learned of rates cannot be read: {error!r}") from error
+
+
+def _three_digits(bits: float) -> float:
+    """Return rates that are short to write."""
+    return float(f"{bits:.3g}") if math.isfinite(bits) else quality.MOST
