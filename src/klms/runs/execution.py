@@ -9,7 +9,7 @@ from typing import Self
 
 from klms.engine import ledger, local
 from klms.engine.federation import Federation
-from klms.engine.ledger import LedgerRecord
+from klms.engine.ledger import LedgerRecord, Shown
 from klms.engine.rounds import RoundResult
 from klms.errors import RunFolderError
 from klms.methods.state import State
@@ -20,8 +20,6 @@ Progress = Callable[[RunConfig, LedgerRecord], None]
 """Called after every round."""
 Engine = Callable[[Federation, RunConfig, State], Iterator[RoundResult]]
 """Executes the rounds that follow a state."""
-
-_METRICS = ("accuracy", "accuracy_averaged", "accuracy_of_sample", "nll", "ece", "loss", "epsilon")
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Summary:
         return cls(
             method=method,
             rounds=len(records),
-            metrics=evaluated.model_dump(include=set(_METRICS), exclude_none=True) if evaluated else {},
+            metrics=evaluated.shown(Shown.IN_SUMMARY) if evaluated else {},
             bits_per_parameter=ledger.bits_per_parameter(records),
             uplink_bytes=ledger.uplink_bytes(records),
             downlink_bytes=ledger.downlink_bytes(records),
