@@ -11,7 +11,7 @@ from typing import Any
 from klms.container import Array
 from klms.engine.downlink import Broadcasts
 from klms.engine.federation import Federation
-from klms.engine.rounds import RoundResult, Wanted, rounds
+from klms.engine.rounds import Results, Wanted, rounds
 from klms.engine.workers import pool_of
 from klms.errors import KLMSError, OutsizedMessage
 from klms.methods.base import Upload
@@ -60,8 +60,8 @@ class LocalClients:
         return {"replies": counts} if self.outsized else {}
 
 
-def run(federation: Federation, config: RunConfig, state: State, workers: int) -> Iterator[RoundResult]:
-    """Run every round after those that `state` has completed."""
+def run(federation: Federation, config: RunConfig, state: State, workers: int) -> Results:
+    """Run every round after those that `state` has completed, unless the caller stops before."""
     with clients_in(federation, workers) as clients:
         yield from rounds(federation, config, state, clients)
 

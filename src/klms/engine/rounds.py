@@ -5,7 +5,7 @@ Messages whose length is up to the client wait until all have come, since they a
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -51,8 +51,12 @@ class RoundResult:
     record: LedgerRecord
 
 
-def rounds(federation: Federation, config: RunConfig, state: State, clients: Clients) -> Iterator[RoundResult]:
-    """Run every round after those that `state` has completed."""
+Results = Generator[RoundResult, None, None]
+"""Round after round; closing it ends whatever the rounds need, such as worker processes."""
+
+
+def rounds(federation: Federation, config: RunConfig, state: State, clients: Clients) -> Results:
+    """Run every round after those that `state` has completed, unless the caller stops before."""
     while state.round < config.rounds:
         yield (result := one_round(federation, config, state, clients))
         state = result.state

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
-from klms.engine.ledger import LedgerRecord, seconds_per_round
+from klms.engine.ledger import LedgerRecord, rounds_left, seconds_per_round
 from klms.errors import RunFolderError
 from klms.experiments.catalogue import Cell
 from klms.runs.run_files import METRICS
@@ -74,7 +74,7 @@ class Watch:
         paces = [seconds_per_round(one.records) for one in self._followed]
         usual = statistics.fmean([pace for pace in paces if pace] or [0.0])
         jobs = [
-            max(0, one.cell.config.rounds - len(one.records)) * (pace or usual)
+            rounds_left(one.records, one.cell.config) * (pace or usual)
             for one, pace in zip(self._followed, paces, strict=True)
         ]
         return max(max(jobs, default=0.0), sum(jobs) / self._workers)

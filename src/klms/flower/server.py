@@ -22,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from klms.engine.downlink import Broadcasts
 from klms.engine.federation import OWN, Federation
 from klms.engine.ledger import LedgerRecord, Shown, measured_by_clients
-from klms.engine.rounds import RoundResult, Wanted, rounds
+from klms.engine.rounds import Results, Wanted, rounds
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformationMismatch
 from klms.exchange.sealing import ServerKey
 from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, ROUND, SECONDS, SERVER, STATE, federation_of
@@ -75,7 +75,7 @@ def server_app(
             raise InvalidArgument("client-secrets needs downlink snapshot or coded: auto shows messages to all clients")
         federation = federation_of(chosen, model, loss, test and test(), threads=os.cpu_count() or 1)
 
-        def engine(federation: Federation, config: RunConfig, state: State) -> Iterator[RoundResult]:
+        def engine(federation: Federation, config: RunConfig, state: State) -> Results:
             if state.round:
                 log.info("klms: resuming after round %d", state.round)
             clients = FlowerClients(grid, own, len(federation.method.layout.names), state.round)

@@ -1,8 +1,8 @@
 """Execute a run, from the beginning or from its last checkpoint, with any engine."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -10,7 +10,7 @@ from typing import Self
 from klms.engine import ledger, local
 from klms.engine.federation import Federation
 from klms.engine.ledger import LedgerRecord, Shown
-from klms.engine.rounds import RoundResult
+from klms.engine.rounds import Results
 from klms.errors import RunFolderError
 from klms.methods.state import State
 from klms.methods.table import RunConfig
@@ -18,7 +18,7 @@ from klms.runs.run_folder import RunFolder
 
 Progress = Callable[[RunConfig, LedgerRecord], None]
 """Called after every round."""
-Engine = Callable[[Federation, RunConfig, State], Iterator[RoundResult]]
+Engine = Callable[[Federation, RunConfig, State], Results]
 """Executes the rounds that follow a state."""
 
 
@@ -117,13 +117,15 @@ def execute(
             folder.describe(federation.description)
             records = list(folder.records())
         try:
-            for result in engine(federation, config, state):
-                state = result.state
-                records.append(result.record)
-                if folder:
-                    folder.append(result.record, state)
-                if progress:
-                    progress(config, result.record)
+            with closing(engine(federation, config, state)) as results:
+                while not ledger.complete(records, config):
+                    result = next(results)
+                    state = result.state
+                    records.append(result.record)
+                    if folder:
+                        folder.append(result.record, state)
+                    if progress:
+                        progress(config, result.record)
         except BaseException:
             with suppress(RunFolderError):  # on a full disk, the first error says what happened
                 if folder:
