@@ -14,6 +14,7 @@ import numpy.typing as npt
 from klms.codec import Decoded, MessageInfo, SharedKey
 from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, Vector, largest_entry
 from klms.compressors.layout import Layout
+from klms.container import Arrays
 from klms.exchange.robust import Robust
 from klms.learning.examples import Examples
 from klms.methods.state import State
@@ -37,8 +38,8 @@ class Upload:
     message: bytes
     seconds: Mapping[str, float]
     measurements: Measurements = field(default_factory=dict)
-    residual: npt.NDArray[np.generic] | None = None
-    """What the client adds to its next update. It is not sent."""
+    keeps: Arrays = field(default_factory=dict)
+    """What the client keeps for itself until its next round. It is not sent."""
 
 
 @dataclass(frozen=True)
@@ -183,20 +184,23 @@ class Method(ABC):
         client: int,
         data: Examples,
         rng: np.random.Generator,
-        residual: npt.NDArray[np.generic] | None = None,
+        keeps: Arrays | None = None,
     ) -> Upload:
-        """Train on `data` and encode; with error feedback, add what the compressor lost the last time."""
-        clock, number = Stopwatch(), state.round + 1
+        """Train on `data` and encode, given what the client kept the last time.
+
+        With error feedback, that is the residual: what the compressor lost, which is added to the update.
+        """
+        clock, number, kept = Stopwatch(), state.round + 1, dict(keeps or {})
         with clock("train"):
             update, measurements = self.train(state, client, data, rng)
         with clock("encode"):
             compressor, key = self.compressor_in(number), self.key(number, client)
-            if self.error_feedback and residual is not None:
-                update = update + residual.astype(np.float32, copy=False)
+            if self.error_feedback and "residual" in kept:
+                update = update + kept["residual"].astype(np.float32, copy=False)
             message = compressor.encode(update, state.shared, key=key, rng=rng)
             if self.error_feedback:
-                residual = update - compressor.decode(message, state.shared, key=key).vector
-        return Upload(client, message, clock.seconds, measurements, residual)
+                kept["residual"] = update - compressor.decode(message, state.shared, key=key).vector
+        return Upload(client, message, clock.seconds, measurements, kept)
 
     def conclude(self, state: State, received: Received) -> Outcome:
         """Return the outcome of a round: what `aggregate` makes of it, or the state before it if that is not finite.
