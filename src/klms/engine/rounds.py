@@ -155,8 +155,9 @@ class _Intake:
         if upload.client in self.clients:
             raise SideInformationMismatch(f"client {upload.client} has sent a message of this round already")
         self._bound.check(upload.message)
-        decoded = self._method.decode(self._state, upload.client, upload.message)
-        self.received.add(decoded, len(upload.message))
+        based_on = self._state.round if upload.based_on is None else upload.based_on
+        decoded = self._method.decode(replace(self._state, round=based_on), upload.client, upload.message)
+        self.received.add(decoded, len(upload.message), self._method.weight(self._state.round - based_on))
         self.clients.append(upload.client)
         self.relay.add(upload.client, upload.message)
         self.digest.update(upload.message)

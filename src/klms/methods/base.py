@@ -40,6 +40,8 @@ class Upload:
     measurements: Measurements = field(default_factory=dict)
     keeps: Arrays = field(default_factory=dict)
     """What the client keeps for itself until its next round. It is not sent."""
+    based_on: int | None = None
+    """Round of the state that the client trained from; None for that of the round in which the message arrives."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,14 @@ class Outcome:
 class Received:
     """What the messages of a round add up to: running sums, whose memory does not grow with the number of clients.
 
-    With `robust`, all updates are kept until their average is taken.
+    With `robust`, all updates are kept until their average is taken, in which weights do not count.
     """
 
     def __init__(self, d: int, learner: SideLearner, robust: Robust | None = None) -> None:
         self.total = np.zeros(d)
         self.count = 0
+        self.weight = 0.0
+        """Sum of the weights of all updates."""
         self.clipped = 0
         self._robust = robust
         self._updates: list[Float32] = []
@@ -70,12 +74,14 @@ class Received:
         self._headers = 0
         self._header_sums = np.zeros(5)
 
-    def add(self, decoded: Decoded, message_bytes: int) -> None:
+    def add(self, decoded: Decoded, message_bytes: int, weight: float = 1.0) -> None:
         if self._robust is None:
-            np.add(self.total, decoded.vector, out=self.total)
+            vector = decoded.vector if weight == 1.0 else weight * decoded.vector
+            np.add(self.total, vector, out=self.total)
         else:
             self._updates.append(np.asarray(decoded.vector, dtype=np.float32))
         self.count += 1
+        self.weight += weight
         self._learner.add(decoded)
         self._bits += 8 * message_bytes / self.total.size
         if (header := decoded.header) is not None:
@@ -87,7 +93,7 @@ class Received:
     def take_mean(self) -> npt.NDArray[np.float64]:
         """Return the mean of the decoded vectors, which takes the place of their sum, or their robust average."""
         if self._robust is None:
-            return np.divide(self.total, self.count, out=self.total)
+            return np.divide(self.total, self.weight, out=self.total)
         average = self._robust.average(self._updates)
         self.clipped = average.clipped
         return average.vector
@@ -164,6 +170,10 @@ class Method(ABC):
         """Read a client's message of the round after `state`; raise a `KLMSError` on any other bytes."""
         number = state.round + 1
         return self.compressor_in(number).decode(message, state.shared, key=self.key(number, client))
+
+    def weight(self, staleness: int) -> float:
+        """Return the weight of an update that was trained from the state of `staleness` rounds ago."""
+        return 1.0
 
     def receive(self, state: State) -> Received:
         """Return the sums of the round after `state`; a method that needs all updates at once overrides it."""
