@@ -14,7 +14,7 @@ from klms.runs.run_files import METRICS
 SECONDS = 1.0
 """Time between two looks: a round is shown at most this late, and a look costs one `stat` per run."""
 
-Progress = Callable[[Cell, list[LedgerRecord], float], None]
+OnCellRound = Callable[[Cell, list[LedgerRecord], float], None]
 """Called for every new round of a cell, with the records of its run up to that round, and with an estimate of the
 seconds that all cells together will still take."""
 
@@ -42,7 +42,7 @@ class _Followed:
 class Watch:
     """A thread that looks at the ledgers of cells and reports the rounds that were added since its start."""
 
-    def __init__(self, cells: Sequence[Cell], workers: int, progress: Progress) -> None:
+    def __init__(self, cells: Sequence[Cell], workers: int, progress: OnCellRound) -> None:
         self._followed = [_Followed(cell) for cell in cells]
         self._workers = workers
         self._progress = progress

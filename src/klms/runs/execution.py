@@ -16,7 +16,7 @@ from klms.methods.state import State
 from klms.methods.table import RunConfig
 from klms.runs.run_folder import RunFolder
 
-Progress = Callable[[RunConfig, LedgerRecord], None]
+OnRound = Callable[[RunConfig, LedgerRecord], None]
 """Called after every round."""
 Engine = Callable[[Federation, RunConfig, State], Results]
 """Executes the rounds that follow a state."""
@@ -77,7 +77,7 @@ def start_or_resume(
     *,
     workers: int = 1,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: OnRound | None = None,
 ) -> Summary:
     """Resume the run in `path` with its own settings, or start one there, on the local engine.
 
@@ -92,7 +92,7 @@ def start_or_resume(
 
 
 def serve(
-    federation: Federation, config: RunConfig, path: Path | str, engine: Engine, *, progress: Progress | None = None
+    federation: Federation, config: RunConfig, path: Path | str, engine: Engine, *, progress: OnRound | None = None
 ) -> Summary:
     """Start or resume a run whose clients another engine runs by `config`, with which the folder must agree."""
     folder = RunFolder.open_or_create(path, config)
@@ -106,7 +106,7 @@ def execute(
     engine: Engine,
     *,
     folder: RunFolder | None = None,
-    progress: Progress | None = None,
+    progress: OnRound | None = None,
 ) -> tuple[State, list[LedgerRecord]]:
     """Execute the rounds that are left, from and into the folder, and return the final state with all records."""
     with folder.locked() if folder else nullcontext():
