@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pytest
 
 from klms.engine.local import LocalClients, update
 from klms.engine.rounds import rounds
@@ -28,20 +29,21 @@ class LateClients(LocalClients):
                 yield based_on
 
 
-def test_a_late_update_counts_with_its_weight(monkeypatch):
+@pytest.mark.parametrize("downlink", ["auto", "snapshot"])
+def test_a_late_update_counts_with_its_weight(monkeypatch, downlink):
     ages = []
 
     def weight(self, staleness):
         ages.append(staleness)
-        return 1 / (1 + staleness)
+        return 2 / (1 + staleness)
 
     monkeypatch.setattr(Dense, "weight", weight)
-    config = config_of("qsgd", clients=2, per_round=0, rounds=2, downlink="snapshot", loss_factor=0.0)
+    config = config_of("qsgd", clients=2, per_round=0, rounds=3, downlink=downlink, loss_factor=0.0)
     federation = federation_of(config)
     clients = LateClients(lambda state, wanted: (update(federation, state, *one) for one in wanted))
-    first, second = rounds(federation, config, federation.method.init(), clients)
-    assert [first.record.clients, second.record.clients] == [(1,), (0, 1)]
-    assert ages == [0, 1, 0]
+    first, second, third = rounds(federation, config, federation.method.init(), clients)
+    assert [first.record.clients, second.record.clients, third.record.clients] == [(1,), (0, 1), (0, 1)]
+    assert set(ages) == {0, 1}
 
     method = federation.method
     stale = method.decode(method.init(), 0, update(federation, method.init(), 0).message).vector

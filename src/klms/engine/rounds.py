@@ -159,7 +159,7 @@ class _Intake:
         decoded = self._method.decode(replace(self._state, round=based_on), upload.client, upload.message)
         self.received.add(decoded, len(upload.message), self._method.weight(self._state.round - based_on))
         self.clients.append(upload.client)
-        self.relay.add(upload.client, upload.message)
+        self.relay.add(upload.client, upload.message, late=based_on != self._state.round)
         self.digest.update(upload.message)
         self.message_bytes.append(len(upload.message))
         for phase in self.seconds:
