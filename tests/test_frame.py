@@ -2,8 +2,8 @@
 
 import pytest
 
-from klms.errors import CorruptMessage, KLMSError, SideInformationMismatch, UnsupportedMessage
-from klms.frame import Frame, Kind, WrongRound, cause_of
+from klms.errors import CorruptMessage, KLMSError, OutsizedMessage, SideInformationMismatch, UnsupportedMessage
+from klms.frame import CAUSES, Frame, Kind, LostAgain, WrongRound, cause_of
 
 FRAME = Frame(Kind.REPLY, 3, 7, b"12345678", b"body")
 
@@ -40,3 +40,8 @@ def test_frames_of_another_kind_version_round_or_model():
     with pytest.raises(SideInformationMismatch, match="another model") as error:
         FRAME.check_belongs_to(Frame(Kind.REQUEST, 3, 7, b"87654321"))
     assert not isinstance(error.value, WrongRound)
+
+
+def test_every_cause_is_listed():
+    kinds = (CorruptMessage, WrongRound, SideInformationMismatch, OutsizedMessage, LostAgain)
+    assert {"error", "missing", *(cause_of(kind("")) for kind in kinds)} == set(CAUSES)

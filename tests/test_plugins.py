@@ -29,6 +29,8 @@ class Halves(Compressor):
 
 SCHEME = Scheme("halves", "Half precision", "a stranger", Settings, lambda layout, settings, threads: Halves(layout),
     wire_number=FIRST_OWN_NUMBER)
+SIGNS = Scheme("own-signs", "Signs of my own", "a stranger", Settings, lambda layout, settings, threads: Halves(layout),
+    default_step=0.25, wire_number=FIRST_OWN_NUMBER + 1)
 METHOD = dense.entry(SCHEME, "fedhalves")
 """
 
@@ -43,6 +45,7 @@ arrays["w"] += 0.5
 reply = client.reply(arrays)
 print(len(reply) < 2.1 * 20_000, float(server.receive("a", reply)["w"].mean()))
 print("halves" in METHODS, "fedhalves" in METHODS, resolve("fedhalves").method)
+print(resolve("own-signs").server_lr)
 """
 
 
@@ -63,10 +66,11 @@ def run(folder, program):
 
 
 def test_a_scheme_and_a_method_of_another_package_are_used_like_ours(tmp_path):
-    points = {"klms.schemes": "halves = stranger:SCHEME", "klms.methods": "fedhalves = stranger:METHOD"}
+    schemes = "halves = stranger:SCHEME\nsigns = stranger:SIGNS"
+    points = {"klms.schemes": schemes, "klms.methods": "fedhalves = stranger:METHOD"}
     installed(tmp_path, points)
     found = run(tmp_path, USE)
-    assert found.stdout.split("\n")[:2] == ["True 0.5", "True True fedhalves"], found.stderr
+    assert found.stdout.split("\n")[:3] == ["True 0.5", "True True fedhalves", "0.25"], found.stderr
     listed = run(tmp_path, "from klms.cli import app; app(['methods'])").stdout
     assert "fedhalves" in listed
     assert "Half precision" in listed

@@ -1,6 +1,6 @@
 """The `klms` command, which is also `python -m klms`."""
 
-from klms.stops import ending, watch
+from klms.signals import ending, watch
 
 
 def main() -> None:

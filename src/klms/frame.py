@@ -139,8 +139,8 @@ def digest_of(number: int, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     return state.digest()
 
 
-CAUSES = ("error", "missing", "corrupt", "stale", "mismatch", "outsized")
-"""Why a reply does not count: the client raised an error, did not answer, or sent one of four kinds of bad replies."""
+CAUSES = ("error", "missing", "corrupt", "stale", "mismatch", "outsized", "lost")
+"""Why a reply does not count: the client raised an error, did not answer, or sent one of five kinds of bad replies."""
 
 
 def cause_of(error: KLMSError) -> str:

@@ -6,7 +6,7 @@ In the other package's `pyproject.toml`:
     count-sketch = "my_package.count_sketch:SCHEME"
 
     [project.entry-points."klms.methods"]
-    fedbuff = "my_package.fedbuff:METHOD"
+    fedadam = "my_package.fedadam:METHOD"
 
 A scheme is a `klms.compressors.scheme.Scheme`, and a method a `klms.methods.entry.MethodEntry`. Numbers of schemes from
 `FIRST_OWN_NUMBER` on are never used by klms itself.

@@ -145,7 +145,7 @@ def bomb_snapshots(state):
         yield write_arrays({**side, "shared.theta": odd}, packed=True)
     yield write_arrays(side)  # no theta
     yield write_arrays({"shared.theta": theta})  # no block map
-    yield write_arrays({**whole, "residuals.0": theta})
+    yield write_arrays({**whole, "clients.0.residual": theta})
     yield write_arrays({**whole, "theta": theta})
     yield write_arrays(whole)[:-1]
     yield b""

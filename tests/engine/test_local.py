@@ -122,7 +122,7 @@ def test_a_finished_run_is_extended(folder, tmp_path):
     command = ["run", "--resume", str(path)]
     finished = CliRunner().invoke(app, command)
     assert finished.exit_code == 0
-    assert "all 2 rounds are complete" in finished.output
+    assert "the run is complete after 2 rounds; --rounds extends it" in finished.output
     extended = CliRunner().invoke(app, [*command, "--rounds", "4"])
     assert extended.exit_code == 0, extended.output
     assert "resuming after round 2" in extended.output

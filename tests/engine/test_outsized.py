@@ -29,7 +29,7 @@ def bad_client(monkeypatch):
     """One client encodes the opposite of `theta`, the law that is furthest from what all others say."""
     honest = FedPM.client_update
 
-    def client_update(self, state, client, data, rng, residual):
+    def client_update(self, state, client, data, rng, keeps):
         upload = honest(self, state, client, data, rng)
         if client != BAD:
             return upload

@@ -14,6 +14,7 @@ from klms.methods.dp_rec import epsilon
 from klms.methods.fedpm import FedMask
 from klms.methods.marina import Marina
 from klms.methods.state import State
+from tests.support.downlink_runs import config_of, federation_of, trained
 from tests.support.training import examples, method_of, play_round, train_clients
 
 
@@ -24,12 +25,12 @@ def test_error_feedback_remembers_what_was_not_sent():
     first = method.client_update(state, 1, examples(), method.private_rng(1, 1))
     update, _ = method.local_update(state.vector("weights"), examples(), method.private_rng(1, 1))
     sent = method.compressor.decode(first.message, {}, key=method.key(1, 1)).vector
-    np.testing.assert_allclose(first.residual + sent, update, atol=1e-7)
+    np.testing.assert_allclose(first.keeps["residual"] + sent, update, atol=1e-7)
 
     # With it, what two rounds send adds up to what two rounds learned, but for what is still remembered.
-    again = method.client_update(state, 1, examples(), method.private_rng(1, 1), first.residual)
+    again = method.client_update(state, 1, examples(), method.private_rng(1, 1), first.keeps)
     sent = sent + method.compressor.decode(again.message, {}, key=method.key(1, 1)).vector
-    np.testing.assert_allclose(again.residual + sent, 2 * update, atol=1e-6)
+    np.testing.assert_allclose(again.keeps["residual"] + sent, 2 * update, atol=1e-6)
     forgetful = method.client_update(state, 1, examples(), method.private_rng(1, 1))
     assert forgetful.message != again.message
 
@@ -38,13 +39,29 @@ def test_error_feedback_is_a_setting_of_every_dense_method():
     for given, remembers in (({}, False), ({"error_feedback": True}, True)):
         method = method_of("signsgd", **given)
         upload = method.client_update(method.init(), 0, examples(), np.random.default_rng(0))
-        assert (upload.residual is not None) == remembers
+        assert ("residual" in upload.keeps) == remembers
 
 
-def test_residuals_are_in_the_checkpoint():
-    state = State(3, {"weights": np.zeros(2)}, {}, {7: np.array([1.0, 2.0], dtype=np.float32)})
+def test_a_client_keeps_whatever_its_method_returns(monkeypatch):
+    """Arrays of any name go from round to round, beside the residual."""
+    honest = Dense.client_update
+
+    def counting(self, state, client, data, rng, keeps):
+        upload = honest(self, state, client, data, rng, keeps)
+        times = keeps.get("times", np.zeros(1)) + 1
+        return replace(upload, keeps={**upload.keeps, "times": times})
+
+    monkeypatch.setattr(Dense, "client_update", counting)
+    config = config_of("topk", clients=3, per_round=0, rounds=3)
+    state = trained(config, federation_of(config))[-1].state
+    assert {client: int(kept["times"][0]) for client, kept in state.clients.items()} == {0: 3, 1: 3, 2: 3}
+    assert all("residual" in kept for kept in state.clients.values())
+
+
+def test_what_clients_keep_is_in_the_checkpoint():
+    state = State(3, {"weights": np.zeros(2)}, {}, {7: {"residual": np.array([1.0, 2.0], dtype=np.float32)}})
     restored = State.from_bytes(state.to_bytes())
-    np.testing.assert_array_equal(restored.residuals[7], [1, 2])
+    np.testing.assert_array_equal(restored.clients[7]["residual"], [1, 2])
 
 
 def rounds(method, count: int, clients: int = 3) -> list[State]:

@@ -22,13 +22,18 @@ def test_everything_of_a_state_comes_back():
         {"w": np.ones(3)}, Trail(5, (b"jump", b"5"), True), {"0": 4, "7": 5}, Echo(np.ones((2, SIZE), np.float32))
     )
     state = State(
-        5, {"w": np.arange(3.0)}, {"norm": np.array(2.5)}, {3: np.ones(4)}, held, Sound(0.5, {"w": np.zeros(3)}, {})
+        5,
+        {"w": np.arange(3.0)},
+        {"norm": np.array(2.5)},
+        {3: {"residual": np.ones(4)}},
+        held,
+        Sound(0.5, {"w": np.zeros(3)}, {}),
     )
     back = State.from_bytes(state.to_bytes())
     assert back.to_bytes() == state.to_bytes()
     assert (back.round, back.held.trail, back.held.by_client) == (5, held.trail, held.by_client)
     assert (back.sound.loss, back.sound.shared["w"].tolist()) == (0.5, [0, 0, 0])
-    assert back.residuals[3].tolist() == [1] * 4
+    assert back.clients[3]["residual"].tolist() == [1] * 4
     assert back.shared["w"].flags.writeable
     first = State.from_bytes(State(0).to_bytes())
     assert (first.held.state, first.held.number, first.sound) == (None, 0, None)
@@ -47,7 +52,7 @@ def test_a_state_has_known_numbers(meta):
         State.from_bytes(written(meta))
 
 
-@pytest.mark.parametrize("group", ["elsewhere", "residuals"])
+@pytest.mark.parametrize("group", ["elsewhere", "clients"])
 def test_a_state_has_known_parts(group):
     with pytest.raises(CorruptMessage):
         State.from_bytes(written({"round": 1, "loss": None}, **{group: {"one": np.zeros(2)}}))

@@ -1,10 +1,13 @@
 import math
+import re
+from importlib import resources
 
 import pytest
 
 from klms.methods.table import METHODS
 from klms.report.document import as_json, make
 from klms.report.paper import entries, results_for
+from klms.report.rows import HUES
 from klms.report.table import places
 from tests.report.folders import line, write_run
 
@@ -193,6 +196,13 @@ def test_methods_are_in_the_order_of_the_table_and_families_share_a_hue(tmp_path
         klms = method == "trellis" or "klms" in method.split("-")
         assert (style.dashes == 0, style.hollow) == (klms, not klms), method
     assert len({(style.hue, style.dashes) for style in styles.values()}) >= len(METHODS)
+
+
+def test_every_family_of_ours_has_a_colour_of_its_own():
+    style = resources.files("klms.report").joinpath("assets", "page.css").read_text()
+    assert re.findall(r"^  --h(\d+):", style, re.MULTILINE) == [str(hue) for hue in range(HUES)]
+    assert re.findall(r"\.h(\d+) { --base", style) == [str(hue) for hue in range(HUES)]
+    assert len({entry.family for entry in METHODS.values()}) <= HUES, "add colours to page.css, and to HUES"
 
 
 def test_an_unknown_method_has_a_hue_of_its_own(tmp_path):

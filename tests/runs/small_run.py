@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from klms.engine.ledger import LedgerRecord
-from klms.runs.execution import Progress
+from klms.runs.execution import OnRound
 from klms.runs.federate import Run, federate
 from klms.runs.run_folder import CHECKPOINT, RunFolder
 
 ROUNDS = 6
 
 
-def run(folder: Path, rounds: int = ROUNDS, progress: Progress | None = None) -> Run:
+def run(folder: Path, rounds: int = ROUNDS, progress: OnRound | None = None) -> Run:
     """Run it in this folder, from wherever it stopped."""
     rng = np.random.default_rng(0)
     clients = [(rng.normal(size=(12, 6)).astype(np.float32), rng.integers(0, 3, 12)) for _ in range(3)]

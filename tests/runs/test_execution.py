@@ -1,3 +1,4 @@
+import multiprocessing
 import re
 
 import pytest
@@ -58,6 +59,19 @@ def test_a_complete_run_is_resumed_without_rounds(config, tmp_path):
     first = execution.start_or_resume(config, tmp_path / "run")
     again = execution.start_or_resume(config, tmp_path / "run", progress=lambda _, record: pytest.fail(str(record)))
     assert again == first
+
+
+def test_a_run_ends_early_at_the_accuracy_that_suffices_and_so_do_its_workers(config, tmp_path):
+    config = config.model_copy(update={"evaluate_every": 1})
+    whole = execution.execute(Federation.create(config), config, execution.local_engine(1))[1]
+    enough = config.model_copy(update={"stop_at": whole[0].accuracy})
+    before = set(multiprocessing.active_children())
+    execution.start_or_resume(enough, tmp_path / "run", workers=2)
+    assert set(multiprocessing.active_children()) <= before
+    folder = RunFolder(tmp_path / "run")
+    assert [record.digest for record in folder.records()] == [whole[0].digest]
+    assert folder.complete()
+    execution.start_or_resume(enough, tmp_path / "run", progress=lambda _, record: pytest.fail(str(record)))
 
 
 def test_a_server_refuses_a_folder_with_other_settings(config, tmp_path):

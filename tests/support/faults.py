@@ -8,6 +8,7 @@ import numpy as np
 
 from klms import Bernoulli, Codec, fixed_blocks
 from klms.codec import Chosen, inspect
+from klms.container import Arrays
 from klms.engine.downlink import Broadcasts
 from klms.engine.federation import Federation
 from klms.engine.local import LocalClients, update
@@ -63,22 +64,22 @@ class FaultyClients(LocalClients):
         late, self._late, self._faulty, self._errors = self._late, [], {}, {}
         self._arriving_late = {upload.client for upload in late}
         assert self.federation is not None
-        for client, residual in wanted:
+        for client, keeps in wanted:
             fault = self.faults.get((number, client))
             if fault is None:
-                yield self._remembered(update(self.federation, state, client, residual))
+                yield self._remembered(update(self.federation, state, client, keeps))
             elif not self.only_good:
                 self._faulty[client] = fault
-                yield from self._sent_with(fault, state, client, residual)
+                yield from self._sent_with(fault, state, client, keeps)
         yield from () if self.only_good else late
 
     def _remembered(self, upload: Upload) -> Upload:
         self._sent.setdefault(upload.client, upload)
         return upload
 
-    def _sent_with(self, fault: str, state: State, client: int, residual: np.ndarray | None) -> Iterator[Upload]:
+    def _sent_with(self, fault: str, state: State, client: int, keeps: Arrays) -> Iterator[Upload]:
         assert self.federation is not None
-        upload = update(self.federation, state, client, residual)
+        upload = update(self.federation, state, client, keeps)
         message = upload.message
         if fault in LOST:
             self._late += [upload] if fault == "slow" else []

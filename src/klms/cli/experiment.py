@@ -145,7 +145,7 @@ def status(
     for cell in experiment.cells(profile, runs, data=data, only=only, methods=method, seeds=seeds):
         done = cell.rounds()
         state = "started" if done else "waiting"
-        if done >= cell.config.rounds:
+        if cell.complete:
             state = "complete"
             complete += 1
         rows.append((cell.row, cell.data, str(cell.seed), f"{done} of {cell.config.rounds}", state))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from klms import stops
+from klms import signals
 from klms.cli.live import Live
 from klms.cli.settings import ANY_OPTION, TakesSettings, settings_given
 from klms.cli.show import console, say
@@ -32,7 +32,7 @@ def demo(
 
     console().print("  ".join(_COLUMNS), style="bold")
     sent = [0, 0, 0, 0]  # payload up, payload down, wire up, wire down
-    patient = stops.stopping(at_once=False, patience=60)  # Flower's processes take seconds to end
+    patient = signals.stopping(at_once=False, patience=60)  # Flower's processes take seconds to end
     with patient, tempfile.TemporaryDirectory() as temporary, Live() as live:
         live.show("fetching the data, starting a SuperLink and three SuperNodes")
         for done in demonstration.run(out or Path(temporary), rounds=rounds, secure=secure):

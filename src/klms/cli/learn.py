@@ -80,8 +80,10 @@ def run(
         if "rounds" in given:
             settings = resolve(settings.method, given={**dict(settings), **given})
             RunFolder(folder).extend(settings)
-        elif RunFolder(folder).rounds() == settings.rounds:
-            say(f"all {settings.rounds} rounds are complete; --rounds extends the run")
+        if RunFolder(folder).complete():
+            done = RunFolder(folder).rounds()
+            advice = "; --rounds extends it" if done == settings.rounds else ""
+            say(f"the run is complete after {done} rounds{advice}")
     elif method is None:
         raise InvalidArgument("name a method (see `klms methods`), or --resume a run")
     else:
@@ -146,10 +148,9 @@ def export(
     need("torch", "learn")
     file = write(run, out or run / "model.klms")
     say(f"{file}: {file.stat().st_size:,} bytes")
-    done = RunFolder(run).rounds()
-    wanted = RunFolder(run).config().rounds
-    if done < wanted:
-        say(f"the run is not finished: this is its model after {done} of {wanted} rounds (klms run --resume {run})")
+    if not RunFolder(run).complete():
+        reached = f"{RunFolder(run).rounds()} of {RunFolder(run).config().rounds} rounds"
+        say(f"the run is not finished: this is its model after {reached} (klms run --resume {run})")
 
 
 def results(

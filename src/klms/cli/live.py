@@ -10,8 +10,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from klms.cli.show import console, say, show_table
 from klms.engine.ledger import (
     LedgerRecord,
+    complete,
     downlink_bytes,
     last_evaluated,
+    rounds_left,
     seconds_per_round,
     total_bytes,
     uplink_bytes,
@@ -61,14 +63,14 @@ class Live:
         self._records = list(RunFolder(folder).records())
         done = len(self._records)
         stage = f"resuming after round {done}" if done else "loading"
-        if done == config.rounds:
+        if complete(self._records, config):
             stage = "complete"
         text = f"{config.method}: {stage} ({printable(folder)})"
         self.show(text, done, config.rounds, line=text)
 
     def __call__(self, config: RunConfig, record: LedgerRecord) -> None:
         self._records.append(record)
-        left = (seconds_per_round(self._records) or 0.0) * (config.rounds - record.round)
+        left = (seconds_per_round(self._records) or 0.0) * rounds_left(self._records, config)
         self.round(config.method, self._records, config.rounds, left)
 
     def round(

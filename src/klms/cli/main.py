@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import klms
-from klms import stops
+from klms import signals
 from klms.cli import bench, data, experiment, flower, learn, report
 from klms.cli.live import Live
 from klms.cli.settings import ANY_OPTION, TakesSettings
@@ -24,7 +24,7 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with stops.stopping(at_once=False):
+            with signals.stopping(at_once=False):
                 return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             raise stopped(stop) from None

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from klms import stops
+from klms import signals
 from klms.cli.show import fail, say
 from klms.report.document import make
 from klms.report.page import write
@@ -58,5 +58,5 @@ def serve(
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            stops.caught()
+            signals.caught()
             typer.echo("ended")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from klms import stops
+from klms import signals
 from klms.errors import MissingExtra
 from klms.printable import printable
 
@@ -25,9 +25,9 @@ def fail(problem: object) -> typer.Exit:
 
 def stopped(stop: KeyboardInterrupt) -> typer.Exit:
     """Print that the command was stopped, and return the exception that ends it with the customary exit code."""
-    stops.caught()
+    signals.caught()
     fail("; ".join(["stopped", *getattr(stop, "__notes__", [])]))
-    return typer.Exit(143 if isinstance(stop, stops.Terminated) else 130)
+    return typer.Exit(143 if isinstance(stop, signals.Terminated) else 130)
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def stoppable(advice: str, once: Path | None = None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        stops.caught()
+        signals.caught()
         if once is None or once.exists():
             stop.add_note(advice)
         raise
@@ -55,7 +55,7 @@ def need(package: str, extra: str) -> None:
 
 def load(package: str) -> None:
     """Import a large package, in the middle of which the exception of a stop could be lost or abort the process."""
-    with stops.stopping(at_once=True):
+    with signals.stopping(at_once=True):
         import_module(package)
 
 

@@ -28,7 +28,7 @@ from klms.numerics.philox import SharedKey
 MAGIC = b"KL"
 VERSION = 2
 """Version of messages with memory. Messages without memory have version 1, with nothing but the bits in byte 5."""
-FAMILIES = {"bernoulli": 1, "categorical": 2, "gaussian": 3}
+FAMILY_NUMBERS = {"bernoulli": 1, "categorical": 2, "gaussian": 3}
 MAX_SCALARS = (1 << 16) - 1
 
 _CARRIES_BLOCKS = 1
@@ -99,7 +99,7 @@ def write(
         MAGIC,
         VERSION if memory else 1,
         _CARRIES_BLOCKS * send_blocks | _SHORT_SCALARS * lossless,
-        FAMILIES[p.family],
+        FAMILY_NUMBERS[p.family],
         memory << 4 | bits - 1 if memory else bits,
         len(sides),
         blocks.d,
@@ -167,7 +167,7 @@ def parse(data: bytes | bytearray | memoryview) -> Message:
         raise CorruptMessage("the checksum does not match: the bytes were changed or truncated in transit")
     if flags & ~(_CARRIES_BLOCKS | _SHORT_SCALARS):
         raise UnsupportedMessage(f"flags {flags:#04x} are unknown in format version {version}")
-    names = {number: name for name, number in FAMILIES.items()}
+    names = {number: name for name, number in FAMILY_NUMBERS.items()}
     if family not in names:
         raise UnsupportedMessage(f"family {family} is unknown in format version {version}")
     memory = 0

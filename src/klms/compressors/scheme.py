@@ -100,7 +100,7 @@ class Scheme(Generic[S]):
     wire_number: int | None = None  # number in the envelope; None for schemes whose messages are the codec's own
     codes: Literal["updates", "masks"] = "updates"
     unbiased: Callable[[S], bool] = lambda settings: True  # whether the mean of the decoded update is the update
-    directions_only: bool = False  # whether messages carry no magnitudes, so that the server must choose a step size
+    default_step: float | None = None  # the server's step size, for messages that carry no magnitudes
     needs_error_feedback: bool = False  # whether clients must add what a message lost to their next update
     needs_side_information: bool = False  # whether server and clients share more than the model and the key
     operating_points: tuple[Mapping[str, Any], ...] = ({},)
@@ -108,6 +108,11 @@ class Scheme(Generic[S]):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "family", self.family or self.name)
+
+    @property
+    def directions_only(self) -> bool:
+        """Whether messages carry no magnitudes, so that the server must choose a step size."""
+        return self.default_step is not None
 
     @property
     def takes_rate(self) -> bool:

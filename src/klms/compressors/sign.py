@@ -60,7 +60,7 @@ SCHEME = Scheme(
     settings=Settings,
     make=lambda layout, settings, threads: Sign(layout),
     unbiased=lambda settings: False,
-    directions_only=True,
+    default_step=0.002,
     operating_points=(),
     wire_number=_NUMBER,
 )
@@ -72,7 +72,7 @@ STOCHASTIC = Scheme(
     settings=StochasticSettings,
     make=lambda layout, settings, threads: Sign(layout, settings.scale),
     unbiased=lambda settings: False,
-    directions_only=True,
+    default_step=0.01,  # the mean of stochastic signs is shorter
     operating_points=(),
     wire_number=_NUMBER,
 )
@@ -115,7 +115,7 @@ SIGN_KLMS = Scheme(
     settings=KLMSSignSettings,
     make=lambda layout, s, threads: KLMSSign(layout, s.scale, s.coder(layout.d, threads)),
     unbiased=lambda settings: False,
-    directions_only=True,
+    default_step=0.01,
     operating_points=(),
     needs_side_information=True,
 )

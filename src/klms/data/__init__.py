@@ -7,10 +7,10 @@
 """
 
 from klms.data.dataset import Dataset
-from klms.data.load import Progress, check_source, get, load, names
+from klms.data.load import OnStep, check_source, get, load, names
 from klms.data.registry import Entry
 from klms.data.splits import dirichlet, iid, natural, paper_noniid
 from klms.errors import DataError
 
-__all__ = ["DataError", "Dataset", "Entry", "Progress", "check_source", "get", "load", "names"]
+__all__ = ["DataError", "Dataset", "Entry", "OnStep", "check_source", "get", "load", "names"]
 __all__ += ["dirichlet", "iid", "natural", "paper_noniid"]

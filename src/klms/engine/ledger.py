@@ -1,21 +1,53 @@
 """The ledger of a run: one record per round, written by the engine and read by everybody else.
 
-A record is one line of JSON. Its fields are declared here and nowhere else; a method, a user's own metric or a newer
-release may add fields, which are kept.
+A record is one line of JSON. Its fields are declared here and nowhere else, with what clients may report and where a
+field is shown; a method, a user's own metric or a newer release may add fields, which are kept.
 """
 
 import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Self
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from klms.errors import RunFolderError
+from klms.methods.base import Measurements
+from klms.methods.entry import ClientSettings
 
 WORK_PHASES = ("train", "encode", "decode", "aggregate")
 """Phases that count as work of clients and server; evaluation does not."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Marks a field that clients report; the record has the mean over those clients whose numbers can be true."""
+
+    least: float
+    most: float
+    by_layer: bool = False
+    """Whether it is a list of one number per layer."""
+
+    def read(self, value: object, layers: int) -> float | list[float] | None:
+        """Return what a client reports; None if it cannot be true."""
+        if not self.by_layer:
+            return self._number(value)
+        values = value if isinstance(value, list) else []
+        numbers = [number for number in map(self._number, values) if number is not None]
+        return numbers if len(numbers) == len(values) == layers else None
+
+    def _number(self, value: object) -> float | None:
+        return float(value) if isinstance(value, (int, float)) and self.least <= value <= self.most else None
+
+
+class Shown(Enum):
+    """Marks a field by where it is shown."""
+
+    IN_SUMMARY = "in the summary of a run, as it is at the last evaluation"
+    IN_LOG = "in the log line of a round"
 
 
 class LedgerRecord(BaseModel):
@@ -32,9 +64,9 @@ class LedgerRecord(BaseModel):
     """Bytes of all messages that were aggregated."""
     message_bytes: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] | None = None
     """Bytes of each of these messages, in the order of `clients`."""
-    downlink_bytes: int = Field(0, ge=0, lt=2**63)
+    downlink_bytes: Annotated[int, Shown.IN_LOG] = Field(0, ge=0, lt=2**63)
     """Bytes of all broadcasts to the clients of the round."""
-    bits_per_parameter: float = Field(ge=0)
+    bits_per_parameter: Annotated[float, Shown.IN_LOG] = Field(ge=0)
     """`8 * len(message) / d`, averaged over the messages of the round; 0 in a round that was skipped."""
     passed_over: float | None = None
     """1 if too few clients answered and the model was left unchanged."""
@@ -43,15 +75,15 @@ class LedgerRecord(BaseModel):
     clipped: float | None = None
     """Number of updates whose norm was reduced; absent if there were none."""
 
-    accuracy: float | None = None
-    accuracy_averaged: float | None = None
-    accuracy_of_sample: float | None = None
-    nll: float | None = None
-    ece: float | None = None
-    loss: float | None = None
-    train_loss: float | None = None
-    """Mean loss during local training, over the clients of the round that report it."""
-    epsilon: float | None = None
+    accuracy: Annotated[float | None, Shown.IN_SUMMARY, Shown.IN_LOG] = None
+    accuracy_averaged: Annotated[float | None, Shown.IN_SUMMARY] = None
+    accuracy_of_sample: Annotated[float | None, Shown.IN_SUMMARY] = None
+    nll: Annotated[float | None, Shown.IN_SUMMARY] = None
+    ece: Annotated[float | None, Shown.IN_SUMMARY] = None
+    loss: Annotated[float | None, Shown.IN_SUMMARY, Shown.IN_LOG] = None
+    train_loss: Annotated[float | None, Reported(-1e30, 1e30), Shown.IN_LOG] = None
+    """Mean loss during local training; the bounds keep a mean over clients finite."""
+    epsilon: Annotated[float | None, Shown.IN_SUMMARY] = None
     delta: float | None = None
 
     kl_bits_per_parameter: float | None = None
@@ -62,13 +94,13 @@ class LedgerRecord(BaseModel):
     block_size_bits_per_parameter: float | None = None
     update_round: float | None = None
     full_round: float | None = None
-    kl_by_layer: tuple[float, ...] | None = None
+    kl_by_layer: Annotated[tuple[float, ...] | None, Reported(0, 1e6, by_layer=True)] = None
 
-    replies: dict[str, int] | None = None
+    replies: Annotated[dict[str, int] | None, Shown.IN_LOG] = None
     """How many replies counted, and how many did not, by cause; of the local engine, only if one was refused."""
     resyncs: int | None = None
     """On Flower: clients that held another state than the server knew, and got a snapshot in the same round."""
-    payload_bytes: int | None = None
+    payload_bytes: Annotated[int | None, Shown.IN_LOG] = None
     """On Flower: bytes of the messages with their frames."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Seconds per phase; the only field that differs between machines of the same kind."""
@@ -80,6 +112,11 @@ class LedgerRecord(BaseModel):
     @property
     def evaluated(self) -> bool:
         return self.accuracy is not None or self.loss is not None
+
+    def shown(self, where: Shown) -> dict[str, Any]:
+        """Return the fields with this mark that have a value."""
+        marked = {name for name, info in type(self).model_fields.items() if where in info.metadata}
+        return self.model_dump(include=marked, exclude_none=True)
 
     def numbers(self) -> dict[str, float]:
         """Return every scalar of the record by name, nested ones as `seconds/train`; for trackers and spreadsheets."""
@@ -105,6 +142,28 @@ class LedgerRecord(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             raise RunFolderError(f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}") from error
+
+
+def measured_by_clients(reported: Mapping[str, object], layers: int) -> Measurements:
+    """Return what a client may report and can be true, from whatever it sent; `layers` are those of the model."""
+    found: Measurements = {}
+    for name, info in LedgerRecord.model_fields.items():
+        for mark in info.metadata:
+            if isinstance(mark, Reported) and (value := mark.read(reported.get(name), layers)) is not None:
+                found[name] = value
+    return found
+
+
+def complete(records: Sequence[LedgerRecord], settings: ClientSettings) -> bool:
+    """Return whether a run with these records has come to its end."""
+    reached = [record.accuracy for record in records if record.accuracy is not None and not record.undone]
+    enough = settings.stop_at > 0 and max(reached, default=0.0) >= settings.stop_at
+    return enough or len(records) >= settings.rounds
+
+
+def rounds_left(records: Sequence[LedgerRecord], settings: ClientSettings) -> int:
+    """Return how many rounds a run may still take; 0 if it is complete."""
+    return 0 if complete(records, settings) else settings.rounds - len(records)
 
 
 def bits_per_parameter(records: Iterable[LedgerRecord]) -> float:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from klms.container import Array
+from klms.container import Arrays
 from klms.engine.downlink import Broadcasts
 from klms.engine.federation import Federation
-from klms.engine.rounds import RoundResult, Wanted, rounds
+from klms.engine.rounds import Results, Wanted, rounds
 from klms.engine.workers import pool_of
 from klms.errors import KLMSError, OutsizedMessage
 from klms.methods.base import Upload
@@ -60,8 +60,8 @@ class LocalClients:
         return {"replies": counts} if self.outsized else {}
 
 
-def run(federation: Federation, config: RunConfig, state: State, workers: int) -> Iterator[RoundResult]:
-    """Run every round after those that `state` has completed."""
+def run(federation: Federation, config: RunConfig, state: State, workers: int) -> Results:
+    """Run every round after those that `state` has completed, unless the caller stops before."""
     with clients_in(federation, workers) as clients:
         yield from rounds(federation, config, state, clients)
 
@@ -76,10 +76,10 @@ def clients_in(federation: Federation, workers: int) -> Iterator[LocalClients]:
         yield LocalClients(lambda state, wanted: pool.map(partial(_update, state), wanted))
 
 
-def update(federation: Federation, state: State, client: int, residual: Array | None = None) -> Upload:
-    """Do one client's part of a round, from the state that it holds and what it has not sent yet."""
+def update(federation: Federation, state: State, client: int, keeps: Arrays | None = None) -> Upload:
+    """Do one client's part of a round, from the state that it holds and the arrays that it keeps for itself."""
     rng = federation.private_rng(state.round + 1, client)
-    return federation.method.client_update(state, client, federation.examples(client), rng, residual)
+    return federation.method.client_update(state, client, federation.examples(client), rng, keeps)
 
 
 _worker: dict[str, Any] = {}  # a worker process serves one run: its federation
@@ -89,5 +89,5 @@ def _start_worker(recipe: Callable[..., Federation], workers: int) -> None:
     _worker["federation"] = recipe(threads=max(1, (os.cpu_count() or 1) // workers))
 
 
-def _update(state: State, client: tuple[int, Array | None]) -> Upload:
+def _update(state: State, client: tuple[int, Arrays]) -> Upload:
     return update(_worker["federation"], state, *client)

@@ -5,13 +5,13 @@ Messages whose length is up to the client wait until all have come, since they a
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from klms.container import Array
+from klms.container import Arrays
 from klms.engine import undo
 from klms.engine.downlink import Broadcasts, Downlink, Relay
 from klms.engine.federation import Federation, participants
@@ -23,8 +23,8 @@ from klms.methods.limits import MessageBound
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 
-Wanted = Sequence[tuple[int, Array | None]]
-"""The clients of a round, each with what it has not sent yet if the method has error feedback."""
+Wanted = Sequence[tuple[int, Arrays]]
+"""The clients of a round, each with the arrays that it keeps for itself."""
 
 
 class Clients(Protocol):
@@ -51,8 +51,12 @@ class RoundResult:
     record: LedgerRecord
 
 
-def rounds(federation: Federation, config: RunConfig, state: State, clients: Clients) -> Iterator[RoundResult]:
-    """Run every round after those that `state` has completed."""
+Results = Generator[RoundResult, None, None]
+"""Round after round; closing it ends whatever the rounds need, such as worker processes."""
+
+
+def rounds(federation: Federation, config: RunConfig, state: State, clients: Clients) -> Results:
+    """Run every round after those that `state` has completed, unless the caller stops before."""
     while state.round < config.rounds:
         yield (result := one_round(federation, config, state, clients))
         state = result.state
@@ -68,7 +72,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
     with clock("total"):
         with clock("downlink"):
             broadcasts = downlink.open(state)
-        wanted = [(client, state.residuals.get(client)) for client in participants(config, number)]
+        wanted = [(client, state.clients.get(client, {})) for client in participants(config, number)]
         intake = _Intake(method, broadcasts.state)
         for upload in intake.compared(_timed(clients.run(broadcasts, wanted), clock)):
             try:
@@ -86,7 +90,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
                 outcome = Outcome(unchanged, {"bits_per_parameter": 0.0, "passed_over": 1.0})
         with clock("downlink"):
             state = downlink.close(state, broadcasts, outcome, sorted(intake.reached), relay)
-        state = replace(state, residuals={**state.residuals, **intake.residuals})
+        state = replace(state, clients={**state.clients, **intake.keeps})
         metrics: dict[str, float] = {}
         if federation.test is not None and (number % config.evaluate_every == 0 or number == config.rounds):
             with clock("evaluate"):
@@ -133,7 +137,7 @@ class _Intake:
         self.reached: set[int] = set()
         self.digest = hashlib.blake2b(digest_size=8)
         self.message_bytes: list[int] = []
-        self.residuals: dict[int, Array] = {}
+        self.keeps: dict[int, Arrays] = {}
         self.seconds = {"train": 0.0, "encode": 0.0}
 
     def compared(self, uploads: Iterator[Upload]) -> Iterator[Upload]:
@@ -151,16 +155,17 @@ class _Intake:
         if upload.client in self.clients:
             raise SideInformationMismatch(f"client {upload.client} has sent a message of this round already")
         self._bound.check(upload.message)
-        decoded = self._method.decode(self._state, upload.client, upload.message)
-        self.received.add(decoded, len(upload.message))
+        based_on = self._state.round if upload.based_on is None else upload.based_on
+        decoded = self._method.decode(replace(self._state, round=based_on), upload.client, upload.message)
+        self.received.add(decoded, len(upload.message), self._method.weight(self._state.round - based_on))
         self.clients.append(upload.client)
-        self.relay.add(upload.client, upload.message)
+        self.relay.add(upload.client, upload.message, late=based_on != self._state.round)
         self.digest.update(upload.message)
         self.message_bytes.append(len(upload.message))
         for phase in self.seconds:
             self.seconds[phase] += upload.seconds[phase]
-        if upload.residual is not None:
-            self.residuals[upload.client] = upload.residual
+        if upload.keeps:
+            self.keeps[upload.client] = upload.keeps
         for name, values in upload.measurements.items():
             self._measured.setdefault(name, []).append(values)
 

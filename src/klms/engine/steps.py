@@ -72,7 +72,7 @@ class RelayedSteps(MethodRule):
     def take(self, state: State, number: int, step: bytes) -> State:
         received = self.method.receive(state)
         for client, message in relayed(step):
-            received.add(self.method.decode(state, client, message), len(message))
+            received.add(self.method.decode(state, client, message), len(message), self.method.weight(0))
         return self.method.conclude(state, received).state if received.count else state.after(state.shared)
 
 

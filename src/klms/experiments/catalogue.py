@@ -63,7 +63,7 @@ class Cell:
 
     @property
     def complete(self) -> bool:
-        return self.rounds() >= self.config.rounds
+        return self.rounds() > 0 and self.folder.complete()
 
     def __str__(self) -> str:
         return f"{self.row}, {self.data}, seed {self.seed}"

@@ -5,7 +5,7 @@ from typing import Any
 
 from klms.experiments.catalogue import comparable
 from klms.runs import execution
-from klms.runs.execution import Progress
+from klms.runs.execution import OnRound
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
 
@@ -17,7 +17,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 
 
-def run(runs: Path | str, progress: Progress | None) -> dict[str, Any]:
+def run(runs: Path | str, progress: OnRound | None) -> dict[str, Any]:
     """Run one round of each method, and return its configuration and seconds per phase."""
     results = {}
     for method, given in SETTINGS.items():

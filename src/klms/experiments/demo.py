@@ -6,7 +6,7 @@ from pathlib import Path
 from klms.engine.federation import Federation
 from klms.methods.table import RunConfig
 from klms.runs import execution
-from klms.runs.execution import Progress, Summary
+from klms.runs.execution import OnRound, Summary
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
 
@@ -27,7 +27,7 @@ def configs(out: Path | str, rounds: int) -> dict[Path, RunConfig]:
     }
 
 
-def run(config: RunConfig, folder: Path | str, *, workers: int, progress: Progress) -> Summary:
+def run(config: RunConfig, folder: Path | str, *, workers: int, progress: OnRound) -> Summary:
     """Run one of them; a complete run is kept and an interrupted one is resumed. Its accuracy is on all test images."""
     summary = execution.start_or_resume(config, folder, workers=workers, progress=progress)
     state = RunFolder(folder).state()

@@ -10,7 +10,7 @@ from klms.data import check_source
 from klms.engine.workers import pool_of
 from klms.errors import KLMSError
 from klms.experiments.catalogue import Cell
-from klms.experiments.watch import Progress, Watch
+from klms.experiments.watch import OnCellRound, Watch
 from klms.runs import execution
 
 INSTRUCTIONS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -22,7 +22,7 @@ def run_cells(
     *,
     workers: int,
     report: Callable[[Cell], None],
-    progress: Progress = lambda cell, records, seconds_left: None,
+    progress: OnCellRound = lambda cell, records, seconds_left: None,
 ) -> None:
     """Run the cells that are not complete, `workers` at a time in processes of their own, or one at a time in this one.
 

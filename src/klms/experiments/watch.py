@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
-from klms.engine.ledger import LedgerRecord, seconds_per_round
+from klms.engine.ledger import LedgerRecord, rounds_left, seconds_per_round
 from klms.errors import RunFolderError
 from klms.experiments.catalogue import Cell
 from klms.runs.run_files import METRICS
@@ -14,7 +14,7 @@ from klms.runs.run_files import METRICS
 SECONDS = 1.0
 """Time between two looks: a round is shown at most this late, and a look costs one `stat` per run."""
 
-Progress = Callable[[Cell, list[LedgerRecord], float], None]
+OnCellRound = Callable[[Cell, list[LedgerRecord], float], None]
 """Called for every new round of a cell, with the records of its run up to that round, and with an estimate of the
 seconds that all cells together will still take."""
 
@@ -42,7 +42,7 @@ class _Followed:
 class Watch:
     """A thread that looks at the ledgers of cells and reports the rounds that were added since its start."""
 
-    def __init__(self, cells: Sequence[Cell], workers: int, progress: Progress) -> None:
+    def __init__(self, cells: Sequence[Cell], workers: int, progress: OnCellRound) -> None:
         self._followed = [_Followed(cell) for cell in cells]
         self._workers = workers
         self._progress = progress
@@ -74,7 +74,7 @@ class Watch:
         paces = [seconds_per_round(one.records) for one in self._followed]
         usual = statistics.fmean([pace for pace in paces if pace] or [0.0])
         jobs = [
-            max(0, one.cell.config.rounds - len(one.records)) * (pace or usual)
+            rounds_left(one.records, one.cell.config) * (pace or usual)
             for one, pace in zip(self._followed, paces, strict=True)
         ]
         return max(max(jobs, default=0.0), sum(jobs) / self._workers)

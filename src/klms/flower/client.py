@@ -44,8 +44,8 @@ METRICS = "metrics"
 CLIENT = "client"
 SECONDS = "seconds."
 OUT_OF_SYNC = "klms.out-of-sync"
-_RESIDUAL = "klms.residual"
-_HELD = "klms.held"  # in the node's context: the state of its last round
+_KEEPS = "klms.keeps"  # in the node's context: the arrays that the client keeps for itself
+_HELD = "klms.held"  # likewise, the state of its last round
 
 
 def client_app(
@@ -94,10 +94,10 @@ def client_app(
             return Message(RecordDict({OUT_OF_SYNC: ConfigRecord({"reason": str(error)})}), reply_to=message)
         stored = np.frombuffer(state.to_bytes(), dtype=np.uint8)
         context.state[_HELD] = ArrayRecord({STATE: Array(stored)})
-        kept = context.state.array_records.get(_RESIDUAL)
-        upload = update(federation, state, client, None if kept is None else kept[STATE].numpy())
-        if upload.residual is not None:
-            context.state[_RESIDUAL] = ArrayRecord({STATE: Array(upload.residual)})
+        keeps = context.state.array_records.get(_KEEPS) or ArrayRecord()
+        upload = update(federation, state, client, {name: array.numpy() for name, array in keeps.items()})
+        if upload.keeps:
+            context.state[_KEEPS] = ArrayRecord({name: Array(array) for name, array in upload.keeps.items()})
         digest = Broadcast.from_bytes(broadcast).digest  # that of the state, or `follow` had raised
         payload = Frame(Kind.METHOD, number, client, digest, upload.message).to_bytes()
         metrics = MetricRecord({SECONDS + phase: value for phase, value in upload.seconds.items()})

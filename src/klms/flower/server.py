@@ -21,8 +21,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from klms.engine.downlink import Broadcasts
 from klms.engine.federation import OWN, Federation
-from klms.engine.ledger import LedgerRecord
-from klms.engine.rounds import RoundResult, Wanted, rounds
+from klms.engine.ledger import LedgerRecord, Shown, measured_by_clients
+from klms.engine.rounds import Results, Wanted, rounds
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformationMismatch
 from klms.exchange.sealing import ServerKey
 from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, ROUND, SECONDS, SERVER, STATE, federation_of
@@ -41,10 +41,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 log = logging.getLogger("flwr")
-KL_BY_LAYER, TRAIN_LOSS = "kl_by_layer", "train_loss"
 _MAX_SECONDS = 1e7
-_MAX_BITS = 1e6
-_MAX_LOSS = 1e30  # so that a mean over clients is finite
 _TELL_EVERY = 5.0  # seconds between lines about clients that are waited for
 _QUERY_TIMEOUT = 60.0  # seconds: a node knows its client number at once
 
@@ -78,7 +75,7 @@ def server_app(
             raise InvalidArgument("client-secrets needs downlink snapshot or coded: auto shows messages to all clients")
         federation = federation_of(chosen, model, loss, test and test(), threads=os.cpu_count() or 1)
 
-        def engine(federation: Federation, config: RunConfig, state: State) -> Iterator[RoundResult]:
+        def engine(federation: Federation, config: RunConfig, state: State) -> Results:
             if state.round:
                 log.info("klms: resuming after round %d", state.round)
             clients = FlowerClients(grid, own, len(federation.method.layout.names), state.round)
@@ -105,9 +102,7 @@ def with_randomness(config: RunConfig, folder: RunFolder) -> RunConfig:
 
 
 def _show(config: RunConfig, record: LedgerRecord) -> None:
-    shown = {"accuracy", "loss", "train_loss", "bits_per_parameter", "payload_bytes", "downlink_bytes", "replies"}
-    figures = record.model_dump(include=shown, exclude_none=True)
-    log.info("klms: round %d of %d: %s", record.round, config.rounds, figures)
+    log.info("klms: round %d of %d: %s", record.round, config.rounds, record.shown(Shown.IN_LOG))
 
 
 @dataclass
@@ -217,14 +212,7 @@ class FlowerClients:
         frame = Frame.from_bytes(self.key.open(payload) if self.settings.client_secrets else payload, Kind.METHOD)
         frame.check_belongs_to(expected)
         self.payload_bytes[client] = len(payload)
-        # What a client reports for the ledger is taken if it can be true.
-        measured: dict[str, float | Sequence[float]] = {}
-        values = _metrics(reply).get(KL_BY_LAYER)
-        if isinstance(values, list) and len(values) == self.layers and all(0 <= value < _MAX_BITS for value in values):
-            measured[KL_BY_LAYER] = [float(value) for value in values]
-        loss = _metrics(reply).get(TRAIN_LOSS)
-        if isinstance(loss, float) and abs(loss) < _MAX_LOSS:
-            measured[TRAIN_LOSS] = loss
+        measured = measured_by_clients(_metrics(reply), self.layers)
         reported = {phase: _metrics(reply).get(SECONDS + phase) for phase in ("train", "encode")}
         seconds = {p: float(v) for p, v in reported.items() if isinstance(v, (int, float)) and 0 <= v < _MAX_SECONDS}
         return Upload(client, frame.body, {"train": 0.0, "encode": 0.0, **seconds}, measurements=measured)

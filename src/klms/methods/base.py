@@ -14,6 +14,7 @@ import numpy.typing as npt
 from klms.codec import Decoded, MessageInfo, SharedKey
 from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, Vector, largest_entry
 from klms.compressors.layout import Layout
+from klms.container import Arrays
 from klms.exchange.robust import Robust
 from klms.learning.examples import Examples
 from klms.methods.state import State
@@ -37,8 +38,10 @@ class Upload:
     message: bytes
     seconds: Mapping[str, float]
     measurements: Measurements = field(default_factory=dict)
-    residual: npt.NDArray[np.generic] | None = None
-    """What the client adds to its next update. It is not sent."""
+    keeps: Arrays = field(default_factory=dict)
+    """What the client keeps for itself until its next round. It is not sent."""
+    based_on: int | None = None
+    """Round of the state that the client trained from; None for that of the round in which the message arrives."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,14 @@ class Outcome:
 class Received:
     """What the messages of a round add up to: running sums, whose memory does not grow with the number of clients.
 
-    With `robust`, all updates are kept until their average is taken.
+    With `robust`, all updates are kept until their average is taken, in which weights do not count.
     """
 
     def __init__(self, d: int, learner: SideLearner, robust: Robust | None = None) -> None:
         self.total = np.zeros(d)
         self.count = 0
+        self.weight = 0.0
+        """Sum of the weights of all updates."""
         self.clipped = 0
         self._robust = robust
         self._updates: list[Float32] = []
@@ -69,12 +74,14 @@ class Received:
         self._headers = 0
         self._header_sums = np.zeros(5)
 
-    def add(self, decoded: Decoded, message_bytes: int) -> None:
+    def add(self, decoded: Decoded, message_bytes: int, weight: float = 1.0) -> None:
         if self._robust is None:
-            np.add(self.total, decoded.vector, out=self.total)
+            vector = decoded.vector if weight == 1.0 else weight * decoded.vector
+            np.add(self.total, vector, out=self.total)
         else:
             self._updates.append(np.asarray(decoded.vector, dtype=np.float32))
         self.count += 1
+        self.weight += weight
         self._learner.add(decoded)
         self._bits += 8 * message_bytes / self.total.size
         if (header := decoded.header) is not None:
@@ -86,7 +93,7 @@ class Received:
     def take_mean(self) -> npt.NDArray[np.float64]:
         """Return the mean of the decoded vectors, which takes the place of their sum, or their robust average."""
         if self._robust is None:
-            return np.divide(self.total, self.count, out=self.total)
+            return np.divide(self.total, self.weight, out=self.total)
         average = self._robust.average(self._updates)
         self.clipped = average.clipped
         return average.vector
@@ -164,6 +171,10 @@ class Method(ABC):
         number = state.round + 1
         return self.compressor_in(number).decode(message, state.shared, key=self.key(number, client))
 
+    def weight(self, staleness: int) -> float:
+        """Return the weight of an update that was trained from the state of `staleness` rounds ago."""
+        return 1.0
+
     def receive(self, state: State) -> Received:
         """Return the sums of the round after `state`; a method that needs all updates at once overrides it."""
         learner = self.compressor_in(state.round + 1).learner(state.shared)
@@ -183,20 +194,23 @@ class Method(ABC):
         client: int,
         data: Examples,
         rng: np.random.Generator,
-        residual: npt.NDArray[np.generic] | None = None,
+        keeps: Arrays | None = None,
     ) -> Upload:
-        """Train on `data` and encode; with error feedback, add what the compressor lost the last time."""
-        clock, number = Stopwatch(), state.round + 1
+        """Train on `data` and encode, given what the client kept the last time.
+
+        With error feedback, that is the residual: what the compressor lost, which is added to the update.
+        """
+        clock, number, kept = Stopwatch(), state.round + 1, dict(keeps or {})
         with clock("train"):
             update, measurements = self.train(state, client, data, rng)
         with clock("encode"):
             compressor, key = self.compressor_in(number), self.key(number, client)
-            if self.error_feedback and residual is not None:
-                update = update + residual.astype(np.float32, copy=False)
+            if self.error_feedback and "residual" in kept:
+                update = update + kept["residual"].astype(np.float32, copy=False)
             message = compressor.encode(update, state.shared, key=key, rng=rng)
             if self.error_feedback:
-                residual = update - compressor.decode(message, state.shared, key=key).vector
-        return Upload(client, message, clock.seconds, measurements, residual)
+                kept["residual"] = update - compressor.decode(message, state.shared, key=key).vector
+        return Upload(client, message, clock.seconds, measurements, kept)
 
     def conclude(self, state: State, received: Received) -> Outcome:
         """Return the outcome of a round: what `aggregate` makes of it, or the state before it if that is not finite.

@@ -19,9 +19,6 @@ from klms.methods.entry import MethodEntry, Setup
 from klms.methods.limits import RobustSettings
 from klms.methods.state import State
 
-STEPS = {"signsgd": 0.002, "signsgd-stochastic": 0.01, "signsgd-klms": 0.01}
-"""Server learning rates of schemes whose messages carry no lengths. The mean of stochastic signs is shorter."""
-
 
 class DenseSettings(Settings):
     """Settings of methods that send differences."""
@@ -75,5 +72,5 @@ def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
         )
 
     settings = (DenseSettings, RobustSettings, scheme.settings)
-    own = {"server_lr": STEPS[scheme.name]} if scheme.directions_only else {}
+    own = {"server_lr": scheme.default_step} if scheme.directions_only else {}
     return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make, own)

@@ -48,6 +48,7 @@ class ClientSettings(Settings):
     clients: int = Field(10, ge=1, description="Number of clients.")
     per_round: int = Field(0, ge=0, description="Clients per round; 0 for all.")
     rounds: int = Field(20, ge=1, description="Number of rounds.")
+    stop_at: float = Field(0.0, ge=0, le=1, description="End once a test accuracy is at least this; 0 for never.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of all randomness; on Flower, see private_randomness.")
     private_randomness: Literal["auto", "seeded", "system"] = Field(
         "auto",

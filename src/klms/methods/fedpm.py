@@ -85,7 +85,7 @@ class FedPM(Method):
         before = [np.full(1, PRIOR) if fresh else state.kept(name) for name in ("alpha", "beta")]
         alpha = received.total  # the sum of this round's masks, reused in place
         alpha += before[0]
-        both = float(before[0][0] + before[1][0]) + received.count  # alpha + beta, the same everywhere
+        both = float(before[0][0] + before[1][0]) + received.weight  # alpha + beta, the same everywhere
         kept: Arrays = {}
         if (state.round + 1) % reset:  # the next round does not start from the prior
             kept = {"alpha": alpha.astype(np.float32), "beta": both - alpha[:1]}

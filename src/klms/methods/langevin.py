@@ -72,7 +72,7 @@ class Langevin(Method):
 
     def aggregate(self, state: State, received: Received) -> Outcome:
         gamma = self.settings.gamma
-        weights = state.vector("weights") - gamma * (received.total * (self.clients / received.count))
+        weights = state.vector("weights") - gamma * (received.total * (self.clients / received.weight))
         if not self.noise_arrives:
             rng = np.random.default_rng([self.seed, 0x5E4E, state.round + 1])
             weights += math.sqrt(2 * gamma) * rng.standard_normal(weights.size)

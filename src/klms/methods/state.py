@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from klms.container import Array, Arrays, grouped, joined, read_arrays, write_arrays
+from klms.container import Arrays, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage
 from klms.exchange.held import Held
 
@@ -25,15 +25,15 @@ class Sound:
 class State:
     """Everything that one round hands to the next.
 
-    `shared` goes to the clients, `private` stays with the server. `residuals` are what each client has not sent yet,
-    for methods with error feedback; the local engine, which plays all clients, keeps them for them.
+    `shared` goes to the clients, `private` stays with the server. `clients` are the arrays that each client keeps for
+    itself, such as the residual of error feedback; the local engine, which plays all clients, keeps them for them.
     """
 
     round: int
     """Number of completed rounds."""
     shared: Arrays = field(default_factory=dict)
     private: Arrays = field(default_factory=dict)
-    residuals: Mapping[int, Array] = field(default_factory=dict)
+    clients: Mapping[int, Arrays] = field(default_factory=dict)
     held: Held[Arrays | None] = field(default_factory=lambda: Held(None))
     """What clients hold: the shared arrays that coded steps lead to, or None for those of this state."""
     sound: Sound | None = None
@@ -53,7 +53,7 @@ class State:
         groups = {
             "shared": self.shared,
             "private": self.private,
-            "residuals": {str(client): array for client, array in self.residuals.items()},
+            "clients": joined({str(client): arrays for client, arrays in self.clients.items()}),
             "held": self.held.to_arrays(),
             "view": self.held.state or {},
             "own": self.held.own or {},
@@ -68,15 +68,16 @@ class State:
         arrays, meta = read_arrays(data)
         # Copies are aligned and can be written to, as arrays of a run that was never stored.
         arrays = {name: array.copy() for name, array in arrays.items()}
-        names = ("shared", "private", "residuals", "held", "view", "own", "sound_shared", "sound_private")
+        names = ("shared", "private", "clients", "held", "view", "own", "sound_shared", "sound_private")
         groups = grouped(arrays, names)
         try:
             number, loss = meta["round"], meta["loss"]
-            residuals = {int(client): array for client, array in groups["residuals"].items()}
+            numbers = dict.fromkeys(name.partition(".")[0] for name in groups["clients"])  # in order, unlike a set
+            clients = {int(client): arrays for client, arrays in grouped(groups["clients"], numbers).items()}
             sound = None if loss is None else Sound(float(loss), groups["sound_shared"], groups["sound_private"])
         except (KeyError, ValueError, TypeError) as error:
             raise CorruptMessage(f"the bytes are not a state: {error!r}") from error
         if type(number) is not int or number < 0:
             raise CorruptMessage(f"the bytes are not a state: round {number!r}")
         held: Held[Arrays | None] = Held.from_arrays(groups["held"], groups["view"] or None, groups["own"] or None)
-        return cls(number, groups["shared"], groups["private"], residuals, held, sound)
+        return cls(number, groups["shared"], groups["private"], clients, held, sound)

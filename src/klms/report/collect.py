@@ -1,15 +1,16 @@
 """Find run folders and read them in whatever state they are: finished, under way or damaged."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from klms.engine.federation import RunDescription
-from klms.engine.ledger import LedgerRecord, bits_per_parameter, last_evaluated
-from klms.errors import RunFolderError
+from klms.engine.ledger import LedgerRecord, bits_per_parameter, complete, last_evaluated
+from klms.errors import InvalidArgument, RunFolderError
 from klms.experiments.catalogue import row_in
+from klms.methods.entry import ClientSettings
 from klms.printable import printable
 from klms.report.curves import Column, columns
 from klms.runs.run_files import CONFIG, DESCRIPTION, METRICS, TABLE, VERSIONS
@@ -33,7 +34,8 @@ class ReportedRun:
     """Name of its row in the experiment that it belongs to; the method if it belongs to none."""
     seed: str
     rounds: int
-    """Number of rounds that it is to have."""
+    """Number of rounds that it may have."""
+    finished: bool
     settings: dict[str, object]
     versions: dict[str, str]
     """Versions of the packages that it ran with; empty if the folder does not say."""
@@ -47,10 +49,6 @@ class ReportedRun:
     columns: dict[str, Column]
     bits: float
     """Bits per parameter up."""
-
-    @property
-    def finished(self) -> bool:
-        return len(self.records) >= self.rounds
 
 
 @dataclass(frozen=True)
@@ -143,14 +141,15 @@ def _read(folder: RunFolder, name: str) -> tuple[ReportedRun, list[str]]:
         if not note:
             notes.append(f"{METRICS} has lost its end: the checkpoint is of round {checkpointed}")
     method = text(settings["method"])
-    rounds = settings.get("rounds")
+    plan = _plan(settings, len(records))
     run = ReportedRun(
         name=name,
         folder=folder.path,
         method=method,
         title=row_in(folder.path.resolve(), method) or method,
         seed=text(settings.get("seed", 0)),
-        rounds=rounds if isinstance(rounds, int) else len(records),
+        rounds=plan.rounds,
+        finished=complete(records, plan),
         settings=settings,
         versions={text(package): text(version) for package, version in versions.items()},
         description=description,
@@ -161,3 +160,12 @@ def _read(folder: RunFolder, name: str) -> tuple[ReportedRun, list[str]]:
         bits=bits_per_parameter(records),
     )
     return run, notes
+
+
+def _plan(settings: Mapping[str, object], done: int) -> ClientSettings:
+    """Return how long a run is to be; as long as it is now, if its settings do not say."""
+    known = {name: settings[name] for name in ClientSettings.model_fields if name in settings}
+    try:
+        return ClientSettings.checked({"rounds": done, **known})
+    except InvalidArgument:
+        return ClientSettings(rounds=done)

@@ -1,27 +1,25 @@
 """Execute a run, from the beginning or from its last checkpoint, with any engine."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from klms.engine import ledger, local
 from klms.engine.federation import Federation
-from klms.engine.ledger import LedgerRecord
-from klms.engine.rounds import RoundResult
+from klms.engine.ledger import LedgerRecord, Shown
+from klms.engine.rounds import Results
 from klms.errors import RunFolderError
 from klms.methods.state import State
 from klms.methods.table import RunConfig
 from klms.runs.run_folder import RunFolder
 
-Progress = Callable[[RunConfig, LedgerRecord], None]
+OnRound = Callable[[RunConfig, LedgerRecord], None]
 """Called after every round."""
-Engine = Callable[[Federation, RunConfig, State], Iterator[RoundResult]]
+Engine = Callable[[Federation, RunConfig, State], Results]
 """Executes the rounds that follow a state."""
-
-_METRICS = ("accuracy", "accuracy_averaged", "accuracy_of_sample", "nll", "ece", "loss", "epsilon")
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Summary:
         return cls(
             method=method,
             rounds=len(records),
-            metrics=evaluated.model_dump(include=set(_METRICS), exclude_none=True) if evaluated else {},
+            metrics=evaluated.shown(Shown.IN_SUMMARY) if evaluated else {},
             bits_per_parameter=ledger.bits_per_parameter(records),
             uplink_bytes=ledger.uplink_bytes(records),
             downlink_bytes=ledger.downlink_bytes(records),
@@ -79,7 +77,7 @@ def start_or_resume(
     *,
     workers: int = 1,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: OnRound | None = None,
 ) -> Summary:
     """Resume the run in `path` with its own settings, or start one there, on the local engine.
 
@@ -94,7 +92,7 @@ def start_or_resume(
 
 
 def serve(
-    federation: Federation, config: RunConfig, path: Path | str, engine: Engine, *, progress: Progress | None = None
+    federation: Federation, config: RunConfig, path: Path | str, engine: Engine, *, progress: OnRound | None = None
 ) -> Summary:
     """Start or resume a run whose clients another engine runs by `config`, with which the folder must agree."""
     folder = RunFolder.open_or_create(path, config)
@@ -108,7 +106,7 @@ def execute(
     engine: Engine,
     *,
     folder: RunFolder | None = None,
-    progress: Progress | None = None,
+    progress: OnRound | None = None,
 ) -> tuple[State, list[LedgerRecord]]:
     """Execute the rounds that are left, from and into the folder, and return the final state with all records."""
     with folder.locked() if folder else nullcontext():
@@ -119,13 +117,15 @@ def execute(
             folder.describe(federation.description)
             records = list(folder.records())
         try:
-            for result in engine(federation, config, state):
-                state = result.state
-                records.append(result.record)
-                if folder:
-                    folder.append(result.record, state)
-                if progress:
-                    progress(config, result.record)
+            with closing(engine(federation, config, state)) as results:
+                while not ledger.complete(records, config):
+                    result = next(results)
+                    state = result.state
+                    records.append(result.record)
+                    if folder:
+                        folder.append(result.record, state)
+                    if progress:
+                        progress(config, result.record)
         except BaseException:
             with suppress(RunFolderError):  # on a full disk, the first error says what happened
                 if folder:

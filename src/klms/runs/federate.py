@@ -19,7 +19,7 @@ from klms.errors import InvalidArgument
 from klms.methods.entry import DataSettings
 from klms.methods.state import State
 from klms.methods.table import RunConfig
-from klms.runs.execution import Progress, Summary, execute, local_engine
+from klms.runs.execution import OnRound, Summary, execute, local_engine
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import check_effects, resolve
 
@@ -76,7 +76,7 @@ def federate(
     loss: "Loss | None" = None,
     workers: int = 1,
     folder: Path | str | None = None,
-    progress: Progress | None = None,
+    progress: OnRound | None = None,
     **settings: object,
 ) -> Run:
     """Train `model` on the data of `clients` with a federated method, with real bytes between clients and server.

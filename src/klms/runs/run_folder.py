@@ -26,7 +26,7 @@ import klms
 from klms import files
 from klms.container import read_some
 from klms.engine.federation import RunDescription
-from klms.engine.ledger import LedgerRecord
+from klms.engine.ledger import LedgerRecord, complete
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, RunFolderError, UnreadableFile
 from klms.frame import BODY, Frame, Kind, body_in, fingerprint
 from klms.methods.state import State
@@ -181,7 +181,11 @@ class RunFolder:
 
     def rounds(self) -> int:
         """Return how many rounds are complete, that is, in the ledger and in the checkpoint."""
-        return min(len(self.read_ledger()[0]), self.checkpointed_blocks()[0])
+        return len(self._checkpointed())
+
+    def complete(self) -> bool:
+        """Return whether the run has come to its end."""
+        return complete(self._checkpointed(), self.config())
 
     def state(self) -> State | None:
         """Return the state to resume from; None before the first round is complete."""
@@ -235,6 +239,10 @@ class RunFolder:
     def _key(self) -> bytes:
         # A folder that is being written keeps the key that it started with.
         return key_of(self._settings())
+
+    def _checkpointed(self) -> list[LedgerRecord]:
+        """Return the records of the rounds up to the checkpoint."""
+        return self.read_ledger()[0][: self.checkpointed_blocks()[0]]
 
     def _settings(self) -> str:
         """Return the text of the settings without its digest."""

@@ -15,7 +15,7 @@ from klms.engine.ledger import LedgerRecord
 from klms.errors import MissingExtra
 from klms.methods.table import RunConfig
 from klms.numerics.checks import check_name
-from klms.runs.execution import Progress
+from klms.runs.execution import OnRound
 
 Log = Callable[[int, Mapping[str, float]], None]
 """Shows the numbers of a round."""
@@ -69,7 +69,7 @@ TRACKERS: dict[str, _Open] = {"tensorboard": tensorboard, "wandb": wandb, "mlflo
 
 
 @contextmanager
-def tracked(names: Sequence[str], folder: Path | str, config: RunConfig, progress: Progress) -> Iterator[Progress]:
+def tracked(names: Sequence[str], folder: Path | str, config: RunConfig, progress: OnRound) -> Iterator[OnRound]:
     """Open the named trackers, and yield a progress function that feeds them before it calls `progress`."""
     for name in names:
         check_name("tracker", name, TRACKERS)

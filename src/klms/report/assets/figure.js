@@ -113,7 +113,7 @@ function drawFigure(task, figure, view, csv) {
     csv ? h('a', { href: `figures/${task.slug}-${figure.id}.csv`, title: 'the numbers of this figure' }, 'CSV') : null,
     h('button', { type: 'button', title: 'save this figure as a file', 'data-key': `${key}/svg`, onclick: download }, 'SVG'));
   const measures = figure.measures?.length > 1 ? figure.measures : [];
-  const strokes = measures.map((measure, index) => h('span', null, swatch({ style: { hue: 12, shade: 0, dashes: index } }, true), measure.label));
+  const strokes = measures.map((measure, index) => h('span', null, swatch({ style: { hue: GREY, shade: 0, dashes: index } }, true), measure.label));
   const element = h('figure', { id: `${task.slug}-${figure.id}` },
     h('div', { class: 'head' }, h('h3', null, figure.title), files),
     h('figcaption', null, figure.caption), strokes.length ? h('p', { class: 'key' }, strokes) : null, select, plot, legend);

@@ -47,7 +47,7 @@ function linesOf(task, view) {
   const lines = new Map();
   for (const run of runs) {
     const style = view.lines in run.settings && view.lines !== 'method'
-      ? { hue: lines.size % 12, shade: 0, shape: lines.size, dashes: Math.floor(lines.size / 12) % 4, hollow: false }
+      ? { hue: lines.size % GREY, shade: 0, shape: lines.size, dashes: Math.floor(lines.size / GREY) % 4, hollow: false }
       : task.table.rows[run.row].style;
     kept(lines, label(run), () => ({ label: label(run), style, runs: [] })).runs.push(run);
   }

@@ -51,6 +51,14 @@ def test_the_running_mean_is_that_of_all_vectors(dtype):
     assert received.statistics() == {"bits_per_parameter": pytest.approx(8 * 1000 / D)}
 
 
+def test_the_running_mean_is_weighted():
+    received = Received(D, Float32(flat(D)).learner({}))
+    for value, weight in ((1.0, 1.0), (4.0, 0.5)):
+        received.add(Decoded(np.full(D, value, np.float32)), 1000, weight)
+    assert received.count == 2
+    np.testing.assert_array_equal(received.take_mean(), np.full(D, 2.0))
+
+
 @pytest.mark.parametrize("by", ["location", "count"])
 def test_merged_blocks_are_those_of_all_maps(by):
     rng = np.random.default_rng(0)

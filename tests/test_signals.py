@@ -41,7 +41,7 @@ time.sleep(3600)
 
 COMMAND = """
 import hashlib, os, signal, sys, threading, time
-import klms.stops as stops
+import klms.signals as signals
 
 class Destroyed:
     def __del__(self):
@@ -53,8 +53,8 @@ def stop_here():
 def stop_later():
     threading.Timer(0.1, os.kill, (os.getpid(), {number})).start()
 
-stops.watch()
-with stops.ending(), stops.stopping(at_once=False, patience={patience}):
+signals.watch()
+with signals.ending(), signals.stopping(at_once=False, patience={patience}):
     {command}
 """
 
@@ -86,7 +86,7 @@ WATCHED = "while threading.active_count() > 1: time.sleep(0.01)"  # until nobody
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, "Terminated")])
 def test_a_command_that_has_caught_the_exception_takes_its_time_and_chooses_its_code(number, name):
-    caught = CLEAR_UP.format(clear_up=f"stops.caught()\n        {WATCHED}")
+    caught = CLEAR_UP.format(clear_up=f"signals.caught()\n        {WATCHED}")
     assert run(caught, number, patience=1) == (f"{name}\n", 5)
 
 
@@ -98,7 +98,7 @@ def test_a_command_that_has_not_caught_the_exception_ends_when_patience_does(num
 
 @SIGNALS
 def test_a_second_stop_ends_the_command_at_once(number):
-    assert run(CLEAR_UP.format(clear_up="stops.caught(); stop_here()"), number, patience=60) == ("", 128 + number)
+    assert run(CLEAR_UP.format(clear_up="signals.caught(); stop_here()"), number, patience=60) == ("", 128 + number)
 
 
 def test_a_command_that_was_started_to_ignore_ctrl_c_ignores_it():
