@@ -12,6 +12,7 @@ import hashlib
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ def serve(listener: socket.socket, model: Arrays, *, rounds: int, quorum: int, b
     """Run the rounds, each with the first clients that come."""
     server = klms.Server(model, bits_per_parameter=bits)
     for number in range(1, rounds + 1):
-        print(f"round {number} starts from {digest(server.model)}", flush=True)
+        print(f"round {number} starts from {digest(server.view)}", flush=True)
         trained: list[Arrays] = []
         while len(trained) < quorum:
             connection, _ = listener.accept()
@@ -135,8 +136,9 @@ def main() -> None:
         print(f"accuracy {right.mean():.4f}; {server.downlink_bytes:,} bytes down, {server.uplink_bytes:,} up")
     else:
         train = steps_on(*examples("train", given.number, given.clients))
-        for _ in range(given.rounds):
-            take_part(address, f"client {given.number}", Path(f"client-{given.number}.state"), train)
+        with suppress(ConnectionError):  # the server has finished
+            while True:
+                take_part(address, f"client {given.number}", Path(f"client-{given.number}.state"), train)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,6 @@ def test_hostile_clients_cost_little_with_robust_and_much_without(attack, count,
     caplog.clear()
     with caplog.at_level("INFO", "klms"):
         plain = run(range(CLIENTS))
-    assert plain.accuracy < guarded.accuracy - (0.005 if attack.startswith("reversed, ") else 0.3)
+    assert plain.accuracy < guarded.accuracy - (0.3 if "ten times" in attack else 0.005)
     assert "clipped" not in caplog.text
     assert all(record.clipped is None for record in plain.ledger)

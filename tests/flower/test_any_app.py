@@ -422,7 +422,7 @@ def test_replies_with_some_of_the_layers_are_compressed(scheme, down):
     grid = InProcessGrid(app_of(target, compress(), replies=only_adapters), 3)
     result = strategy.start(grid, record(start), num_rounds=12, timeout=5)
     assert distance(result.arrays, {name: target[name] for name in ADAPTERS}) < 0.25
-    assert distance(result.arrays, {name: start[name] for name in shapes if name not in ADAPTERS}) < 0.02
+    assert distance(result.arrays, {name: start[name] for name in shapes if name not in ADAPTERS}) < 0.025
     for metrics in result.train_metrics_clientapp.values():
         assert counts_of(metrics) == {"ok": 3}
         assert 1.8 < metrics["klms-bits-per-parameter"] <= 2.2  # of the layers that were sent

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from klms.flower.deployment import Deployment, DeploymentFailed, Relay, WireBytes
 from klms.flower.deployment import deployment as deployment_module
-from klms.flower.deployment.certificates import create_node_keys, create_server_certificates
+from klms.flower.deployment.certificates import create_node_keys, create_server_certificate
 from klms.flower.deployment.processes import Process
 from tests.support.waiting import FOREVER, wait_until
 
@@ -102,16 +102,15 @@ def test_the_relay_survives_resets_and_a_missing_server(echo) -> None:
 
 
 def test_the_certificates_are_valid_for_this_machine_only(tmp_path: Path) -> None:
-    paths = create_server_certificates(tmp_path)
-    authority = x509.load_pem_x509_certificate(paths.authority.read_bytes())
-    certificate = x509.load_pem_x509_certificate(paths.certificate.read_bytes())
-    certificate.verify_directly_issued_by(authority)
-    assert paths.key.stat().st_mode & 0o777 == 0o600
+    paths = create_server_certificate(tmp_path)
+    certificate = x509.load_pem_x509_certificate(paths.public.read_bytes())
+    certificate.verify_directly_issued_by(certificate)
+    assert paths.private.stat().st_mode & 0o777 == 0o600
 
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(paths.certificate, paths.key)
+    server.load_cert_chain(paths.public, paths.private)
     for name, valid in {"localhost": True, "127.0.0.1": True, "example.org": False}.items():
-        client = ssl.create_default_context(cafile=str(paths.authority))
+        client = ssl.create_default_context(cafile=str(paths.public))
         client.verify_flags |= ssl.VERIFY_X509_STRICT
         assert handshake(client, server, name) == valid
     assert not handshake(ssl.create_default_context(), server, "localhost")

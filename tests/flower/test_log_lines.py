@@ -1,7 +1,6 @@
 """What clients say of their failures is logged on one line, without what a terminal would obey."""
 
 import logging
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,8 @@ pytest.importorskip("flwr")
 from flwr.app import Error, Message, RecordDict
 
 from klms.errors import CorruptMessage
-from klms.flower.replies import Received
+from klms.exchange.server import Server
+from klms.flower.phase import Phase, Run
 from klms.flower.server import FlowerClients
 from klms.flower.settings import ServerSettings
 from tests.flower.in_process import InProcessGrid
@@ -55,4 +55,4 @@ def test_a_reply_of_our_methods_that_does_not_count(logged):
 def test_a_reply_of_any_app_that_does_not_count(logged):
     asked = Message(RecordDict(), dst_node_id=1, message_type="train")
     reply = Message(Error(1, ""), reply_to=asked)
-    Received(Counter())._refuse(reply, CorruptMessage(HOSTILE))
+    Phase(Server(), Run(), InProcessGrid(fails, 1), 1.0, None).refuse(reply, CorruptMessage(HOSTILE))

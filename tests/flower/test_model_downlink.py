@@ -212,7 +212,7 @@ def test_a_server_that_is_started_again_leads_the_same_nodes_to_its_model():
     assert resyncs_of(result) == {}
     assert [record["klms-ok"] for record in result.train_metrics_clientapp.values()] == [3, 3, 3]
     near = seen["train", 1][0]["w"] - first.arrays["w"].numpy()
-    assert np.linalg.norm(near) < 0.17 * np.linalg.norm(first.arrays["w"].numpy())
+    assert np.linalg.norm(near) < 0.2 * np.linalg.norm(first.arrays["w"].numpy())
 
 
 def test_nodes_without_the_mod_get_arrays_and_are_asked_only_once():
@@ -229,7 +229,7 @@ def test_nodes_without_the_mod_get_arrays_and_are_asked_only_once():
     result = run(strategy, grid, rounds=5)
     for models in seen.values():
         assert same(models[0], models[2])
-        assert np.linalg.norm(models[0]["w"] - models[1]["w"]) < 0.16 * np.linalg.norm(models[1]["w"])
+        assert np.linalg.norm(models[0]["w"] - models[1]["w"]) < 0.2 * np.linalg.norm(models[1]["w"])
     assert all(record["klms-ok"] == 3 for record in result.train_metrics_clientapp.values())
     assert all(record["klms-uncompressed"] == 1 for record in result.train_metrics_clientapp.values())
     alone = [m.metadata.dst_node_id for m in grid.sent if not m.content.array_records]

@@ -352,7 +352,7 @@ def test_clients_that_come_once_in_thirty_rounds_cost_little(energy, times):
 
 def test_a_pre_trained_model_loses_nothing_to_speak_of():
     rng = np.random.default_rng(3)
-    start = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    start = {"w": rng.standard_normal((128, 128)).astype(np.float32)}
     strategy = Compressed(FedAvg(), bits_per_parameter=0.5, seed=1)
     seen = []
 
@@ -363,8 +363,8 @@ def test_a_pre_trained_model_loses_nothing_to_speak_of():
     result, _ = run(strategy, app(compress(), trains=trains), rounds=12, start=start)
     np.testing.assert_allclose(result.arrays["w"].numpy(), start["w"], atol=1e-6)
     away = [distance(record(received), start) for received in seen]
-    assert away[0] < 0.2  # 2.8 bits leave 0.16, and in a small model headers take some of them
-    assert away[-1] < 0.2 * away[0]
+    assert away[0] < 0.16  # 2.8 bits leave 0.15; in a smaller model, headers and padded pieces take some of them
+    assert away[-1] < 0.01
 
 
 # 10. Arrays in evaluation replies

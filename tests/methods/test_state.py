@@ -6,7 +6,6 @@ import pytest
 from klms.container import joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage
 from klms.exchange.broadcast import Trail
-from klms.exchange.echo import SIZE, Echo
 from klms.exchange.held import Held
 from klms.methods.state import Sound, State
 
@@ -66,8 +65,8 @@ def test_a_state_has_known_parts(group):
         ("clients", np.frombuffer(b'{"a": []}', np.uint8)),
         ("clients", np.frombuffer(b'{"a": 1e999}', np.uint8)),
         ("clients", np.frombuffer(b"{" * 100_000, np.uint8)),
-        ("echo", np.zeros(3)),
-        ("echo", None),
+        ("error", np.array([np.nan])),
+        ("error", None),
     ],
 )
 def test_what_clients_hold_is_not_taken_on_trust(name, array):

@@ -11,7 +11,7 @@ import numpy as np
 
 from klms.compressors.base import Vector
 from klms.compressors.trellis import product
-from klms.container import Array, Arrays, read_arrays, write_arrays
+from klms.container import Array, Arrays, grouped, joined, read_arrays, write_arrays
 from klms.errors import InvalidArgument, KLMSError, OutOfSync
 from klms.exchange.held import follow
 from klms.exchange.model import Model
@@ -22,7 +22,6 @@ from klms.frame import Frame, Kind, digest_of
 
 log = logging.getLogger("klms")
 _LONG = 2.0  # seconds of encoding that are worth a line
-_LOST = "lost"
 _STEPS = "steps"
 """Name of the term that says how steps of the model are coded."""
 
@@ -48,9 +47,8 @@ class _Memory:
     """What the scheme has not sent yet, for schemes with error feedback."""
 
     def to_bytes(self) -> bytes:
-        kept = {f"model.{name}": array for name, array in self.arrays.items()}
-        if self.lost is not None:
-            kept[_LOST] = self.lost
+        lost = {} if self.lost is None else {"vector": self.lost}
+        kept = joined({"model": self.arrays, "lost": lost})
         return write_arrays(kept, {"number": self.number, "terms": self.terms})
 
     @classmethod
@@ -60,8 +58,8 @@ class _Memory:
             return cls()
         try:
             kept, meta = read_arrays(data)
-            arrays = {name.removeprefix("model."): a for name, a in kept.items() if name.startswith("model.")}
-            return cls(int(meta["number"]), arrays, dict(meta["terms"]), kept.get(_LOST))
+            groups = grouped(kept, ("model", "lost"))
+            return cls(int(meta["number"]), groups["model"], dict(meta["terms"]), groups["lost"].get("vector"))
         except (KLMSError, ValueError, TypeError, KeyError, AttributeError) as error:
             log.warning("klms: the state that this client kept cannot be read, and is dropped: %s", error)
             return cls()

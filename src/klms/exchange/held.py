@@ -132,7 +132,10 @@ class Held(Generic[T]):
             trail = Trail.from_bytes(arrays["steps"].tobytes())
             clients = json.loads(arrays["clients"].tobytes())
             by_client = {str(client): int(number) for client, number in clients.items()}
-            return cls(state, trail, by_client, arrays["error"].astype(np.float32).reshape(-1), own)
+            error = arrays["error"].astype(np.float32).reshape(-1)
+            if not np.isfinite(error).all():
+                raise CorruptMessage("the error of what clients hold is not finite")
+            return cls(state, trail, by_client, error, own)
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptMessage(f"it is not known what clients hold: {error!r}") from error
 

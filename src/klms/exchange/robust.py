@@ -1,14 +1,15 @@
 """Averages that a few hostile clients cannot move far: what `robust=` does, in every engine.
 
-Every update is first clipped to the median of all norms, so that size alone gains nothing. Then every coordinate is
-averaged without the largest and the smallest values, a share of the clients at each end (Yin et al., ICML 2018). What
-clients claim to weigh does not count. Both are needed: clipping leaves a reversed update its direction, and trimming
-alone leaves many large values at the same end.
+Every update is first clipped to the median of all norms, so that size alone gains nothing. The mean of every coordinate
+without its largest and smallest values, a share of the clients at each end (Yin et al., ICML 2018), is a centre that
+hostile clients cannot move far, but they do move it: honest values are left out at the other end. So it is not the
+result. The updates that are farthest from it, the same share of the clients, are left out as a whole, and the others
+are averaged. What clients claim to weigh does not count.
 """
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,8 +45,10 @@ class Robust:
     def average(self, updates: Sequence[Float32]) -> Average:
         """Return the average of the updates of all clients. It is the same on every machine."""
         factors = self._factors([math.sqrt(product(update, update)) for update in updates])
+        origin = np.zeros_like(updates[0])
+        weights = self._weights(factors, [(origin, updates)])
         vector = np.empty(updates[0].size)
-        self._fill(vector, np.zeros_like(updates[0]), updates, factors)
+        _fill(vector, origin, updates, weights)
         return Average(vector, _clipped(factors))
 
     def average_arrays(self, model: Model, trained: Sequence[Mapping[str, Array]]) -> tuple[dict[str, Array], int]:
@@ -54,19 +57,21 @@ class Robust:
         Integers are those of the median client.
         """
         factors = self._factors([model.distance(arrays) for arrays in trained])
+        rows = {name: [arrays[name].reshape(-1) for arrays in trained] for name in trained[0]}
+        floating = [name for name, array in trained[0].items() if array.dtype.kind == "f"]
+        weights = self._weights(factors, [(model.arrays[name].reshape(-1), rows[name]) for name in floating])
         averaged: dict[str, Array] = {}
         for name, first in trained[0].items():
-            rows = [arrays[name].reshape(-1) for arrays in trained]
-            if first.dtype.kind == "f":
+            if name in floating:
                 out = np.empty(first.size, dtype=first.dtype)
-                self._fill(out, model.arrays[name].reshape(-1), rows, factors)
+                _fill(out, model.arrays[name].reshape(-1), rows[name], weights)
             else:
-                out = np.sort(rows, axis=0)[len(rows) // 2]
+                out = np.sort(rows[name], axis=0)[len(trained) // 2]
             averaged[name] = out.reshape(first.shape)
         return averaged, _clipped(factors)
 
-    def _trimmed(self, clients: int) -> int:
-        """Return how many values are left out at each end."""
+    def _left_out(self, clients: int) -> int:
+        """Return how many clients may be hostile."""
         return min(math.ceil(self.share * clients), (clients - 1) // 2)
 
     def _factors(self, norms: Sequence[float]) -> Float64:
@@ -74,27 +79,40 @@ class Robust:
         lengths = np.asarray(norms, dtype=np.float64)
         median = float(np.median(lengths))
         factors = np.minimum(1.0, np.divide(median, lengths, out=np.ones(lengths.size), where=lengths > 0))
-        log.info(
-            "klms: %d of %d updates are clipped to the median norm, %.3g; the largest was %.3g. Of each coordinate, "
-            "%d values are left out at either end",
-            _clipped(factors),
-            lengths.size,
-            median,
-            lengths.max(),
-            self._trimmed(lengths.size),
-        )
+        text = "klms: %d of %d updates are clipped to the median norm, %.3g; the largest was %.3g, and %d are left out"
+        log.info(text, _clipped(factors), lengths.size, median, lengths.max(), self._left_out(lengths.size))
         return factors
 
-    def _fill(self, out: Array, base: Array, rows: Sequence[Array], factors: Float64) -> None:
-        """Set `out` to the base moved by the average of the differences to it."""
-        trimmed = self._trimmed(len(rows))
-        length = max(1, _AT_ONCE // len(rows))
-        for start in range(0, out.size, length):
-            part = slice(start, start + length)
-            origin = base[part].astype(np.float64)
-            updates = np.stack([factor * (row[part] - origin) for factor, row in zip(factors, rows, strict=True)])
-            updates.sort(axis=0)
-            out[part] = origin + updates[trimmed : len(rows) - trimmed].mean(axis=0)
+    def _weights(self, factors: Float64, parts: Sequence[tuple[Array, Sequence[Array]]]) -> Float64:
+        """Return what every update counts in the average: its factor, or 0 if it is far from the centre.
+
+        `parts` have what updates are the differences to, and the rows of all clients.
+        """
+        count = len(factors)
+        out = self._left_out(count)
+        distances = np.zeros(count)
+        for base, rows in parts:
+            for _, updates in _pieces(base, rows, factors):
+                centre = np.sort(updates, axis=0)[out : count - out].mean(axis=0)
+                distances += np.square(updates - centre).sum(axis=1)
+        weights = factors / (count - out)
+        weights[np.argsort(distances, kind="stable")[count - out :]] = 0
+        return weights
+
+
+def _pieces(base: Array, rows: Sequence[Array], factors: Float64) -> Iterator[tuple[slice, Float64]]:
+    """Yield pieces of all differences to the base, multiplied by the factors."""
+    length = max(1, _AT_ONCE // len(rows))
+    for start in range(0, base.size, length):
+        piece = slice(start, start + length)
+        origin = base[piece].astype(np.float64)
+        yield piece, np.stack([factor * (row[piece] - origin) for factor, row in zip(factors, rows, strict=True)])
+
+
+def _fill(out: Array, base: Array, rows: Sequence[Array], weights: Float64) -> None:
+    """Set `out` to the base moved by the weighted sum of the differences to it."""
+    for piece, updates in _pieces(base, rows, weights):
+        out[piece] = base[piece] + updates.sum(axis=0)
 
 
 def _clipped(factors: Float64) -> int:

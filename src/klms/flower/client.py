@@ -76,7 +76,9 @@ def client_app(
         if chosen.private_randomness == "auto":
             chosen = chosen.model_copy(update={"private_randomness": "system"})
         asked = message.content.config_records[ROUND]
-        number, seed = (_number(asked, name) for name in ("round", "seed"))
+        number, seed = asked["round"], asked["seed"]
+        if not isinstance(number, int) or not isinstance(seed, int):
+            raise CorruptMessage(f"the server's request is of round {number!r} and has the seed {seed!r}")
         chosen = chosen.model_copy(update={"seed": seed})  # the server may have drawn it
         if "data-dir" in node:
             chosen = chosen.model_copy(update={"data_dir": Path(str(node["data-dir"]))})
@@ -135,13 +137,6 @@ def _held(context: Context) -> State | None:
         return None if kept is None else State.from_bytes(kept[STATE].numpy().tobytes())
     except Exception:  # Flower's and NumPy's readers raise almost any kind, depending on the damage
         return None
-
-
-def _number(asked: ConfigRecord, name: str) -> int:
-    value = asked.get(name)
-    if not isinstance(value, int):
-        raise CorruptMessage(f"the server's request has {value!r} for {name}; update clients and server together")
-    return value
 
 
 def _client(context: Context) -> int:

@@ -1,8 +1,8 @@
 """`klms flower demo`: FedPM-KLMS on MNIST, with a SuperLink and SuperNodes as processes of this machine."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from klms.engine.federation import Federation
 from klms.engine.ledger import LedgerRecord
@@ -16,15 +16,12 @@ from klms.runs.settings import resolve
 NODES = 3
 
 
-@dataclass(frozen=True)
-class Round:
-    """One round of the demo."""
+class Round(NamedTuple):
+    """A round, the bits of payloads up with their frames, and the bytes on the wire with TLS, polling and protocol."""
 
     record: LedgerRecord
     bits_per_parameter: float
-    """Bits of the payloads up, including their frames."""
     wire: WireBytes
-    """Bytes since the previous round, including TLS, polling and Flower's protocol."""
 
 
 def run(folder: Path | str, *, rounds: int, secure: bool, timeout: float = 1800.0) -> Iterator[Round]:

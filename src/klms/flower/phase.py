@@ -2,25 +2,33 @@
 
 A node that was never seen gets a request alone. If it lacks the mod, it fails or answers without a word of klms: then
 it gets the arrays in the same round, and from then on. A node that turned out to hold another model gets a snapshot.
+
+A strategy of Flower takes much for granted: that all replies have the same records, arrays and metrics, and a weight
+each. One odd client would spoil the round for all, so it is left out and counted.
 """
 
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from klms.container import Array as NumPyArray
 from klms.errors import InvalidArgument, KLMSError, OutOfSync, SideInformationMismatch
+from klms.exchange.model import Model
+from klms.exchange.robust import Robust
 from klms.exchange.server import Base, Server
 from klms.flower.answer import Answer, Asked
 from klms.flower.records import MODEL, RECORD, REPLY, REQUEST, Places, arrays_of, equal, matched, places_of
-from klms.frame import cause_of
+from klms.frame import cause_of, digest_of
+from klms.methods.limits import MessageBound
 from klms.printable import printable
 
 log = logging.getLogger("flwr")
+Decoded = list[tuple[Answer, dict[str, NumPyArray]]]
 _NO_ANSWER = (3, 4, 5)  # Flower's error codes: the message or its reply expired, or the node is gone
 
 
@@ -76,11 +84,16 @@ class Phase:
 
     def _prepared(self, message: Message, original: RecordDict, *, again: bool = False) -> Asked:
         node = message.metadata.dst_node_id
-        model = self._place(original) if node not in self.run.without_mod else ""
+        model = ""
+        if self.model is not None and node not in self.run.without_mod:
+            records = original.array_records.items()
+            model = next((name for name, record in records if equal(record, self.model)), "")
         places: Places = {}
         base = None
         try:
-            places = _places(original, model)
+            places = places_of(original.array_records, model)
+            if not any(array.dtype.startswith("float") for array in _arrays_in(original)):
+                raise InvalidArgument("there is no floating-point array")
             base = self._base_of(original, model, places)
             record = ConfigRecord({REQUEST: self.server.request(str(node), base), **({MODEL: model} if model else {})})
             others = {RECORD if name == model else name: item for name, item in original.items()}
@@ -90,17 +103,10 @@ class Phase:
                 raise InvalidArgument(f"with client_secrets, no update may pass unsealed: {error}") from error
             self.run.tell("passing", "klms: updates pass uncompressed: %s", printable(error))
             places, base = {}, None
-        for arrays in message.content.array_records.values():
-            self.server.downlink_bytes += sum(len(array.data) for array in arrays.values())
-        for arrays in () if again else original.array_records.values():
-            self.run.entries_down += sum(math.prod(array.shape) for array in arrays.values())
+        self.server.downlink_bytes += sum(len(array.data) for array in _arrays_in(message.content))
+        if not again:
+            self.run.entries_down += sum(math.prod(array.shape) for array in _arrays_in(original))
         return Asked(message, original, model, places, base, again)
-
-    def _place(self, content: RecordDict) -> str:
-        """Return the name under which a message holds the model; empty if it does not."""
-        if self.model is None:
-            return ""
-        return next((name for name, record in content.array_records.items() if equal(record, self.model)), "")
 
     def _base_of(self, content: RecordDict, model: str, places: Places) -> Base:
         """Return the arrays to which an update is added; strategies send the same records to most clients."""
@@ -137,7 +143,7 @@ class Phase:
         pairs = matched([one.message for one in asked], replies)
         for number, reply in pairs:
             if number is None:
-                self._refuse(reply, SideInformationMismatch("this node was not asked, or it has answered already"))
+                self.refuse(reply, SideInformationMismatch("this node was not asked, or it has answered already"))
                 continue
             one = asked[number]
             if self._is_stranger(one, reply):
@@ -155,7 +161,7 @@ class Phase:
                     self.counts["resyncs"] += 1
                     again.append(one)
                 except KLMSError as error:
-                    self._refuse(reply, error)
+                    self.refuse(reply, error)
         self.counts["missing"] += len(asked) - len({number for number, _ in pairs} - {None})
         return answers, failed, again
 
@@ -180,17 +186,77 @@ class Phase:
         opened = self.server.open(str(asked.node), payload if isinstance(payload, bytes) else b"")
         return Answer.read(asked, reply, opened)
 
-    def _refuse(self, reply: Message, error: KLMSError) -> None:
+    def trained(self, answers: Sequence[Answer], key: str | None, robust: Robust | None) -> list[Message]:
+        """Decode the answers to training that count, and return them; strategies want all their arrays in memory.
+
+        `key` is the metric by which the strategy weights clients; None if there is none.
+        """
+        usable = [one for one in answers if one.usable(key)]
+        common = Counter(one.signature for one in usable).most_common(1)
+        usual = common[0][0] if common else None
+        bound = _bound_among([one for one in usable if one.signature == usual])
+
+        def check(one: Answer) -> None:
+            if not one.usable(key):
+                raise SideInformationMismatch("it has no arrays, or no metric to weight them by")
+            if one.signature != usual:
+                raise SideInformationMismatch("its records, arrays or metrics differ from those of most clients")
+            one.check_weight(key)
+            if one.reply is not None:
+                bound.check(one.reply.message)
+
+        decoded = self._decoded(answers, check)
+        if robust is not None and decoded:
+            decoded = self._averaged(decoded, robust)
+        self.counts["ok"] += len(decoded)
+        self.counts["uncompressed"] += sum(not one.coded for one, _ in decoded)
+        return self._put(decoded)
+
+    def evaluated(self, answers: Sequence[Answer]) -> list[Message]:
+        """Decode the answers to evaluation, and return them; there, arrays are not expected but may be there."""
+        return self._put(self._decoded(answers, lambda one: None))
+
+    def _decoded(self, answers: Sequence[Answer], check: Callable[[Answer], None]) -> Decoded:
+        decoded: Decoded = []
+        for one in answers:
+            try:
+                check(one)
+                decoded.append((one, one.decode(self.server)))
+            except KLMSError as error:
+                self.refuse(one.message, error)
+        return decoded
+
+    def _averaged(self, decoded: Decoded, robust: Robust) -> Decoded:
+        """Return the answers with the robust average in the place of what each has: weights then make no difference."""
+        bases = {base.digests: base.arrays for one, _ in decoded if (base := one.asked.base)}
+        digests = {which: digest_of(0, arrays) for which, arrays in bases.items()}
+        own = [digests[base.digests] if (base := one.asked.base) else b"" for one, _ in decoded]
+        (usual, _), *others = Counter(own).most_common()
+        if others or not usual:
+            self.run.tell("robust", "klms: robust compares those clients only that klms has sent the same arrays")
+        if not usual:
+            return decoded
+        arrays = next(arrays for which, arrays in bases.items() if digests[which] == usual)
+        model = Model(arrays, sent_unchanged=self.server.uplink.integers or frozenset())
+        kept = [pair for pair, digest in zip(decoded, own, strict=True) if digest == usual]
+        average, clipped = robust.average_arrays(model, [arrays for _, arrays in kept])
+        self.counts["clipped"] += clipped
+        return [(one, average) for one, _ in kept]
+
+    def _put(self, decoded: Decoded) -> list[Message]:
+        for one, arrays in decoded:
+            self.run.entries_up += one.entries
+            one.put(arrays)
+        return [one.message for one, _ in decoded]
+
+    def refuse(self, reply: Message, error: KLMSError) -> None:
+        """Count a reply that is left out by its cause."""
         self.counts[cause_of(error)] += 1
         log.warning("klms: the reply of node %d does not count: %s", reply.metadata.src_node_id, printable(error))
 
 
-def _places(content: RecordDict, model: str) -> Places:
-    """Return where the arrays of a message are; raise `InvalidArgument` if klms has to let them pass."""
-    records = content.array_records
-    if not any(array.dtype.startswith("float") for record in records.values() for array in record.values()):
-        raise InvalidArgument("there is no floating-point array")
-    return places_of(records, model)
+def _arrays_in(content: RecordDict) -> list[Array]:
+    return [array for record in content.array_records.values() for array in record.values()]
 
 
 def _same_records(one: RecordDict, other: RecordDict) -> bool:
@@ -201,3 +267,10 @@ def _same_records(one: RecordDict, other: RecordDict) -> bool:
 def cause_of_failure(code: int) -> str:
     """Return the cause for an error reply, made by the client's app or by Flower when no answer came."""
     return "missing" if code in _NO_ANSWER else "error"
+
+
+def _bound_among(answers: Sequence[Answer]) -> MessageBound:
+    """Return the bound on messages that answer the same request; those of a round have one compressor."""
+    coded = [one.reply for one in answers if one.reply is not None and one.reply.expected.coder is not None]
+    factor = coded[0].expected.coder[0].message_factor if coded and coded[0].expected.coder else 0.0
+    return MessageBound(factor, [reply.message for reply in coded])

@@ -69,20 +69,16 @@ def matched(sent: Sequence[Message], replies: Iterable[Message]) -> list[tuple[i
 
     Flower itself answers for a node that is gone, so that the sender of a reply says less than what it replies to.
     """
-    numbers = {message.metadata.message_id: number for number, message in enumerate(sent)}
-    waiting: dict[int, list[int]] = {}
-    for number, message in enumerate(sent):
-        waiting.setdefault(message.metadata.dst_node_id, []).append(number)
+    nodes = {one.metadata.message_id: one.metadata.dst_node_id for one in sent if one.metadata.message_id}
+    waiting: dict[int, dict[str, int]] = {}
+    for number, one in enumerate(sent):
+        waiting.setdefault(one.metadata.dst_node_id, {})[one.metadata.message_id or str(number)] = number
     found: list[tuple[int | None, Message]] = []
     for reply in replies:
-        answered = numbers.get(reply.metadata.reply_to_message_id) if reply.metadata.reply_to_message_id else None
-        node = reply.metadata.src_node_id if answered is None else sent[answered].metadata.dst_node_id
-        left = waiting.get(node, [])
-        if answered not in left:
-            answered = left[0] if left else None
-        if answered is not None:
-            left.remove(answered)
-        found.append((answered, reply))
+        answered = reply.metadata.reply_to_message_id
+        left = waiting.get(nodes.get(answered, reply.metadata.src_node_id), {})
+        which = answered if answered in left else next(iter(left), "")
+        found.append((left.pop(which, None), reply))
     return found
 
 
@@ -98,14 +94,12 @@ def arrays_of(record: Mapping[str, Array]) -> dict[str, NumPyArray]:
 
 def equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
     """Return whether two records hold the same arrays, be they different objects."""
-    if one.keys() != other.keys():
-        return False
-    return all(array is other[name] or _same(array, other[name]) for name, array in one.items())
+    return one.keys() == other.keys() and all(_same(array, other[name]) for name, array in one.items())
 
 
 def _same(one: Array, other: Array) -> bool:
     described = one.dtype == other.dtype and tuple(one.shape) == tuple(other.shape) and one.stype == other.stype
-    return described and one.data == other.data
+    return one is other or (described and one.data == other.data)
 
 
 def read(array: Array) -> NumPyArray:

@@ -27,7 +27,7 @@ from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformat
 from klms.exchange.sealing import ServerKey
 from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, ROUND, SECONDS, SERVER, STATE, federation_of
 from klms.flower.phase import cause_of_failure
-from klms.flower.records import RECORD, REPLY
+from klms.flower.records import RECORD, REPLY, matched
 from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.frame import CAUSES, Frame, Kind, cause_of
 from klms.methods.base import Upload
@@ -115,8 +115,6 @@ class FlowerClients:
     round: int
     nodes: dict[int, int] = field(default_factory=dict)
     """Node of each client, including nodes that are gone."""
-    identified: set[int] = field(default_factory=set)
-    """Nodes whose client is known."""
     waited_for: set[int] = field(default_factory=set)
     """Clients that have had their time to join."""
     causes: Counter[str] = field(default_factory=Counter)
@@ -164,7 +162,7 @@ class FlowerClients:
         """Send each client its broadcast, and return what came back by client."""
         if not messages:
             return {}
-        sent, client_of = [], {node: client for client, (node, _) in messages.items()}
+        sent = []
         for node, broadcast in messages.values():
             state = ArrayRecord({STATE: Array(np.frombuffer(broadcast, dtype=np.uint8))})
             asked = ConfigRecord({"round": self.round, "seed": seed})
@@ -174,13 +172,13 @@ class FlowerClients:
             sent.append(Message(content, dst_node_id=node, message_type=MessageType.TRAIN))
             self.downlink_bytes += len(broadcast)
         replies: dict[int, Message] = {}
-        for reply in self.grid.send_and_receive(sent, timeout=self.settings.round_timeout):
-            client = client_of.get(reply.metadata.src_node_id)
-            if client is None or client in replies:
+        clients = list(messages)
+        for number, reply in matched(sent, self.grid.send_and_receive(sent, timeout=self.settings.round_timeout)):
+            if number is None:
                 error = SideInformationMismatch("this node was not asked, or it has answered already")
                 self._count(f"node {reply.metadata.src_node_id}", error)
             else:
-                replies[client] = reply
+                replies[clients[number]] = reply
         return replies
 
     def refuse(self, client: int, error: KLMSError) -> None:
@@ -227,7 +225,7 @@ class FlowerClients:
         while True:
             online = set(self.grid.get_node_ids())
             absent = [client for client in wanted if self.nodes.get(client) not in online]
-            if absent and (new := online - self.identified - asked):
+            if absent and (new := online - {*self.nodes.values()} - asked):
                 asked |= new
                 self._identify(sorted(new), online)
             elif all(client in self.nodes for client in awaited) or time.monotonic() > deadline:
@@ -235,14 +233,9 @@ class FlowerClients:
             else:
                 if time.monotonic() - told > _TELL_EVERY:
                     told = time.monotonic()
-                    log.info(
-                        "klms: waiting for %d of %d clients, %.0f s more; a simulation needs --federation-config "
-                        "'num-supernodes=%d'",
-                        len([client for client in awaited if client not in self.nodes]),
-                        len(wanted),
-                        deadline - told,
-                        len(wanted),
-                    )
+                    missing = len(awaited - self.nodes.keys())
+                    text = "klms: waiting for %d of %d clients, %.0f s more; a simulation needs --federation-config %s"
+                    log.info(text, missing, len(wanted), deadline - told, f"'num-supernodes={len(wanted)}'")
                 time.sleep(0.5)
 
     def _identify(self, nodes: list[int], online: set[int]) -> None:
@@ -259,7 +252,6 @@ class FlowerClients:
                 log.warning("klms: node %d claims to be client %d, which is node %d", node, client, self.nodes[client])
             else:
                 self.nodes[client] = node
-                self.identified.add(node)
 
 
 def _metrics(reply: Message) -> Mapping[str, object]:

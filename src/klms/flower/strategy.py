@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from inspect import signature
 from typing import Any, Literal
@@ -18,8 +18,7 @@ from klms.exchange.robust import Robust
 from klms.exchange.server import Server
 from klms.flower.phase import Phase, Run
 from klms.flower.records import arrays_of, equal, record_of
-from klms.flower.replies import passed, taken
-from klms.flower.surroundings import check_around, check_kind, check_within
+from klms.flower.surroundings import check_kind, check_within
 from klms.printable import printable
 
 log = logging.getLogger("flwr")
@@ -57,7 +56,9 @@ class Compressed(Strategy):
         self.min_replies = min_replies
         self.on_failure = on_failure
         self.robust = Robust(robust) if robust else None
-        self._exchange = _with_nodes(exchange)
+        self._exchange = exchange
+        if callable(up := exchange.get("up")) and "node" in signature(up).parameters:
+            self._exchange["up"] = _by_client(up)
         self._begin()
         check_within(strategy, self.server.bits_up)
         self._inner: dict[str, Callable[..., Any]] = {name: getattr(strategy, name) for name in _HOOKS}
@@ -70,6 +71,7 @@ class Compressed(Strategy):
         self._run = Run()
         self._phase: Phase | None = None
         self._model: tuple[ArrayRecord, ArrayRecord] | None = None  # what the strategy wants, and what it is given
+        self._started = False
 
     @property
     def uplink_bytes(self) -> int:
@@ -82,6 +84,12 @@ class Compressed(Strategy):
         return self.server.downlink_bytes
 
     def summary(self) -> None:
+        """Say what is compressed; raise an error if a strategy around this one asks, which would find no arrays."""
+        if not self._started:
+            raise InvalidArgument(
+                "a strategy around Compressed would see payloads instead of arrays, and clip none of them: "
+                "write Compressed(ThatStrategy(strategy, ...))"
+            )
         log.info("\t├──> klms: %s", self.server.rates.described(self.server.round))
         log.info("\t│\t└── At least %d sound replies per round", self.min_replies)
         self._inner["summary"]()
@@ -95,6 +103,7 @@ class Compressed(Strategy):
             given = signature(self.strategy.start).bind_partial(*arguments, **keywords).arguments
             self._timeout = float(given.get("timeout", self._timeout))
         self._begin()
+        self._started = True
         own = vars(self.strategy)
         before = {name: own[name] for name in _HOOKS if name in own}
         own.update({name: getattr(self, name) for name in _HOOKS})
@@ -106,13 +115,10 @@ class Compressed(Strategy):
             own.update(before)
         if self._run.asked and not self._run.counted:
             raise NothingTrained("no reply counted in any round, so the model is the one that training began with")
-        log.info(
-            "klms: %s bytes up, %.3g bits per parameter; %s bytes down, %.3g bits per parameter",
-            f"{self.uplink_bytes:,}",
-            8 * self.uplink_bytes / max(1, self._run.entries_up),
-            f"{self.downlink_bytes:,}",
-            8 * self.downlink_bytes / max(1, self._run.entries_down),
-        )
+        up = 8 * self.uplink_bytes / max(1, self._run.entries_up)
+        down = 8 * self.downlink_bytes / max(1, self._run.entries_down)
+        text = "klms: %s bytes up, %.3g bits per parameter; %s bytes down, %.3g bits per parameter"
+        log.info(text, f"{self.uplink_bytes:,}", up, f"{self.downlink_bytes:,}", down)
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -133,7 +139,6 @@ class Compressed(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Put a request into every message of the strategy."""
-        check_around(self, self.strategy)
         self.server.clients = self.server.clients or self._likely_clients(grid)
         number = int(self._exchange.get("rounds_before", 0)) + server_round
         self.server.begin(max(number, self.server.round))
@@ -153,7 +158,7 @@ class Compressed(Strategy):
             self._run.tell("mod", text, lacking)
         start = time.perf_counter()
         bytes_before, entries_before = self.uplink_bytes, self._run.entries_up
-        messages = taken(answers, phase, _weight_metric(self.strategy), self.robust)
+        messages = phase.trained(answers, _weight_metric(self.strategy), self.robust)
         seconds = time.perf_counter() - start
         arrays, metrics = None, None
         if len(messages) >= self.min_replies:
@@ -182,7 +187,7 @@ class Compressed(Strategy):
         assert self._phase is not None
         answers, failed = self._phase.settle(replies)
         before = self.uplink_bytes
-        messages = passed(answers, self._phase)
+        messages = self._phase.evaluated(answers)
         metrics: MetricRecord | None = self._inner["aggregate_evaluate"](server_round, [*messages, *failed])
         return self._with_counts(metrics, self.uplink_bytes - before) if self._phase.asked else metrics
 
@@ -238,19 +243,11 @@ class Compressed(Strategy):
         return max(1, int(nodes * share), int(getattr(self.strategy, "min_train_nodes", 1)))
 
 
-def _with_nodes(exchange: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with a function of the node as one of the client, which is what the exchange calls it."""
-    given = dict(exchange)
-    up = given.get("up")
-    if callable(up) and "node" in signature(up).parameters:
-        wants_round = "round" in signature(up).parameters
-
-        def by_client(round: int, client: str) -> float:
-            known = {"round": round} if wants_round else {}
-            return float(up(node=int(client or 0), **known))
-
-        given["up"] = by_client
-    return given
+def _by_client(up: Callable[..., float]) -> Callable[..., float]:
+    """Return a function of the node as one of the client, which is what the exchange calls it."""
+    if "round" in signature(up).parameters:
+        return lambda round, client: up(round=round, node=int(client))
+    return lambda client: up(node=int(client))
 
 
 def _weight_metric(strategy: object) -> str | None:

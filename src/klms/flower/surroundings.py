@@ -1,14 +1,7 @@
-"""What stands around `Compressed` and inside it: strategies that would do harm there are found and refused.
-
-Differential privacy must see the updates themselves. Around `Compressed`, a strategy that clips would find payloads
-instead of arrays, clip nothing and add its noise all the same. A strategy whose clients clip before klms encodes would
-have bounds that a decoded update may exceed.
-"""
+"""What stands inside `Compressed`: strategies that would do harm there are found and refused."""
 
 import logging
-import sys
 from collections.abc import Iterable
-from types import FrameType
 
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Strategy
@@ -20,22 +13,9 @@ _AT_CLIENTS = (
     strategies.DifferentialPrivacyClientSideAdaptiveClipping,
     strategies.DifferentialPrivacyClientSideFixedClipping,
 )
-_AT_SERVER = (
-    strategies.DifferentialPrivacyServerSideAdaptiveClipping,
-    strategies.DifferentialPrivacyServerSideFixedClipping,
-)
 _PICKING = {strategies.Krum: 4.0, strategies.Bulyan: 4.0, strategies.MultiKrum: 2.0}  # Krum is a kind of MultiKrum
 """Bits per parameter from which they end where they do without compression, as `examples/flower-picking` measures for
 Krum and MultiKrum; Bulyan is taken for the more sensitive kind."""
-
-
-def within(strategy: Strategy) -> list[Strategy]:
-    """Return a strategy and all that it holds, under whatever names, and so on."""
-    found = [strategy]
-    for one in found:
-        held = [value for value in vars(one).values() if isinstance(value, Strategy)]
-        found += [value for value in held if not any(value is other for other in found)]
-    return found
 
 
 def check_kind(strategy: object, methods: Iterable[str]) -> None:
@@ -53,29 +33,15 @@ def check_kind(strategy: object, methods: Iterable[str]) -> None:
 
 def check_within(strategy: Strategy, bits: float | None) -> None:
     """Raise an error if a strategy inside cannot work there, and warn if it may not at so many bits."""
-    for inner in within(strategy):
+    found = [strategy]
+    for inner in found:
+        held = [value for value in vars(inner).values() if isinstance(value, Strategy)]
+        found += [value for value in held if not any(value is other for other in found)]
         if isinstance(inner, _AT_CLIENTS):
             problem = "clips before klms encodes, and a decoded update may be longer than its noise allows for"
             raise InvalidArgument(f"{type(inner).__name__} {problem}: use the strategy that clips at the server")
         enough = next((bits for kind, bits in _PICKING.items() if isinstance(inner, kind)), 0.0)
         if bits is not None and bits < enough:
-            log.warning(
-                "klms: %s picks single updates, whose noise no average reduces; at %g bits per parameter that is much: "
-                "use %g or more, or a strategy that averages (FedMedian, FedTrimmedAvg)",
-                type(inner).__name__,
-                bits,
-                enough,
-            )
-
-
-def check_around(compressed: Strategy, strategy: Strategy) -> None:
-    """Raise an error if `configure_train` was called by a strategy of differential privacy around this one."""
-    inside = [compressed, *within(strategy)]
-    frame: FrameType | None = sys._getframe(1)
-    while frame := frame and frame.f_back:  # nothing else tells a strategy what it was wrapped in
-        caller = frame.f_locals.get("self") if frame.f_code.co_name == "configure_train" else None
-        if isinstance(caller, (*_AT_CLIENTS, *_AT_SERVER)) and not any(caller is one for one in inside):
-            name = type(caller).__name__
-            raise InvalidArgument(
-                f"{name} around Compressed would find no arrays to clip: write Compressed({name}(strategy, ...))"
-            )
+            problem = "picks single updates, whose noise no average reduces; at %g bits per parameter that is much"
+            remedy = "use %g or more, or a strategy that averages (FedMedian, FedTrimmedAvg)"
+            log.warning(f"klms: %s {problem}: {remedy}", type(inner).__name__, bits, enough)

@@ -23,8 +23,8 @@ class RobustSettings(Settings):
         0.0,
         ge=0,
         lt=0.5,
-        description="Share of clients that may be hostile: clip updates to the median norm, and average every "
-        "coordinate without this share of values at each end; 0 for the mean.",
+        description="Share of clients that may be hostile: clip updates to the median norm, and leave out this share "
+        "of them, those farthest from the middle of all; 0 for the mean.",
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 
 from klms.errors import DeploymentFailed, MissingExtra
-from klms.flower.deployment.certificates import ServerCertificates
+from klms.flower.deployment.certificates import KeyPair
 from klms.flower.deployment.processes import MARK
 
 Value = str | int | float | bool
@@ -28,7 +28,7 @@ CONNECTION = "klms"
 _PROGRAMS = Path(sys.executable).parent
 
 
-def superlink(port: int, tls: ServerCertificates | None, *, simulated: bool) -> list[str]:
+def superlink(port: int, tls: KeyPair | None, *, simulated: bool) -> list[str]:
     """Return the command of a SuperLink that has all its APIs on one port and keeps its state in memory.
 
     Its state ends with it: SuperNodes of an earlier SuperLink would count as online for up to a minute.
@@ -37,8 +37,8 @@ def superlink(port: int, tls: ServerCertificates | None, *, simulated: bool) -> 
     command += ["--disable-runtime-dependency-installation", *(["--simulation"] if simulated else [])]
     if tls is None:
         return [*command, "--insecure"]
-    command += ["--ssl-ca-certfile", str(tls.authority), "--ssl-certfile", str(tls.certificate)]
-    return [*command, "--ssl-keyfile", str(tls.key), "--enable-supernode-auth"]
+    command += ["--ssl-ca-certfile", str(tls.public), "--ssl-certfile", str(tls.public)]
+    return [*command, "--ssl-keyfile", str(tls.private), "--enable-supernode-auth"]
 
 
 def supernode(
@@ -46,7 +46,7 @@ def supernode(
 ) -> list[str]:
     """Return the command of SuperNode `n` of `nodes`, which connects to `link` and talks to its apps on `port`.
 
-    With an `identity`, the authority's certificate and the SuperNode's private key, it uses TLS and authenticates.
+    With an `identity`, the SuperLink's certificate and the SuperNode's private key, it uses TLS and authenticates.
     """
     values = write_values(folder / "node.toml", {"partition-id": n, "num-partitions": nodes})
     command = [program("flower-supernode"), "--superlink", f"{link[0]}:{link[1]}", "--node-config", str(values)]
@@ -56,12 +56,12 @@ def supernode(
     return [*command, "--root-certificates", str(identity[0]), "--auth-supernode-private-key", str(identity[1])]
 
 
-def answers(address: Address, authority: Path | None) -> bool:
-    """Return True once the SuperLink is up; with the certificate of an authority, it is asked through TLS."""
-    if authority is None:
+def answers(address: Address, certificate: Path | None) -> bool:
+    """Return True once the SuperLink is up; with a certificate, it is asked through TLS."""
+    if certificate is None:
         connection = HTTPConnection(*address, timeout=HEALTH_TIMEOUT)
     else:
-        tls = ssl.create_default_context(cafile=str(authority))
+        tls = ssl.create_default_context(cafile=str(certificate))
         connection = HTTPSConnection(*address, timeout=HEALTH_TIMEOUT, context=tls)
     with closing(connection), suppress(OSError, HTTPException):
         connection.request("GET", "/health")
@@ -118,10 +118,10 @@ def write_values(path: Path, values: Mapping[str, Value]) -> Path:
     return path
 
 
-def write_connection(home: Path, address: Address, authority: Path | None) -> None:
+def write_connection(home: Path, address: Address, certificate: Path | None) -> None:
     """Write the configuration that tells `flwr` where the SuperLink is."""
     where: dict[str, Value] = {"address": f"{address[0]}:{address[1]}"}
-    where |= {"insecure": True} if authority is None else {"root-certificates": str(authority)}
+    where |= {"insecure": True} if certificate is None else {"root-certificates": str(certificate)}
     (home / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: where}}))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from klms.errors import DeploymentFailed
 from klms.flower.deployment import commands
-from klms.flower.deployment.certificates import create_node_keys, create_server_certificates
+from klms.flower.deployment.certificates import create_node_keys, create_server_certificate
 from klms.flower.deployment.commands import HOST, Value, environment, free_ports, write_connection, write_values
 from klms.flower.deployment.processes import Guard, Process
 from klms.flower.deployment.relay import Relay, WireBytes
@@ -59,18 +59,18 @@ class Deployment:
             cli, superlink, *nodes = (self._folder / name for name in ["cli", SUPERLINK, *self._nodes])
             for folder in (cli, superlink, *nodes):
                 folder.mkdir(parents=True, exist_ok=True)
-            tls = create_server_certificates(superlink) if self._secure else None
+            tls = create_server_certificate(superlink) if self._secure else None
             keys = [create_node_keys(node) for node in nodes] if self._secure else []
-            authority = tls.authority if tls else None
-            write_connection(cli, (HOST, port), authority)
+            certificate = tls.public if tls else None
+            write_connection(cli, (HOST, port), certificate)
 
             self._start(superlink, commands.superlink(port, tls, simulated=bool(self._simulated)))
-            self._answers = lambda: commands.answers((HOST, port), authority)
+            self._answers = lambda: commands.answers((HOST, port), certificate)
             self._until(self._answers, "the SuperLink", [SUPERLINK])
             with ThreadPoolExecutor() as pool:
                 list(pool.map(lambda pair: self._ask("supernode", "register", str(pair.public)), keys))
             for n, (node, node_port) in enumerate(zip(nodes, node_ports, strict=True)):
-                identity = (tls.authority, keys[n].private) if tls else None
+                identity = (tls.public, keys[n].private) if tls else None
                 self._start(node, commands.supernode(node, node_port, self.address, n, len(nodes), identity))
             if nodes:
                 self._until(self._nodes_online, "the SuperNodes", [SUPERLINK, *self._nodes])
@@ -90,17 +90,18 @@ class Deployment:
             words += ["--federation-config", f"num-supernodes={self._simulated} client-resources-num-cpus=1"]
         return int(self._ask("run", *words, str(Path(app).resolve()))["run-id"])
 
-    def status(self, run_id: int) -> str:
+    def status(self, run_id: int, field: str = "status") -> str:
         """Return `pending`, `starting`, `running`, or `finished:` with `completed`, `failed` or `stopped`."""
-        return str(self._ask("list", "--run-id", str(run_id))["runs"][0]["status"])
+        return str(self._ask("list", "--run-id", str(run_id))["runs"][0][field])
 
     def why(self, run_id: int) -> str:
         """Return what Flower says about a run that failed; empty if it did not fail."""
-        return str(self._ask("list", "--run-id", str(run_id))["runs"][0]["status-details"])
+        return self.status(run_id, "status-details")
 
     def watch(self, run_id: int, timeout: float) -> Iterator[str]:
         """Yield the status of the run about twice per second until the run has ended."""
-        deadline, ask_at = time.monotonic() + timeout, time.monotonic() + FIRST_QUESTION
+        deadline = time.monotonic() + timeout
+        ask_at = time.monotonic() + FIRST_QUESTION
         status, interval = "pending", 2 * FIRST_QUESTION
         command = [commands.program("flwr"), "log", str(run_id), commands.CONNECTION]
         cli = self._folder / "cli"

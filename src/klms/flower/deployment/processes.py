@@ -43,11 +43,6 @@ class Process:
     def running(self) -> bool:
         return self._process.poll() is None
 
-    def members(self, program: str) -> list[int]:
-        """Return which of the process and its children run `program`, directly or with an interpreter."""
-        words = {pid: _entries(pid, "cmdline")[:2] for pid in marked(self._mark)}
-        return [pid for pid, paths in words.items() if program in (Path(os.fsdecode(path)).name for path in paths)]
-
     def terminate(self) -> None:
         """Ask the process to end; `stop` must follow."""
         self._process.terminate()
@@ -97,8 +92,12 @@ class Guard:
 def marked(mark: str) -> list[int]:
     """Return the living processes whose mark begins with `mark`; none on systems without /proc, such as macOS."""
     wanted = f"{MARK}={mark}".encode()
-    others = {int(entry.name) for entry in PROCESSES.glob("[0-9]*")} - {os.getpid()}
-    return [pid for pid in others if any(entry.startswith(wanted) for entry in _entries(pid, "environ"))]
+    found = []
+    for entry in PROCESSES.glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if any(line.startswith(wanted) for line in entry.read_bytes().split(b"\0")):
+                found.append(int(entry.parent.name))
+    return [pid for pid in found if pid != os.getpid()]
 
 
 def kill_marked(mark: str) -> None:
@@ -113,14 +112,6 @@ def _send(mark: str, number: signal.Signals) -> None:
     for pid in marked(mark):
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def _entries(pid: int, file: str) -> list[bytes]:
-    """Return the entries of a file in /proc; none for a process that has ended or belongs to another user."""
-    try:
-        return (PROCESSES / str(pid) / file).read_bytes().split(b"\0")
-    except OSError:
-        return []
 
 
 if __name__ == "__main__":
