@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from klms.errors import InvalidArgument
+from klms.exchange.quality import TARGET
 from klms.experiments.panel import panel
 from klms.experiments.panel.cells import CODINGS, FEDERATIONS, STOCK, Coding, Federation
 from klms.experiments.panel.optimizers import Optimizer
@@ -24,14 +25,14 @@ def test_the_panel_has_many_kinds_of_models_optimizers_and_numbers_of_clients() 
 
 
 def test_a_run_is_deterministic_and_holds_its_quality() -> None:
-    first = run(RATINGS, Coding(quality=0.2), 0)
-    assert first == run(RATINGS, Coding(quality=0.2), 0)
+    first = run(RATINGS, Coding(quality=1.0), 0)
+    assert first == run(RATINGS, Coding(quality=1.0), 0)
     assert first["times_smaller_total"] > 5
-    assert 0.1 < first["rounds"][-1]["harm"] < 0.4
+    assert TARGET / 2 < first["rounds"][-1]["harm"] < 2 * TARGET
 
 
 def test_more_quality_takes_more_bytes() -> None:
-    strict = run(RATINGS, Coding(quality=0.05), 0)
+    strict = run(RATINGS, Coding(quality=2.0), 0)
     lax = run(RATINGS, Coding(quality=0.5), 0)
     assert strict["uplink_bytes"] + strict["downlink_bytes"] > lax["uplink_bytes"] + lax["downlink_bytes"]
 

@@ -17,9 +17,7 @@ def written(meta: object, **groups: object) -> bytes:
 
 
 def test_everything_of_a_state_comes_back():
-    held = Held(
-        {"w": np.ones(3)}, Trail(5, (b"jump", b"5"), True), {"0": 4, "7": 5}, Echo(np.ones((2, SIZE), np.float32))
-    )
+    held = Held({"w": np.ones(3)}, Trail(5, (b"jump", b"5"), True), {"0": 4, "7": 5}, np.ones(3, np.float32))
     state = State(
         5,
         {"w": np.arange(3.0)},

@@ -38,6 +38,12 @@ class RoundQuality:
     harm: float
     """The number that constant quality holds."""
 
+    def __str__(self) -> str:
+        return (
+            f"{self.bits_up:.3g} bits up and {self.bits_down:.3g} down; noise {self.noise:.3g}, relative error "
+            f"{self.relative_error:.2g}, repair share {self.repair_share:.2g}, harm {self.harm:.2g}"
+        )
+
 
 @dataclass
 class Replies:
@@ -90,6 +96,8 @@ class RateControl:
 
     def add(self, round_: int, update: Vector, norm: float, weight: float, bits: float) -> None:
         """Take note of a decoded update. `norm` is what the client says its norm was."""
+        if weight <= 0:
+            return
         if self._replies is None or self._replies.round != round_ or self._replies.total.size != update.size:
             self._replies = Replies(round_, np.zeros(update.size, dtype=np.float32))
         self._replies.add(update, norm, weight, bits)

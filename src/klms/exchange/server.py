@@ -343,6 +343,8 @@ class Server:
         self.held = lead(self._rule(), self.held, wanted, rate, self._lags, bearable=self.rates.control.bearable)
         control = self.rates.control
         control.stepped(rate, self.held.error, unbiased=self.held.own is None)
+        if control.latest is not None:
+            log.info("klms: round %d had %s", self.round, control.latest)
         if (advice := control.advice()) and not self._advised:
             self._advised = True
             log.warning("klms: %s", advice)

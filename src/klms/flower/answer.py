@@ -97,6 +97,10 @@ class Answer:
             if not isinstance(weight, (int, float)) or not 0 <= weight <= _LARGEST_WEIGHT:
                 raise CorruptMessage(f"{key} must be one number from 0 to {_LARGEST_WEIGHT:g}, got {weight!r}")
 
+    def weight(self, key: str | None) -> float:
+        """Return what the answer, which has passed `check_weight`, counts in the strategy's average."""
+        return 1.0 if key is None else float(next(iter(self._weights(key)), 1.0))  # type: ignore[arg-type]
+
     def _weights(self, key: str) -> list[object]:
         return [record[key] for record in self.message.content.metric_records.values() if key in record]
 
@@ -115,11 +119,14 @@ class Answer:
                 arrays.setdefault(self.names[record], []).append(described)
         return (*metrics, *((which, *arrays[which]) for which in sorted(arrays)))
 
-    def decode(self, server: Server) -> dict[str, Array]:
-        """Return the arrays of the model in this answer, as precisely as they were conveyed, and count their bytes."""
+    def decode(self, server: Server, weight: float) -> dict[str, Array]:
+        """Return the arrays of the model in this answer, as precisely as they were conveyed, and count their bytes.
+
+        `weight` is what they count in the average of the round; 0 if there is none.
+        """
         server.uplink_bytes += self.plain_bytes
         if self.reply is not None and self.coded:
-            return server.decode(self.reply)
+            return server.decode(self.reply, weight=weight)
         if self.reply is not None:
             server.uplink_bytes += self.reply.nbytes
         try:

@@ -205,7 +205,7 @@ class Phase:
             if one.reply is not None:
                 bound.check(one.reply.message)
 
-        decoded = self._decoded(answers, check)
+        decoded = self._decoded(answers, check, lambda one: one.weight(key))
         if robust is not None and decoded:
             decoded = self._averaged(decoded, robust)
         self.counts["ok"] += len(decoded)
@@ -214,14 +214,16 @@ class Phase:
 
     def evaluated(self, answers: Sequence[Answer]) -> list[Message]:
         """Decode the answers to evaluation, and return them; there, arrays are not expected but may be there."""
-        return self._put(self._decoded(answers, lambda one: None))
+        return self._put(self._decoded(answers, lambda one: None, lambda one: 0.0))
 
-    def _decoded(self, answers: Sequence[Answer], check: Callable[[Answer], None]) -> Decoded:
+    def _decoded(
+        self, answers: Sequence[Answer], check: Callable[[Answer], None], weight: Callable[[Answer], float]
+    ) -> Decoded:
         decoded: Decoded = []
         for one in answers:
             try:
                 check(one)
-                decoded.append((one, one.decode(self.server)))
+                decoded.append((one, one.decode(self.server, weight(one))))
             except KLMSError as error:
                 self.refuse(one.message, error)
         return decoded

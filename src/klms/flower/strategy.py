@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import asdict
 from inspect import signature
 from typing import Any, Literal
 
@@ -189,7 +190,13 @@ class Compressed(Strategy):
         before = self.uplink_bytes
         messages = self._phase.evaluated(answers)
         metrics: MetricRecord | None = self._inner["aggregate_evaluate"](server_round, [*messages, *failed])
-        return self._with_counts(metrics, self.uplink_bytes - before) if self._phase.asked else metrics
+        if not self._phase.asked:
+            return metrics
+        metrics = self._with_counts(metrics, self.uplink_bytes - before)
+        if self.server.quality is not None:  # of the round of training that led here
+            measured = asdict(self.server.quality)
+            metrics.update({f"klms-{name.replace('_', '-')}": value for name, value in measured.items()})
+        return metrics
 
     def _with_counts(self, metrics: MetricRecord | None, uplink_bytes: int) -> MetricRecord:
         """Add what was counted in this part of the round to the metrics of the strategy, where it is not zero."""
