@@ -5,6 +5,7 @@ if TYPE_CHECKING:
     from klms import theory as theory
     from klms.codec import *  # noqa: F403
     from klms.compression import compress as compress
+    from klms.compression import compress_to as compress_to
     from klms.compression import decompress as decompress
     from klms.errors import InvalidArgument as InvalidArgument
     from klms.errors import OutOfSync as OutOfSync
@@ -22,6 +23,7 @@ _HOMES = {
     "InvalidArgument": "errors",
     "OutOfSync": "errors",
     "compress": "compression",
+    "compress_to": "compression",
     "decompress": "compression",
     "Run": "runs.federate",
     "federate": "runs.federate",

@@ -1,158 +1,362 @@
-"""Any update as bytes, and back: two functions for programs that have their own engine.
+"""Any update as bytes, and back: functions for programs that have their own engine.
 
-A message is a `Frame` of kind `UPDATE`, whose numbers are the round of the key and 0, and whose digest is that of the
-key. Its body is a container without the floating-point arrays, which are only described; what stands for all of them
-follows, a message of the scheme `trellis`.
+A message is a `Frame` of kind `UPDATE`. If sender and receiver share a key, its numbers are the round of the key and 0,
+and its digest is that of the key. If the message carries its own key, the numbers are 0 and 1, and the digest is the
+seed of the key. The body is a container without the floating-point arrays, which are only described; what stands for
+all of them follows, in the format of `ChunkedTrellis`.
 """
 
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.arrays import arrays_of
-from klms.compressors.base import check_update
+from klms.compressors.arrays import Source, as_tensor, has_tensors, is_dense, loaded_torch, put, sources_of
 from klms.compressors.layout import Layout
-from klms.compressors.trellis import MAX_RATE, MIN_RATE, Effort, Trellis
-from klms.container import Array, ArrayInfo, Description, describe, little, read_array, read_description
-from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
-from klms.frame import OVERHEAD, Frame, Kind
+from klms.compressors.trellis import MAX_RATE, MIN_RATE, ChunkedTrellis, Effort, Segment, Trellis
+from klms.container import (
+    BFLOAT16,
+    Array,
+    ArrayInfo,
+    Description,
+    describe,
+    description_in,
+    read_array,
+    read_description,
+)
+from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
+from klms.frame import BODY, OVERHEAD, Frame, FrameWriter, Kind
 from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress
 from klms.progress import reporting
+
+if TYPE_CHECKING:
+    import torch
 
 FREE_BYTES = 1 << 28
 """What the arrays of any message may take in memory: 67 million float32 parameters, which may all be zero."""
 BYTES_PER_BYTE = 1 << 10
 """What each byte of a message may take on top: a float32 parameter at a 32nd of a bit."""
 MOST_PARAMETERS = (1 << 32) - 1
-"""Floating-point entries of all arrays: the envelope has four bytes for their number."""
+"""Floating-point entries of all arrays."""
 
-_ALONE = "array"
-"""Beside the description of an array that was not in a dictionary."""
+_ALONE, _TENSOR, _TENSORS = "array", "tensor", "tensors"
+"""Beside the description of an array that was not in a dictionary, of such a tensor, and of a dictionary of tensors."""
+_SHARED_KEY, _OWN_KEY = 0, 1
+"""Second number of the frame."""
+_SEED = 8  # bytes
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How an update becomes a message; `compress` describes the fields that it has as arguments."""
+
+    bits_per_parameter: float = 1.0
+    key: SharedKey | None = None
+    budget_bytes: int | None = None
+    effort: Effort = "balanced"
+    threads: int | None = None
+    rng: np.random.Generator | None = None
+    progress: Progress | bool = False
+    echo: float = 0.0
+    """Share of this message's error that the next update is expected to hold (`Trellis`)."""
 
 
 def compress(
     update: object,
     bits_per_parameter: float = 1.0,
     *,
-    key: SharedKey,
+    key: SharedKey | None = None,
+    budget_bytes: int | None = None,
     effort: Effort = "balanced",
     threads: int | None = None,
     rng: np.random.Generator | None = None,
     progress: Progress | bool = False,
 ) -> bytes:
-    """Return an update as bytes: an array or a mapping of arrays (NumPy or torch), such as a difference of state dicts.
+    """Return an update as bytes. What `decompress` returns is the update plus noise whose mean is zero.
 
-    What `decompress` returns is the update plus noise whose mean is zero; `bits_per_parameter`, from 0.0001 to 8,
-    counts the whole message, up to half of it for names and shapes (many tiny arrays may take more). Arrays of integers
-    and truth values are sent unchanged, on top; those of bfloat16 come back as float32, those of float16 within its
-    range, those of long double as float64. Complex numbers, dates, text, objects and masked arrays are refused. No two
-    messages may share a `key`. Rounding takes its randomness from `rng`, by default from the operating system.
-    `progress` is a function that is called with the steps done and their number; True draws a bar on a terminal.
+    Args:
+        update: An array or a mapping of arrays (NumPy, or torch on any device), such as a difference of state dicts.
+            Arrays of integers and truth values are sent unchanged, on top; long double comes back as float64, and
+            float16 within its range. Complex numbers, dates, text, objects and masked arrays are refused.
+        bits_per_parameter: Length of the whole message, from 0.0001 to 8, up to half of it for names and shapes (many
+            tiny arrays may take more).
+        key: Randomness that sender and receiver share; no two messages may have the same. Without it, the message
+            carries a random seed of its own, at no cost in bytes.
+        budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.
+        effort: Time against error, with the same decoder.
+        threads: Number of threads, by default one per core. The bytes are the same with any number.
+        rng: Randomness of rounding, and of the seed of a message without a key; by default the operating system's.
+        progress: Function that is called with the steps done and their number; True draws a bar on a terminal.
+
+    Memory beside the update and the message is bounded, whatever the size of the update (some hundred megabytes).
 
     >>> update = {"weight": np.ones((40, 50), dtype=np.float32), "steps": np.array(7)}
-    >>> message = compress(update, 2.0, key=SharedKey(seed=1, round=1, client=0))
+    >>> message = compress(update, 2.0)
     >>> len(message) < 2000 * 2 / 8 + 8
     True
-    >>> decoded = decompress(message, key=SharedKey(seed=1, round=1, client=0))
+    >>> decoded = decompress(message)
     >>> decoded["weight"].shape, int(decoded["steps"])
     ((40, 50), 7)
+
+    With a key, which the receiver must know, and in at most 300 bytes:
+
+    >>> key = SharedKey(seed=1, round=1, client=0)
+    >>> message = compress(update, budget_bytes=300, key=key)
+    >>> len(message) <= 300, decompress(message, key=key)["weight"].shape
+    (True, (40, 50))
     """
-    digest = _digest(key)
-    arrays = arrays_of(update)
-    description = describe(arrays, None if isinstance(update, Mapping) else _ALONE)
-    parts = [description, *(little(array).tobytes() for array in arrays.values() if array.dtype.kind != "f")]
-    dense = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
-    layout = Layout(tuple(dense), tuple(array.shape for array in dense.values()))
-    if layout.d > MOST_PARAMETERS:
-        raise InvalidArgument(f"there are more than {MOST_PARAMETERS:,} parameters: use several messages")
-    if layout.d:
-        rate = _rate(bits_per_parameter, 8 * (OVERHEAD + len(description)) / layout.d)
-        with np.errstate(over="ignore"):  # what is not finite is refused
-            vector = np.concatenate([array.astype(np.float32, copy=False).ravel() for array in dense.values()])
-        check_update(vector, layout.d, bits_per_parameter)
-        with reporting(progress, "compressing") as report:
-            scheme = Trellis(layout, rate, effort, threads, progress=report)
-            parts.append(scheme.encode(vector, {}, key=key, rng=rng or np.random.default_rng()))
-    return Frame(Kind.UPDATE, key.round, 0, digest, b"".join(parts)).to_bytes()
+    file = io.BytesIO()
+    coding = Coding(bits_per_parameter, key, budget_bytes, effort, threads, rng, progress)
+    write_update(file, sources_of(update), _form(update), coding)
+    return file.getvalue()
+
+
+def compress_to(
+    file: IO[bytes],
+    update: object,
+    bits_per_parameter: float = 1.0,
+    *,
+    key: SharedKey | None = None,
+    budget_bytes: int | None = None,
+    effort: Effort = "balanced",
+    threads: int | None = None,
+    rng: np.random.Generator | None = None,
+    progress: Progress | bool = False,
+) -> int:
+    """Write the message that `compress` would return to a binary file, part by part; return its length.
+
+    The message is never in memory as a whole. If an error is raised, the file holds a part of it, which `decompress`
+    refuses.
+
+    >>> file = io.BytesIO()
+    >>> length = compress_to(file, np.ones(3000, dtype=np.float32), 0.5)
+    >>> length == len(file.getvalue()), decompress(file).shape
+    (True, (3000,))
+    """
+    coding = Coding(bits_per_parameter, key, budget_bytes, effort, threads, rng, progress)
+    return write_update(file, sources_of(update), _form(update), coding)
 
 
 def decompress(
-    message: bytes,
+    message: bytes | bytearray | memoryview | IO[bytes],
     *,
-    key: SharedKey,
+    key: SharedKey | None = None,
     like: object = None,
     max_bytes: int | None = None,
     threads: int | None = None,
     progress: Progress | bool = False,
-) -> Array | dict[str, Array]:
-    """Return what `compress` was given, up to its noise, as NumPy arrays; raise a `KLMSError` on any other bytes.
+) -> "Array | dict[str, Array] | torch.Tensor | dict[str, torch.Tensor]":
+    """Return what `compress` was given, up to its noise; raise a `KLMSError` on any other bytes.
 
-    A few bytes can stand for many zeros. A message from a stranger is therefore best compared with what is expected:
-    `like` is an update (or a model) with the same names, shapes and types, and any other message is refused. Without
-    it, a message whose arrays take more than `max_bytes` is refused, by default 256 MiB and 1024 times the length of
-    the message. Both are looked at before anything is allocated; decoding takes up to twice what the arrays take.
-    `progress` is as in `compress`.
+    A few bytes can stand for many zeros. A message from a stranger is therefore best compared with what is expected.
+
+    Args:
+        message: The bytes, or a binary file that holds them and nothing else.
+        key: The key that the message was made with; None if it carries its own.
+        like: An update (or a model) with the same names, shapes and types; any other message is refused.
+        max_bytes: Memory that the arrays may take. Without this and without `like`, it is 256 MiB and 1024 times the
+            length of the message. Both are looked at before anything is allocated.
+        threads: Number of threads, by default one per core.
+        progress: As in `compress`.
+
+    Returns:
+        Tensors on the CPU if tensors were compressed and this program has imported torch, or if `like` has tensors;
+        otherwise NumPy arrays, which have float32 for bfloat16. Types and shapes are those that were compressed.
+        Decoding takes up to twice what the arrays take, and some hundred megabytes more than that for large ones.
     """
-    frame, described = inspect_update(message)
-    if frame.digest != _digest(key):
-        raise SideInformationMismatch("the message was made with another key")
+    file = seekable(message)
+    frame, described = read_header(file)
+    used = _key_of(frame, key)
+    as_tensors = described.meta in (_TENSOR, _TENSORS) and loaded_torch() is not None
     if like is not None:
-        _check_expected(described, like)
+        as_tensors = has_tensors(like)
+        _check_expected(described, like, as_tensors)
     elif max_bytes is None:
-        max_bytes = FREE_BYTES + BYTES_PER_BYTE * len(message)
+        max_bytes = FREE_BYTES + BYTES_PER_BYTE * file.seek(0, io.SEEK_END)
     if max_bytes is not None:
         _check_memory(described, max_bytes)
-    exact, rest = _read_exact(described, frame.body)
-    dense = [one for one in described.arrays if one.name not in exact]
-    layout = Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
-    vector = np.zeros(0, dtype=np.float32)
-    if layout.d:
-        with reporting(progress, "decompressing") as report:
-            scheme = Trellis(layout, threads=threads, agreed=False, progress=report)
-            vector = np.asarray(scheme.decode(rest, {}, key=key).vector, dtype=np.float32)
-    elif rest:
-        raise CorruptMessage("there is more in the message than its arrays")
-    coded = dict(layout.split(vector))
-    arrays = {
-        one.name: exact[one.name] if one.name in exact else _typed(coded[one.name], one.dtype)
-        for one in described.arrays
-    }
-    return arrays[""] if described.meta == _ALONE else arrays
+    arrays = read_arrays(file, described, used, threads, progress, bfloat16=as_tensors)
+    alone = described.meta in (_ALONE, _TENSOR)
+    if as_tensors:
+        tensors = {name: as_tensor(array) for name, array in arrays.items()}
+        return tensors[""] if alone else tensors
+    return arrays[""] if alone else arrays
 
 
 def inspect_update(message: bytes) -> tuple[Frame, Description]:
-    """Return the frame of a message, and what it says of its arrays; the key is not needed."""
-    frame = Frame.from_bytes(message, Kind.UPDATE)
-    described = read_description(frame.body)
-    if described.meta == _ALONE and [one.name for one in described.arrays] != [""]:
+    """Return the frame of a message without its body, and what it says of its arrays; the key is not needed."""
+    return read_header(io.BytesIO(message))
+
+
+def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, coding: Coding) -> int:
+    """Write the message of these arrays, with `meta` beside their description; return its length."""
+    rng = coding.rng or np.random.default_rng()
+    key, frame = _key_and_frame(coding.key, rng)
+    description = describe(sources, meta, bfloat16=True)
+    exact = [source for source in sources.values() if not source.is_dense]
+    dense = {name: source for name, source in sources.items() if source.is_dense}
+    layout = Layout(tuple(dense), tuple(source.shape for source in dense.values()))
+    if layout.d > MOST_PARAMETERS:
+        raise InvalidArgument(f"there are more than {MOST_PARAMETERS:,} parameters: use several messages")
+
+    others = sum(source.dtype.itemsize * _entries(source) for source in exact)
+    most = _room(coding.budget_bytes, OVERHEAD + len(description) + others, layout.d)
+    rate = _rate(coding.bits_per_parameter, 8 * (OVERHEAD + len(description)), most, layout.d)
+    writer = FrameWriter(file, frame)
+    writer.write(description)
+    for source in exact:
+        writer.write(source.exact().tobytes())
+    if layout.d:
+        in_order = list(dense.values())
+
+        def load(segment: Segment) -> Float32:
+            return in_order[segment.array].floats(segment.start, segment.stop)
+
+        with reporting(coding.progress, "compressing") as report:
+            settings = Trellis(layout, rate, coding.effort, coding.threads, coding.echo, progress=report)
+            for part in ChunkedTrellis(settings).encode(load, key, rng, most):
+                writer.write(part)
+    return writer.finish()
+
+
+def read_header(file: IO[bytes]) -> tuple[Frame, Description]:
+    """Check the frame of the message in a file, and read what it says of its arrays. The first of them is next."""
+    frame = Frame.from_file(file, Kind.UPDATE)
+    if frame.second not in (_SHARED_KEY, _OWN_KEY):
+        raise UnsupportedMessage("the message was made by a newer release: update klms")
+    file.seek(BODY)
+    described = read_description(description_in(file), bfloat16=True)
+    if described.meta in (_ALONE, _TENSOR) and [one.name for one in described.arrays] != [""]:
         raise CorruptMessage("the message holds one array without a name, and others")
     return frame, described
 
 
-def _rate(bits_per_parameter: float, overhead: float) -> float:
-    """Return what the description and the frame, of so many bits per parameter, leave of the whole; at least half."""
+def read_arrays(
+    file: IO[bytes],
+    described: Description,
+    key: SharedKey,
+    threads: int | None,
+    progress: Progress | bool,
+    *,
+    bfloat16: bool,
+) -> dict[str, Array]:
+    """Return the arrays of a message whose header has been read; bfloat16 numbers are float32 unless `bfloat16`."""
+    end = file.seek(0, io.SEEK_END) - (OVERHEAD - BODY)
+    file.seek(BODY + described.end)
+    read = _reader(file, end)
+    arrays: dict[str, Array] = {}
+    dense: list[Array] = []
+    for one in described.arrays:
+        if is_dense(one.dtype):
+            dtype = np.dtype(np.float32) if one.dtype == BFLOAT16 and not bfloat16 else one.dtype
+            arrays[one.name] = np.empty(one.shape, dtype)
+            dense.append(arrays[one.name])
+        else:
+            arrays[one.name] = read_array(one, read(one.nbytes)).copy()
+    coded = [one for one in described.arrays if is_dense(one.dtype)]
+    layout = Layout(tuple(one.name for one in coded), tuple(one.shape for one in coded))
+    with reporting(progress, "decompressing") as report:
+        chunked = ChunkedTrellis(Trellis(layout, threads=threads, agreed=False, progress=report))
+        rest = end - file.tell()
+        chunked.decode(read, rest, key, lambda segment, floats: put(dense[segment.array], segment.start, floats))
+    if file.tell() != end:
+        raise CorruptMessage("there is more in the message than its arrays")
+    return arrays
+
+
+def seekable(message: bytes | bytearray | memoryview | IO[bytes]) -> IO[bytes]:
+    """Return a message as a file in which one can go back and forth."""
+    if isinstance(message, bytes | bytearray | memoryview):
+        return io.BytesIO(message)
+    if not hasattr(message, "read"):
+        raise InvalidArgument(f"message must be bytes or a binary file, got {type(message).__name__}")
+    return message if message.seekable() else io.BytesIO(message.read())
+
+
+def _form(update: object) -> str | None:
+    """Return what stands beside the description of an update, to tell what the receiver should return."""
+    if isinstance(update, Mapping):
+        return _TENSORS if has_tensors(update) else None
+    return _TENSOR if has_tensors(update) else _ALONE
+
+
+def _key_and_frame(key: SharedKey | None, rng: np.random.Generator) -> tuple[SharedKey, Frame]:
+    """Return the key of a message, the caller's or a new one, and the frame that tells it."""
+    if key is not None:
+        return key, Frame(Kind.UPDATE, SharedKey.checked(key).round, _SHARED_KEY, _digest(key))
+    frame = Frame(Kind.UPDATE, 0, _OWN_KEY, rng.bytes(_SEED))
+    return _own_key(frame), frame
+
+
+def _key_of(frame: Frame, key: SharedKey | None) -> SharedKey:
+    """Return the key of a message: its own, or the receiver's, if the message was made with that."""
+    if frame.second == _OWN_KEY:
+        if key is not None:
+            SharedKey.checked(key)
+            raise SideInformationMismatch("the message carries its own key, and another was given: pass no key=")
+        return _own_key(frame)
+    if key is None:
+        raise SideInformationMismatch("the message does not carry its key: pass the key= that it was made with")
+    if frame.digest != _digest(key):
+        raise SideInformationMismatch("the message was made with another key")
+    return key
+
+
+def _own_key(frame: Frame) -> SharedKey:
+    return SharedKey(seed=int.from_bytes(frame.digest, "little"), round=0, client=0)
+
+
+def _digest(key: SharedKey) -> bytes:
+    return blake2b(SharedKey.checked(key).to_bytes(), digest_size=8, person=b"klms key").digest()
+
+
+def _room(budget: int | None, others: int, parameters: int) -> int | None:
+    """Return the bytes of a budget that are left for the floating-point arrays."""
+    if budget is None:
+        return None
+    room = budget - others
+    if room < (1 if parameters else 0):
+        raise InvalidArgument(
+            f"budget_bytes is {budget:,}, but names, shapes and arrays that are sent unchanged take {others:,} bytes"
+        )
+    return room
+
+
+def _rate(bits_per_parameter: float, heads: float, most: int | None, parameters: int) -> float:
+    """Return the rate of the floating-point arrays: what a budget has for them, or what heads leave of the whole.
+
+    Heads, in bits, take at most half of the whole.
+    """
     if not MIN_RATE <= bits_per_parameter <= MAX_RATE:
         raise InvalidArgument(f"bits_per_parameter must be from {MIN_RATE:g} to {MAX_RATE:g}, got {bits_per_parameter}")
-    return max(bits_per_parameter - min(overhead, bits_per_parameter / 2), MIN_RATE)
+    if not parameters:
+        return MAX_RATE
+    if most is not None:
+        return min(max(8 * most / parameters, MIN_RATE), MAX_RATE)
+    return max(bits_per_parameter - min(heads / parameters, bits_per_parameter / 2), MIN_RATE)
 
 
-def _check_expected(described: Description, like: object) -> None:
+def _check_expected(described: Description, like: object, as_tensors: bool) -> None:
     """Raise unless the message holds arrays with the names, shapes and types of those in `like`."""
-    expected = read_description(describe(arrays_of(like))).arrays
-    if (described.meta == _ALONE) == isinstance(like, Mapping):
+    expected = set(read_description(describe(sources_of(like), bfloat16=True), bfloat16=True).arrays)
+    found = set(described.arrays)
+    if not as_tensors:  # NumPy has no bfloat16, and gets float32
+        found = {one._replace(dtype=np.dtype("<f4")) if one.dtype == BFLOAT16 else one for one in found}
+    if (described.meta in (_ALONE, _TENSOR)) == isinstance(like, Mapping):
         raise SideInformationMismatch("the message holds an array and `like` a dictionary of arrays, or the reverse")
-    for one in sorted(set(described.arrays) ^ set(expected), key=str):
-        where = "in the message only" if one in described.arrays else "in `like` only"
+    for one in sorted(found ^ expected, key=str):
+        where = "in the message only" if one in found else "in `like` only"
         raise SideInformationMismatch(f"the message holds other arrays than expected: {one} is {where}")
 
 
 def _check_memory(described: Description, most: int) -> None:
     # Floating-point numbers are decoded as float32 before they get their type.
-    needed = sum(one.entries * max(one.dtype.itemsize, 4 if _is_dense(one) else 1) for one in described.arrays)
+    needed = sum(one.entries * max(one.dtype.itemsize, 4 if is_dense(one.dtype) else 1) for one in described.arrays)
     if needed > most:
         raise InvalidArgument(
             f"the message is for arrays of {needed:,} bytes, and {most:,} are allowed: pass like= (an update "
@@ -160,31 +364,16 @@ def _check_memory(described: Description, most: int) -> None:
         )
 
 
-def _is_dense(one: ArrayInfo) -> bool:
-    """Return whether an array is coded with noise; others are sent unchanged."""
-    return one.dtype.kind == "f"
+def _reader(file: IO[bytes], end: int) -> Callable[[int], bytes]:
+    """Return a function that reads so many bytes before the end of the body."""
+
+    def read(count: int) -> bytes:
+        if count > end - file.tell():
+            raise CorruptMessage("the arrays are cut off")
+        return file.read(count)
+
+    return read
 
 
-def _read_exact(described: Description, body: bytes) -> tuple[dict[str, Array], bytes]:
-    """Return the arrays that were sent unchanged, and the bytes after them."""
-    exact: dict[str, Array] = {}
-    place = described.end
-    for one in described.arrays:
-        if not _is_dense(one):
-            if len(body) - place < one.nbytes:
-                raise CorruptMessage("the arrays are cut off")
-            exact[one.name] = read_array(one, body[place : place + one.nbytes]).copy()
-            place += one.nbytes
-    return exact, body[place:]
-
-
-def _typed(array: Float32, dtype: np.dtype[Any]) -> Array:
-    """Return a copy of an array as another type, within the range of that."""
-    if dtype.itemsize < array.itemsize:
-        largest = float(np.finfo(dtype).max)
-        array = np.asarray(np.clip(array, -largest, largest))
-    return array.astype(dtype)
-
-
-def _digest(key: SharedKey) -> bytes:
-    return blake2b(SharedKey.checked(key).to_bytes(), digest_size=8, person=b"klms key").digest()
+def _entries(one: Source) -> int:
+    return ArrayInfo("", one.dtype, one.shape).entries
