@@ -16,6 +16,7 @@ import numpy as np
 
 from klms.codec import SharedKey
 from klms.compressors.arrays import Source, as_tensor, has_tensors, is_dense, loaded_torch, put, sources_of
+from klms.compressors.base import check_update
 from klms.compressors.layout import Layout
 from klms.compressors.trellis import MAX_RATE, MIN_RATE, ChunkedTrellis, Effort, Segment, Trellis
 from klms.container import (
@@ -215,7 +216,9 @@ def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, c
         in_order = list(dense.values())
 
         def load(segment: Segment) -> Float32:
-            return in_order[segment.array].floats(segment.start, segment.stop)
+            floats = in_order[segment.array].floats(segment.start, segment.stop)
+            check_update(floats, segment.stop - segment.start, coding.bits_per_parameter)
+            return floats
 
         with reporting(coding.progress, "compressing") as report:
             settings = Trellis(layout, rate, coding.effort, coding.threads, coding.echo, progress=report)

@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.base import check_update
 from klms.compressors.layout import Layout
 from klms.compressors.trellis.low_rank import LowRankPlan
 from klms.compressors.trellis.outliers import PriceCurve, common_price
@@ -117,7 +116,7 @@ class ChunkedTrellis:
     def encode(self, load: Load, key: SharedKey, rng: np.random.Generator, most: int | None = None) -> Iterator[bytes]:
         """Yield the bytes of an update, in parts, which are `most` bytes at most in all.
 
-        `load` returns the entries of a segment, and is called several times for each.
+        `load` returns the entries of a segment, which are finite, and is called several times for each.
         """
         if len(self.chunks) == 1:
             vector = self._vector(self.chunks[0], load)
@@ -149,10 +148,9 @@ class ChunkedTrellis:
                 start = stop
 
     def _curve(self, n: int, load: Load) -> PriceCurve:
-        """Return the bits of a chunk by their price, without products, once its entries have been checked."""
+        """Return the bits of a chunk by their price, without products."""
         scheme = self._scheme(n, self.settings.rate, 0)
         vector = self._vector(self.chunks[n], load)
-        check_update(vector, scheme.d, self.settings.rate)
         curve = scheme.price_curve(scheme.pieces.gather(vector), LowRankPlan())
         self._tell(len(self.chunks), n, 0, _MEASURED, 1, 1)
         return curve
@@ -234,7 +232,9 @@ def _fitting(scheme: Trellis, encode: Callable[[Trellis], bytes], most: int | No
     message = encode(scheme)
     while most is not None and len(message) > most:
         if scheme.rate <= MIN_RATE:
-            raise InvalidArgument(f"{most:,} bytes are too few for {scheme.d:,} parameters, which need {len(message):,}")
+            raise InvalidArgument(
+                f"{max(most, 0):,} bytes are too few for {scheme.d:,} parameters, which need {len(message):,}"
+            )
         scheme = replace(scheme, rate=max(_LOWER_RATE * scheme.rate, MIN_RATE))
         message = encode(scheme)
     return message
