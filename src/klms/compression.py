@@ -113,7 +113,7 @@ def compress(
     """
     file = io.BytesIO()
     coding = Coding(bits_per_parameter, key, budget_bytes, effort, threads, rng, progress)
-    write_update(file, sources_of(update), _form(update), coding)
+    write_update(file, sources_of(update), form_of(update), coding)
     return file.getvalue()
 
 
@@ -140,7 +140,7 @@ def compress_to(
     (True, (3000,))
     """
     coding = Coding(bits_per_parameter, key, budget_bytes, effort, threads, rng, progress)
-    return write_update(file, sources_of(update), _form(update), coding)
+    return write_update(file, sources_of(update), form_of(update), coding)
 
 
 def decompress(
@@ -172,7 +172,7 @@ def decompress(
     """
     file = seekable(message)
     frame, described = read_header(file)
-    used = _key_of(frame, key)
+    used = key_of(frame, key)
     as_tensors = described.meta in (_TENSOR, _TENSORS) and loaded_torch() is not None
     if like is not None:
         as_tensors = has_tensors(like)
@@ -252,24 +252,28 @@ def read_arrays(
     end = file.seek(0, io.SEEK_END) - (OVERHEAD - BODY)
     file.seek(BODY + described.end)
     read = _reader(file, end)
-    arrays: dict[str, Array] = {}
-    dense: list[Array] = []
-    for one in described.arrays:
-        if is_dense(one.dtype):
-            dtype = np.dtype(np.float32) if one.dtype == BFLOAT16 and not bfloat16 else one.dtype
-            arrays[one.name] = np.empty(one.shape, dtype)
-            dense.append(arrays[one.name])
-        else:
-            arrays[one.name] = read_array(one, read(one.nbytes)).copy()
-    coded = [one for one in described.arrays if is_dense(one.dtype)]
-    layout = Layout(tuple(one.name for one in coded), tuple(one.shape for one in coded))
+    exact = {one.name: read_array(one, read(one.nbytes)).copy() for one in described.arrays if not is_dense(one.dtype)}
+    dense = [one for one in described.arrays if is_dense(one.dtype)]
+    layout = Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
+    found: dict[int, Array] = {}
+
+    def store(segment: Segment, floats: Float32) -> None:
+        if segment.array not in found:
+            found[segment.array] = _empty(dense[segment.array], bfloat16)
+        put(found[segment.array], segment.start, floats)
+
     with reporting(progress, "decompressing") as report:
         chunked = ChunkedTrellis(Trellis(layout, threads=threads, agreed=False, progress=report))
-        rest = end - file.tell()
-        chunked.decode(read, rest, key, lambda segment, floats: put(dense[segment.array], segment.start, floats))
+        chunked.decode(read, end - file.tell(), key, store)
     if file.tell() != end:
         raise CorruptMessage("there is more in the message than its arrays")
-    return arrays
+    coded = {one.name: found[n] if n in found else _empty(one, bfloat16) for n, one in enumerate(dense)}
+    return {one.name: coded[one.name] if one.name in coded else exact[one.name] for one in described.arrays}
+
+
+def _empty(one: ArrayInfo, bfloat16: bool) -> Array:
+    """Return an array to be filled; it is float32 instead of bfloat16 unless `bfloat16`."""
+    return np.empty(one.shape, np.float32 if one.dtype == BFLOAT16 and not bfloat16 else one.dtype)
 
 
 def seekable(message: bytes | bytearray | memoryview | IO[bytes]) -> IO[bytes]:
@@ -281,7 +285,7 @@ def seekable(message: bytes | bytearray | memoryview | IO[bytes]) -> IO[bytes]:
     return message if message.seekable() else io.BytesIO(message.read())
 
 
-def _form(update: object) -> str | None:
+def form_of(update: object) -> str | None:
     """Return what stands beside the description of an update, to tell what the receiver should return."""
     if isinstance(update, Mapping):
         return _TENSORS if has_tensors(update) else None
@@ -296,7 +300,7 @@ def _key_and_frame(key: SharedKey | None, rng: np.random.Generator) -> tuple[Sha
     return _own_key(frame), frame
 
 
-def _key_of(frame: Frame, key: SharedKey | None) -> SharedKey:
+def key_of(frame: Frame, key: SharedKey | None) -> SharedKey:
     """Return the key of a message: its own, or the receiver's, if the message was made with that."""
     if frame.second == _OWN_KEY:
         if key is not None:

@@ -52,6 +52,8 @@ class Kind(IntEnum):
     CHECKPOINT = 9
     MODEL = 10
     """An exported model."""
+    RESIDUAL = 11
+    """The state of `klms.ErrorFeedback`."""
 
 
 class WrongRound(SideInformationMismatch):
