@@ -109,12 +109,11 @@ assert "torch" not in sys.modules
 print({name: (type(array).__name__, str(array.dtype)) for name, array in decoded.items()})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    assert done.stdout == f"{dict(a=('ndarray', 'float32'), b=('ndarray', 'float16'), n=('ndarray', 'int64'))}\n", (
-        done.stderr
-    )
+    expected = {"a": ("ndarray", "float32"), "b": ("ndarray", "float16"), "n": ("ndarray", "int64")}
+    assert done.stdout == f"{expected}\n", done.stderr
     like = {"a": np.ones(1000, np.float32), "b": np.ones(50, np.float16), "n": np.array(3)}
     assert klms.decompress(message, like=like)["a"].dtype == np.float32
-    with pytest.raises(SideInformationMismatch, match="'a' of type <f4 .* is in `like` only"):
+    with pytest.raises(SideInformationMismatch, match=r"'a' of type <f4 .* is in `like` only"):
         klms.decompress(message, like={**update, "a": update["a"].float()})
 
 

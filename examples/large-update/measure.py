@@ -49,7 +49,9 @@ def main() -> None:
 
     message, seconds, extra = measured(partial(klms.compress, update, options.bits))
     bits = 32 * len(message) / size
-    print(f"{size // 4:,} parameters at {bits:.4f} bits: compressed in {seconds:.1f} s with {extra / 1e9:.2f} GB beside")
+    print(
+        f"{size // 4:,} parameters at {bits:.4f} bits: compressed in {seconds:.1f} s with {extra / 1e9:.2f} GB beside"
+    )
     update.clear()
     _, seconds, extra = measured(partial(klms.decompress, message))
     print(f"decompressed in {seconds:.1f} s with {(extra - size) / 1e9:.2f} GB beside", flush=True)

@@ -50,6 +50,7 @@ _ALONE, _TENSOR, _TENSORS = "array", "tensor", "tensors"
 _SHARED_KEY, _OWN_KEY = 0, 1
 """Second number of the frame."""
 _SEED = 8  # bytes
+_EXPECT = "pass like= (an update with the shapes that you expect) or a larger max_bytes="
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def decompress(
     elif max_bytes is None:
         max_bytes = FREE_BYTES + BYTES_PER_BYTE * file.seek(0, io.SEEK_END)
     if max_bytes is not None:
-        _check_memory(described, max_bytes)
+        check_memory(described, max_bytes, _EXPECT)
     arrays = read_arrays(file, described, used, threads, progress, bfloat16=as_tensors)
     alone = described.meta in (_ALONE, _TENSOR)
     if as_tensors:
@@ -249,12 +250,7 @@ def read_arrays(
     bfloat16: bool,
 ) -> dict[str, Array]:
     """Return the arrays of a message whose header has been read; bfloat16 numbers are float32 unless `bfloat16`."""
-    end = file.seek(0, io.SEEK_END) - (OVERHEAD - BODY)
-    file.seek(BODY + described.end)
-    read = _reader(file, end)
-    exact = {one.name: read_array(one, read(one.nbytes)).copy() for one in described.arrays if not is_dense(one.dtype)}
-    dense = [one for one in described.arrays if is_dense(one.dtype)]
-    layout = Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
+    dense = _dense(described)
     found: dict[int, Array] = {}
 
     def store(segment: Segment, floats: Float32) -> None:
@@ -262,13 +258,37 @@ def read_arrays(
             found[segment.array] = _empty(dense[segment.array], bfloat16)
         put(found[segment.array], segment.start, floats)
 
+    arrays = read_segments(file, described, key, threads, progress, store)
+    for n, one in enumerate(dense):
+        arrays[one.name] = found[n] if n in found else _empty(one, bfloat16)
+    return {one.name: arrays[one.name] for one in described.arrays}
+
+
+def read_segments(
+    file: IO[bytes],
+    described: Description,
+    key: SharedKey,
+    threads: int | None,
+    progress: Progress | bool,
+    store: Callable[[Segment, Float32], None],
+) -> dict[str, Array]:
+    """Decode a message whose header has been read, segment by segment; return the arrays that were sent unchanged."""
+    end = file.seek(0, io.SEEK_END) - (OVERHEAD - BODY)
+    file.seek(BODY + described.end)
+    read = _reader(file, end)
+    exact = {one.name: read_array(one, read(one.nbytes)).copy() for one in described.arrays if not is_dense(one.dtype)}
+    dense = _dense(described)
+    layout = Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
     with reporting(progress, "decompressing") as report:
         chunked = ChunkedTrellis(Trellis(layout, threads=threads, agreed=False, progress=report))
         chunked.decode(read, end - file.tell(), key, store)
     if file.tell() != end:
         raise CorruptMessage("there is more in the message than its arrays")
-    coded = {one.name: found[n] if n in found else _empty(one, bfloat16) for n, one in enumerate(dense)}
-    return {one.name: coded[one.name] if one.name in coded else exact[one.name] for one in described.arrays}
+    return exact
+
+
+def _dense(described: Description) -> list[ArrayInfo]:
+    return [one for one in described.arrays if is_dense(one.dtype)]
 
 
 def _empty(one: ArrayInfo, bfloat16: bool) -> Array:
@@ -361,13 +381,13 @@ def _check_expected(described: Description, like: object, as_tensors: bool) -> N
         raise SideInformationMismatch(f"the message holds other arrays than expected: {one} is {where}")
 
 
-def _check_memory(described: Description, most: int) -> None:
+def check_memory(described: Description, most: int, remedy: str) -> None:
+    """Raise if the arrays of a message take more memory than `most` bytes."""
     # Floating-point numbers are decoded as float32 before they get their type.
     needed = sum(one.entries * max(one.dtype.itemsize, 4 if is_dense(one.dtype) else 1) for one in described.arrays)
     if needed > most:
         raise InvalidArgument(
-            f"the message is for arrays of {needed:,} bytes, and {most:,} are allowed: pass like= (an update "
-            "with the shapes that you expect) or a larger max_bytes= if that is right"
+            f"the message is for arrays of {needed:,} bytes, and {most:,} are allowed: {remedy} if that is right"
         )
 
 

@@ -174,9 +174,9 @@ def loaded_torch() -> Any:
 
 def as_tensor(array: Array) -> "torch.Tensor":
     """Return an array as a tensor that shares its memory. The program has imported torch."""
-    torch = loaded_torch()
+    loaded = loaded_torch()
     if array.dtype == BFLOAT16:
-        tensor: torch.Tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        tensor: torch.Tensor = loaded.from_numpy(array.view(np.int16)).view(loaded.bfloat16)
     else:
-        tensor = torch.from_numpy(array)
+        tensor = loaded.from_numpy(array)
     return tensor

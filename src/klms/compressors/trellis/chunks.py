@@ -30,7 +30,6 @@ from klms.compressors.trellis.rates import MAX_RATE, MIN_RATE
 from klms.compressors.trellis.scheme import Trellis
 from klms.errors import InvalidArgument
 from klms.numerics.jit import Float32
-from klms.numerics.parallel import Progress
 
 CHUNK = 1 << 25
 """Parameters of a chunk, at most. It is a constant of the format."""
@@ -140,7 +139,8 @@ class ChunkedTrellis:
         for n, chunk in enumerate(self.chunks):
             length = rest if single else _LENGTH.unpack(read(_LENGTH.size))[0]
             scheme = self._scheme(n, self.settings.rate, 0)
-            vector = scheme.decode(read(length), {}, key=key if single else key_of_chunk(key, n)).vector
+            decoded = scheme.decode(read(length), {}, key=key if single else key_of_chunk(key, n))
+            vector = np.asarray(decoded.vector, dtype=np.float32)
             start = 0
             for segment in chunk.segments:
                 stop = start + segment.stop - segment.start
