@@ -151,6 +151,8 @@ def decode(
         for name in other:
             if name in arrays and is_dense(arrays[name].dtype):
                 _add(arrays[name], other[name])
+        if kind != NPY and list(arrays) == [""]:
+            arrays = {"array": arrays[""]}
         target = stack.enter_context(files.replacing(out))
         write_tensors(target, kind, arrays, meta.get("metadata", {}))
     return len(arrays)

@@ -1,7 +1,10 @@
 """Files of NumPy: `.npy` with one array, and `.npz` with several by name. Objects, which are pickles, are refused."""
 
+import lzma
 import math
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -16,8 +19,11 @@ from klms.numerics.checks import checked_shape
 from klms.tensor_files.source import StoredSource, TensorFile
 
 _SUFFIX = ".npy"
+_LONGEST = 8  # bytes of a number that is sent in its own type
 _FREE_BYTES, _BYTES_PER_BYTE = 1 << 28, 1 << 10  # of all arrays of an archive, beside each byte of it: zeros deflate
 _KINDS = "fiub"
+_UNREADABLE = (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, CorruptMessage)
+_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
 class _Header(NamedTuple):
@@ -32,9 +38,9 @@ def open_npy(path: Path) -> TensorFile:
     try:
         header = _read_header(opened, opened.file, opened.size, "the array")
         place = opened.file.tell()
-        if header.fortran_order:
+        if header.fortran_order or header.dtype.itemsize > _LONGEST:
             entries = np.frombuffer(opened.read_at(place, opened.size - place), header.dtype)
-            opened.sources[""] = ArraySource(entries.reshape(header.shape, order="F"))
+            opened.sources[""] = _source(entries, header)
         else:
             opened.sources[""] = StoredSource(opened, place, header.dtype, header.shape)
     except BaseException:
@@ -58,7 +64,7 @@ def open_npz(path: Path) -> TensorFile:
                     raise opened.damaged(f"member {member.filename!r} is not an array, or occurs twice")
                 with archive.open(member) as file:
                     opened.sources[name] = _read_member(opened, file, member.file_size, name)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:  # encrypted or unknown methods
+    except _BROKEN as error:
         opened.__exit__(None, None, None)
         raise opened.damaged(f"the archive cannot be read: {error}") from error
     except BaseException:
@@ -85,6 +91,10 @@ def _read_member(opened: TensorFile, file: IO[bytes], size: int, name: str) -> S
     entries = np.frombuffer(file.read(), header.dtype)
     if entries.size != math.prod(header.shape):
         raise opened.damaged(f"array {name!r} is cut off")
+    return _source(entries, header)
+
+
+def _source(entries: Array, header: _Header) -> Source:
     return ArraySource(entries.reshape(header.shape, order="F" if header.fortran_order else "C"))
 
 
@@ -95,7 +105,7 @@ def _read_header(opened: TensorFile, file: IO[bytes], size: int, what: str) -> _
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         shape, fortran_order, dtype = read(file)
         shape = checked_shape(shape)
-    except (ValueError, KeyError, CorruptMessage) as error:
+    except _UNREADABLE as error:
         raise opened.damaged(f"{what} does not begin as one of NumPy does: {error}") from error
     if dtype.kind not in _KINDS:
         remedy = "convert it with .astype('float32')"

@@ -62,6 +62,12 @@ def test_chunks_cover_every_entry_once():
         assert len(found) <= 2 * layout.d / 40 + 8
 
 
+def test_a_chunk_has_a_bounded_number_of_arrays_unless_it_is_the_only_one():
+    layout = Layout(tuple(map(str, range(10_000))), ((2,),) * 10_000)
+    assert [len(chunk.segments) for chunk in cut(layout, most=15_000)] == [4096, 4096, 1808]
+    assert [len(chunk.segments) for chunk in cut(layout, most=20_000)] == [10_000]
+
+
 @pytest.mark.parametrize(("bits", "effort"), [(0.1, "balanced"), (0.5, "fast"), (1.0, "balanced"), (3.0, "balanced")])
 def test_chunks_have_about_the_error_of_one_message(monkeypatch, bits, effort):
     update = mixed(2)

@@ -6,7 +6,7 @@ the bits that there are, gives each chunk its rate. With that rate, the low-rank
 other curves, and the price and the rates follow from those. Then chunk after chunk is coded. Bits thus go where they
 remove the most error, as within a chunk.
 
-A chunk holds whole arrays, or consecutive rows of one that is larger than a chunk. An update that fits into one chunk
+A chunk holds whole arrays, at most 4096, or consecutive rows of one that is larger than a chunk. An update that fits into one chunk
 is the message of the dense scheme itself. Otherwise the length of each message (u32) stands before it, and the seed of
 chunk `n` is the BLAKE2b of 8 bytes of the 20 bytes of the key and of `n` (u32), so that no two chunks share randomness.
 """
@@ -34,6 +34,7 @@ from klms.numerics.jit import Float32
 CHUNK = 1 << 25
 """Parameters of a chunk, at most. It is a constant of the format."""
 _LENGTH = struct.Struct("<I")
+_MOST_ARRAYS = 4096  # of a chunk, if there are several: the statistics of an array take 24 kB
 _LOWER_RATE = 0.9  # what is tried if a message does not fit into its bytes
 _STEPS = 100  # of progress, for each chunk
 _MEASURED, _PLANNED = 4, 20  # steps after which a chunk has been measured, and its products have been planned
@@ -66,12 +67,13 @@ def cut(layout: Layout, most: int | None = None) -> list[Chunk]:
     [((2, 3),), ((4, 2),), ((3, 2),), ((8,),), ((1,),)]
     """
     most = CHUNK if most is None else most
+    most_arrays = _MOST_ARRAYS if layout.d > most else len(layout.names)
     chunks: list[list[tuple[Segment, tuple[int, ...]]]] = []
     room = 0
     for number, (shape, size) in enumerate(zip(layout.shapes, layout.sizes, strict=True)):
         for segment, part in _segments(number, shape, size, most):
             count = segment.stop - segment.start
-            if count > room:
+            if count > room or len(chunks[-1]) == most_arrays:
                 chunks.append([])
                 room = most
             chunks[-1].append((segment, part))
