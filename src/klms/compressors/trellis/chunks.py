@@ -6,9 +6,10 @@ the bits that there are, gives each chunk its rate. With that rate, the low-rank
 other curves, and the price and the rates follow from those. Then chunk after chunk is coded. Bits thus go where they
 remove the most error, as within a chunk.
 
-A chunk holds whole arrays, at most 4096, or consecutive rows of one that is larger than a chunk. An update that fits into one chunk
-is the message of the dense scheme itself. Otherwise the length of each message (u32) stands before it, and the seed of
-chunk `n` is the BLAKE2b of 8 bytes of the 20 bytes of the key and of `n` (u32), so that no two chunks share randomness.
+A chunk holds whole arrays, at most 4096, or consecutive rows of one that is larger than a chunk. An update that fits
+into one chunk is the message of the dense scheme itself. Otherwise the length of each message (u32) stands before it,
+and the seed of chunk `n` is the BLAKE2b of 8 bytes of the 20 bytes of the key and of `n` (u32), so that no two chunks
+share randomness.
 """
 
 import math
