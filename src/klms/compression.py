@@ -195,6 +195,11 @@ def inspect_update(message: bytes) -> tuple[Frame, Description]:
     return read_header(io.BytesIO(message))
 
 
+def carries_key(frame: Frame) -> bool:
+    """Return whether a message carries its own key."""
+    return frame.second == _OWN_KEY
+
+
 def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, coding: Coding) -> int:
     """Write the message of these arrays, with `meta` beside their description; return its length."""
     rng = coding.rng or np.random.default_rng()
@@ -322,7 +327,7 @@ def _key_and_frame(key: SharedKey | None, rng: np.random.Generator) -> tuple[Sha
 
 def key_of(frame: Frame, key: SharedKey | None) -> SharedKey:
     """Return the key of a message: its own, or the receiver's, if the message was made with that."""
-    if frame.second == _OWN_KEY:
+    if carries_key(frame):
         if key is not None:
             SharedKey.checked(key)
             raise SideInformationMismatch("the message carries its own key, and another was given: pass no key=")

@@ -118,6 +118,14 @@ def test_messages_of_the_library_are_decoded(tmp_path):
     assert "keyed.klms: the message does not carry its key" in shown.output
 
 
+def test_a_message_never_has_more_error_than_zeros_unless_it_is_unbiased(tmp_path):
+    path = write(tmp_path / "x.safetensors", adapter())
+    errors = [encode(path, tmp_path / "m.klms", 0.2, unbiased=unbiased).relative_error for unbiased in (False, True)]
+    assert errors[0] < 1 < 2 < errors[1]
+    decode(tmp_path / "m.klms", tmp_path / "y.safetensors")
+    assert error(tmp_path / "y.safetensors", path) == pytest.approx(errors[1], rel=0.01)
+
+
 def test_the_budget_is_kept(tmp_path):
     path = write(tmp_path / "x.safetensors", adapter())
     done = runner.invoke(app, ["encode", str(path), "--budget", "1500"])

@@ -27,6 +27,10 @@ def encode(
     ] = None,
     base: Annotated[Path | None, typer.Option(help="Code the difference from this file, which decoding needs.")] = None,
     out: Out = None,
+    unbiased: Annotated[
+        bool,
+        typer.Option("--unbiased", help="Noise of mean zero, for messages that are averaged; each has more error."),
+    ] = False,
     effort: Annotated[
         Literal["fast", "balanced", "best"], typer.Option(help="Time against error, with the same decoder.")
     ] = "balanced",
@@ -48,6 +52,7 @@ def encode(
             bits,
             base=base,
             budget_bytes=budget,
+            unbiased=unbiased,
             effort=effort,
             threads=threads,
             progress=_patient(live, f"encoding {file.name}"),

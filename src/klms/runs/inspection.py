@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from klms import files, frame
 from klms.codec import MessageInfo
 from klms.codec import inspect as inspect_codec
-from klms.compression import inspect_update
+from klms.compression import carries_key, inspect_update
 from klms.compressors import envelope
 from klms.compressors.schemes import SCHEMES
 from klms.errors import KLMSError, RunFolderError, UnreadableFile
@@ -29,8 +29,10 @@ class UpdateInfo:
     parameters: int
     total_bytes: int
     bits_per_parameter: float
+    carries_key: bool
+    """Whether the message carries its own key, so that anybody can decode it."""
     key_digest: bytes
-    """Digest of the key that the message was made with."""
+    """Digest of the key that the message was made with, or the seed that it carries."""
     round: int
     """Round of that key."""
     arrays: dict[str, str]
@@ -108,9 +110,10 @@ def _read(data: bytes) -> Info:
 
 def _update(data: bytes) -> UpdateInfo:
     update, described = inspect_update(data)
-    arrays = {one.name: f"{list(one.shape)} {one.dtype.str}" for one in described.arrays}
+    arrays = {one.name: f"{list(one.shape)} {one.type_name}" for one in described.arrays}
     parameters = sum(one.entries for one in described.arrays)
-    return UpdateInfo(parameters, len(data), 8 * len(data) / max(1, parameters), update.digest, update.first, arrays)
+    bits = 8 * len(data) / max(1, parameters)
+    return UpdateInfo(parameters, len(data), bits, carries_key(update), update.digest, update.first, arrays)
 
 
 def _scheme(data: bytes) -> SchemeInfo:

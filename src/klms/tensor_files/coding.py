@@ -64,6 +64,7 @@ def encode(
     *,
     base: Path | None = None,
     budget_bytes: int | None = None,
+    unbiased: bool = False,
     effort: Effort = "balanced",
     threads: int | None = None,
     rng: np.random.Generator | None = None,
@@ -72,11 +73,13 @@ def encode(
     """Write the message of a `.safetensors`, `.npz` or `.npy` file to `out`, completely or not at all.
 
     Args:
-        path: The file. Its floating-point tensors are coded with noise of mean zero; others are sent unchanged.
+        path: The file. Its floating-point tensors are coded; others are sent unchanged.
         out: The message, which takes the place of a file of that name.
         bits_per_parameter: Length of the message, as in `klms.compress`.
         base: A file with the same tensors, from which the difference is coded. `decode` needs it, too.
         budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.
+        unbiased: Whether the noise has mean zero, for messages that are averaged, as in `klms.compress`. Otherwise the
+            message has the least error by itself, which is never more than that of zeros.
         effort: Time against error, with the same decoder.
         threads: Number of threads, by default one per core.
         rng: Randomness, by default the operating system's.
@@ -86,7 +89,8 @@ def encode(
         Sizes, error and time. The message has been decoded once to know its error.
     """
     started = time.perf_counter()
-    coding = Coding(bits_per_parameter, None, budget_bytes, effort, threads, rng, progress)
+    echo = 0.0 if unbiased else 1.0
+    coding = Coding(bits_per_parameter, None, budget_bytes, effort, threads, rng, progress, echo)
     with ExitStack() as stack:
         opened = stack.enter_context(open_tensors(path))
         meta: dict[str, Any] = {"file": format_of(path)}
