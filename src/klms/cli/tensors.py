@@ -57,11 +57,11 @@ def encode(
             threads=threads,
             progress=_patient(live, f"encoding {file.name}"),
         )
-    what = "difference" if base else "update"
+    of_what = " of the difference" if base else ""
     say(
         f"{target}: {done.parameters:,} parameters in {done.message_bytes:,} bytes, {done.bits_per_parameter:.4g} bits "
-        f"per parameter, {done.file_bytes / done.message_bytes:,.1f} x smaller than the file; squared error "
-        f"{done.relative_error:.3g} of the {what}'s; {done.seconds:.1f} s"
+        f"per parameter, {done.file_bytes / done.message_bytes:,.1f} x smaller than the file; relative squared error"
+        f"{of_what} {done.relative_error:.3g}; {done.seconds:.1f} s"
     )
 
 
