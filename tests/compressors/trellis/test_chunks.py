@@ -56,7 +56,7 @@ def test_chunks_cover_every_entry_once():
         for chunk in found:
             assert 0 < chunk.layout.d <= 40
             for segment, size in zip(chunk.segments, chunk.layout.sizes, strict=True):
-                assert segment.stop - segment.start == size > 0
+                assert segment.stop - segment.start == size
                 seen[segment.array][segment.start : segment.stop] += 1
         assert all((count == 1).all() for count in seen)
         assert len(found) <= 2 * layout.d / 40 + 8

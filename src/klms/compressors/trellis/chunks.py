@@ -68,13 +68,14 @@ def cut(layout: Layout, most: int | None = None) -> list[Chunk]:
     [((2, 3),), ((4, 2),), ((3, 2),), ((8,),), ((1,),)]
     """
     most = CHUNK if most is None else most
-    most_arrays = _MOST_ARRAYS if layout.d > most else len(layout.names)
+    if 0 < layout.d <= most:
+        return [Chunk(tuple(Segment(n, 0, size) for n, size in enumerate(layout.sizes)), layout)]
     chunks: list[list[tuple[Segment, tuple[int, ...]]]] = []
     room = 0
     for number, (shape, size) in enumerate(zip(layout.shapes, layout.sizes, strict=True)):
         for segment, part in _segments(number, shape, size, most):
             count = segment.stop - segment.start
-            if count > room or len(chunks[-1]) == most_arrays:
+            if count > room or len(chunks[-1]) == _MOST_ARRAYS:
                 chunks.append([])
                 room = most
             chunks[-1].append((segment, part))
@@ -208,9 +209,11 @@ class ChunkedTrellis:
 
     def _scheme(self, n: int, rate: float, first_step: int) -> Trellis:
         """Return the scheme of a chunk; its progress is that of the whole."""
+        count = len(self.chunks)
+        if count == 1:
+            return self.settings
         progress = self.settings.progress
-        if progress is not None and len(self.chunks) > 1:
-            count = len(self.chunks)
+        if progress is not None:
 
             def progress(done: int, total: int) -> None:
                 self._tell(count, n, first_step, _STEPS, done, total)
