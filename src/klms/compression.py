@@ -217,7 +217,7 @@ def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, c
     writer = FrameWriter(file, frame)
     writer.write(description)
     for source in exact:
-        writer.write(source.exact().tobytes())
+        writer.write(source.exact().reshape(-1).view(np.uint8).data)
     if layout.d:
         in_order = list(dense.values())
 

@@ -34,43 +34,12 @@ class _Header(NamedTuple):
 
 def open_npy(path: Path) -> TensorFile:
     """Open a file of one array, which has an empty name."""
-    opened = TensorFile(path)
-    try:
-        header = _read_header(opened, opened.file, opened.size, "the array")
-        place = opened.file.tell()
-        if header.fortran_order or header.dtype.itemsize > _LONGEST:
-            entries = np.frombuffer(opened.read_at(place, opened.size - place), header.dtype)
-            opened.sources[""] = _source(entries, header)
-        else:
-            opened.sources[""] = StoredSource(opened, place, header.dtype, header.shape)
-    except BaseException:
-        opened.__exit__(None, None, None)
-        raise
-    return opened
+    return TensorFile(path, _read_array)
 
 
 def open_npz(path: Path) -> TensorFile:
     """Open an archive of arrays and read them; raise a `KLMSError` if they would take far more than the file."""
-    opened = TensorFile(path)
-    try:
-        with zipfile.ZipFile(opened.file) as archive:
-            members = archive.infolist()
-            most = _FREE_BYTES + _BYTES_PER_BYTE * opened.size
-            if sum(member.file_size for member in members) > most:
-                raise opened.damaged(f"its arrays take more than {most:,} bytes: save it without compression")
-            for member in members:
-                name = member.filename.removesuffix(_SUFFIX)
-                if name in opened.sources or name == member.filename:
-                    raise opened.damaged(f"member {member.filename!r} is not an array, or occurs twice")
-                with archive.open(member) as file:
-                    opened.sources[name] = _read_member(opened, file, member.file_size, name)
-    except _BROKEN as error:
-        opened.__exit__(None, None, None)
-        raise opened.damaged(f"the archive cannot be read: {error}") from error
-    except BaseException:
-        opened.__exit__(None, None, None)
-        raise
-    return opened
+    return TensorFile(path, _read_archive)
 
 
 def write_npy(file: IO[bytes], array: Array) -> None:
@@ -84,6 +53,33 @@ def write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
         for name, array in arrays.items():
             with archive.open(name + _SUFFIX, "w", force_zip64=True) as member:
                 npy.write_array(member, array, allow_pickle=False)
+
+
+def _read_array(opened: TensorFile) -> None:
+    header = _read_header(opened, opened.file, opened.size, "the array")
+    place = opened.file.tell()
+    if header.fortran_order or header.dtype.itemsize > _LONGEST:
+        entries = np.frombuffer(opened.read_at(place, opened.size - place), header.dtype)
+        opened.sources[""] = _source(entries, header)
+    else:
+        opened.sources[""] = StoredSource(opened, place, header.dtype, header.shape)
+
+
+def _read_archive(opened: TensorFile) -> None:
+    try:
+        with zipfile.ZipFile(opened.file) as archive:
+            members = archive.infolist()
+            most = _FREE_BYTES + _BYTES_PER_BYTE * opened.size
+            if sum(member.file_size for member in members) > most:
+                raise opened.damaged(f"its arrays take more than {most:,} bytes: save it without compression")
+            for member in members:
+                name = member.filename.removesuffix(_SUFFIX)
+                if name in opened.sources or name == member.filename:
+                    raise opened.damaged(f"member {member.filename!r} is not an array, or occurs twice")
+                with archive.open(member) as file:
+                    opened.sources[name] = _read_member(opened, file, member.file_size, name)
+    except _BROKEN as error:
+        raise opened.damaged(f"the archive cannot be read: {error}") from error
 
 
 def _read_member(opened: TensorFile, file: IO[bytes], size: int, name: str) -> Source:

@@ -41,13 +41,7 @@ _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 def open_safetensors(path: Path) -> TensorFile:
     """Open a file and read its header; raise a `KLMSError` unless it is a file of safetensors."""
-    opened = TensorFile(path)
-    try:
-        _read_header(opened)
-    except BaseException:
-        opened.__exit__(None, None, None)
-        raise
-    return opened
+    return TensorFile(path, _read_header)
 
 
 def write_safetensors(file: IO[bytes], arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:

@@ -2,10 +2,11 @@
 
 import math
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 
@@ -22,22 +23,22 @@ LARGEST = 1 << 50
 class TensorFile(AbstractContextManager["TensorFile"]):
     """An open file of tensors. Its sources read from it, and last as long as it is open."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, read: "Callable[[TensorFile], None]") -> None:
+        """Open a file, and let `read` find its tensors."""
         self.path = path
-        self._opened = files.opened(path, LARGEST)
-        self.file: IO[bytes] = self._opened.__enter__()
-        self.size = os.fstat(self.file.fileno()).st_size
         self.sources: dict[str, Source] = {}
         self.metadata: dict[str, str] = {}
         """Text that safetensors has beside the tensors."""
-
-    def __enter__(self) -> Self:
-        return self
+        with ExitStack() as stack:
+            self.file: IO[bytes] = stack.enter_context(files.opened(path, LARGEST))
+            self.size = os.fstat(self.file.fileno()).st_size
+            read(self)
+            self._open = stack.pop_all()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opened.__exit__(kind, error, trace)
+        self._open.close()
 
     def damaged(self, what: str) -> DataError:
         """Return the error for a file that is not what its name says."""

@@ -15,7 +15,7 @@ write their numbers with `adaptive_bits.py`; `low_rank_coder.py` and `outlier_co
 gives every piece a rate (`rates.py`) and codes it by signs (`sign_paths.py`) or by levels (`level_paths.py`).
 """
 
-from klms.compressors.trellis.chunks import ChunkedTrellis, Segment
+from klms.compressors.trellis.chunks import ChunkedTrellis, Segment, fitting
 from klms.compressors.trellis.pieces import product
 from klms.compressors.trellis.rates import MAX_RATE, MIN_RATE
 from klms.compressors.trellis.scheme import SCHEME, Effort, Trellis, TrellisSettings
@@ -29,5 +29,6 @@ __all__ = [
     "Segment",
     "Trellis",
     "TrellisSettings",
+    "fitting",
     "product",
 ]

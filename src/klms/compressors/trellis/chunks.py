@@ -123,7 +123,7 @@ class ChunkedTrellis:
         """
         if len(self.chunks) == 1:
             vector = self._vector(self.chunks[0], load)
-            yield _fitting(self.settings, lambda scheme: scheme.encode(vector, {}, key=key, rng=rng), most)
+            yield fitting(self.settings, lambda scheme: scheme.encode(vector, {}, key=key, rng=rng), most)
             return
         plans = [LowRankPlan() for _ in self.chunks]
         curves = [self._curve(n, load) for n in range(len(self.chunks))]
@@ -194,7 +194,7 @@ class ChunkedTrellis:
                 gathered = scheme.pieces.gather(self._vector(self.chunks[n], load))
                 return scheme.encode_rest(gathered, plans[n], own, rng)
 
-            message = _fitting(scheme, encode, room)
+            message = fitting(scheme, encode, room)
             written += _LENGTH.size + len(message)
             yield _LENGTH.pack(len(message))
             yield message
@@ -233,7 +233,7 @@ def key_of_chunk(key: SharedKey, n: int) -> SharedKey:
     return replace(key, seed=int.from_bytes(seed, "little"))
 
 
-def _fitting(scheme: Trellis, encode: Callable[[Trellis], bytes], most: int | None) -> bytes:
+def fitting(scheme: Trellis, encode: Callable[[Trellis], bytes], most: int | None) -> bytes:
     """Return a message of at most `most` bytes, at a lower rate if the scheme's own leads to more."""
     message = encode(scheme)
     while most is not None and len(message) > most:
