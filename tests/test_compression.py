@@ -323,6 +323,22 @@ def test_a_message_carries_its_own_key_at_no_cost_in_bytes():
     assert not np.array_equal(decoded, klms.decompress(other))
 
 
+GOLDEN = bytes.fromhex(
+    "4b58010800000000010000005f82c2d9cfeb0fa3"  # frame: kind 8, numbers 0 and 1, the seed
+    "013800000078daab56ca4bcc4d2d56b28a56528ad5512aa92c80706cd24c40fce28c448840b4692c909b9b5a92a864a59458549458a9540b"
+    "00343f12bf"  # description: one array of five float32 entries, without a name
+    "4b42020c050000000810450001737e0000000026ab4bec9ef989d7"  # message of the dense scheme
+    "bf51d5a6"
+)
+
+
+def test_a_message_with_its_own_key_is_decoded_as_by_earlier_releases():
+    decoded = klms.decompress(GOLDEN)
+    expected = [-2.6290369033813477, 0.32862961292266846, -0.2921152114868164, 1.0589176416397095, 2.0082919597625732]
+    assert decoded.tolist() == expected
+    assert klms.inspect(GOLDEN).carries_key
+
+
 def test_the_seed_of_a_message_comes_from_the_generator():
     update = np.ones(3000, dtype=np.float32)
     messages = {klms.compress(update, rng=np.random.default_rng(3)) for _ in range(2)}

@@ -3,13 +3,15 @@
 import re
 import subprocess
 import sys
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import klms
-from klms.cli import app
+from klms.cli import app, tensors
+from klms.cli.live import Live
 from klms.compressors.arrays import bfloat16_of
 from klms.tensor_files import decode, encode
 from klms.tensor_files.formats import open_tensors
@@ -150,6 +152,25 @@ def test_nothing_is_overwritten_or_left_behind(tmp_path):
     assert (tmp_path / "m.klms").read_bytes() == b"precious"
     assert path.read_bytes() == content
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.safetensors", "m.klms", "x.safetensors"]
+
+
+class Shown(Live):
+    """Notes what is shown."""
+
+    texts: ClassVar[list[str]] = []
+
+    def show(self, text, done=0, total=None, **where):
+        self.texts.append(text)
+
+
+@pytest.mark.parametrize("patience", [0.0, 1000.0])
+def test_progress_is_shown_when_it_takes_long(patience, tmp_path, monkeypatch):
+    monkeypatch.setattr(tensors, "Live", Shown)
+    monkeypatch.setattr(tensors, "_PATIENCE", patience)
+    Shown.texts.clear()
+    path = write(tmp_path / "x.safetensors", adapter())
+    assert runner.invoke(app, ["encode", str(path)]).exit_code == 0
+    assert Shown.texts == (["encoding x.safetensors"] if patience == 0 else [])
 
 
 @pytest.mark.parametrize(

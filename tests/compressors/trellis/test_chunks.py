@@ -13,7 +13,7 @@ from klms import KLMSError, SharedKey
 from klms.compression import inspect_update
 from klms.compressors.layout import Layout
 from klms.compressors.trellis import chunks
-from klms.compressors.trellis.chunks import cut
+from klms.compressors.trellis.chunks import cut, key_of_chunk
 from tests.support.mutation import mutate
 
 KEY = SharedKey(3, 1, 4)
@@ -60,6 +60,12 @@ def test_chunks_cover_every_entry_once():
                 seen[segment.array][segment.start : segment.stop] += 1
         assert all((count == 1).all() for count in seen)
         assert len(found) <= 2 * layout.d / 40 + 8
+
+
+def test_the_keys_of_chunks_are_part_of_the_format():
+    keys = [key_of_chunk(SharedKey(1, 2, 3), n) for n in range(2)]
+    assert keys == [SharedKey(14205403995905430327, 2, 3), SharedKey(14981374328547693168, 2, 3)]
+    assert chunks.CHUNK == 1 << 25
 
 
 def test_a_chunk_has_a_bounded_number_of_arrays_unless_it_is_the_only_one():
