@@ -5,6 +5,7 @@ entries in C order. bfloat16, which NumPy does not have, is kept as its 16 bits,
 here: a program that has no tensors may do without it.
 """
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -62,10 +63,7 @@ class ArraySource(Source):
             self.dtype = np.dtype(np.float64)
 
     def floats(self, start: int, stop: int) -> Float32:
-        if self._array.flags.c_contiguous:
-            part = self._array.reshape(-1)[start:stop]
-        else:
-            part = self._array.flat[start:stop]
+        part: Array = _entries(self._array, start, stop)
         if self.dtype == BFLOAT16:
             return floats_of_bfloat16(part)
         with np.errstate(over="ignore"):
@@ -88,11 +86,24 @@ class TensorSource(Source):
             nothing.cpu()  # raises an error for a tensor without storage
 
     def floats(self, start: int, stop: int) -> Float32:
-        part: Float32 = self._tensor.reshape(-1)[start:stop].float().numpy(force=True)
+        part: Float32 = _entries(self._tensor, start, stop).float().numpy(force=True)
         return part
 
     def exact(self) -> Array:
         return little(self._tensor.numpy(force=True))
+
+
+def _entries(array: Any, start: int, stop: int) -> Any:
+    """Return entries of an array or tensor with any strides; only rows that have some of them are ever copied.
+
+    >>> _entries(np.arange(12).reshape(3, 4).T, 4, 8).tolist()
+    [5, 9, 2, 6]
+    """
+    row = math.prod(array.shape[1:])
+    if not array.shape or not row:
+        return array.reshape(-1)[start:stop]
+    first, last = start // row, -(-stop // row)
+    return array[first:last].reshape(-1)[start - first * row : stop - first * row]
 
 
 def sources_of(update: object) -> dict[str, Source]:

@@ -167,9 +167,12 @@ def test_a_chunk_that_claims_more_bytes_than_there_are_is_refused(small_chunks):
         klms.decompress(replace(frame, body=body + b"\0").to_bytes())
 
 
-def test_memory_beside_a_large_update_is_that_of_a_chunk(small_chunks):
-    """Five chunks' worth of an update, which is 20 chunks."""
+@pytest.mark.parametrize("turned", [False, True])
+def test_memory_beside_a_large_update_is_that_of_a_chunk(small_chunks, turned):
+    """The update has 20 chunks."""
     update = {"a": np.random.default_rng(0).standard_normal((2048, 640), dtype=np.float32)}
+    if turned:
+        update = {"a": np.asfortranarray(update["a"])}
     chunk = 4 << 16
     file = io.BytesIO()
     klms.compress_to(file, update, 0.5, threads=1)  # and compile the kernels
