@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compression import Coding, form_of, key_of, read_arrays, read_header, write_update
 from klms.compressors.arrays import ArraySource, Source, is_dense, sources_of
 from klms.compressors.trellis import Effort
 from klms.container import Array, read_description, write_arrays
@@ -20,6 +19,7 @@ from klms.errors import CorruptMessage, InvalidArgument
 from klms.frame import Frame, Kind
 from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress
+from klms.update_message import Coding, form_of, key_of, read_arrays, read_header, write_update
 
 
 class ErrorFeedback:

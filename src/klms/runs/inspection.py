@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from klms import files, frame
 from klms.codec import MessageInfo
 from klms.codec import inspect as inspect_codec
-from klms.compression import carries_key, inspect_update
+from klms.compression import inspect_update
 from klms.compressors import envelope
 from klms.compressors.schemes import SCHEMES
 from klms.errors import KLMSError, RunFolderError, UnreadableFile
@@ -17,6 +17,7 @@ from klms.frame import Frame, Kind
 from klms.runs import export
 from klms.runs.execution import Summary
 from klms.runs.run_folder import RunFolder
+from klms.update_message import carries_key
 
 LARGEST = export.LARGEST
 """Bytes of the largest file that is read: no message is larger than the weights as float32."""

@@ -16,17 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from klms import files
-from klms.compression import (
-    BYTES_PER_BYTE,
-    FREE_BYTES,
-    Coding,
-    check_memory,
-    key_of,
-    read_arrays,
-    read_header,
-    read_segments,
-    write_update,
-)
+from klms.compression import BYTES_PER_BYTE, FREE_BYTES, check_memory
 from klms.compressors.arrays import ArraySource, Source, is_dense, put
 from klms.compressors.trellis import Effort, Segment
 from klms.container import Array, Description
@@ -35,6 +25,7 @@ from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress
 from klms.tensor_files.formats import NPY, NPZ, format_of, open_tensors, write_tensors
 from klms.tensor_files.source import LARGEST, info
+from klms.update_message import Coding, key_of, read_arrays, read_header, read_segments, write_update
 
 _PART = 1 << 22  # entries that are read at a time
 
