@@ -411,8 +411,9 @@ def test_a_file_holds_the_same_message():
     for source in (file, Pipe(message), memoryview(message), bytearray(message)):
         decoded = klms.decompress(source, key=KEY)
         np.testing.assert_array_equal(decoded["a"], expected["a"])
-    with pytest.raises(InvalidArgument, match="bytes or a binary file, got str"):
-        klms.decompress("message.klms", key=KEY)
+    for other, kind in (("message.klms", "str"), (io.StringIO("text"), "StringIO")):
+        with pytest.raises(InvalidArgument, match=f"bytes or a binary file .*'rb'.*, got {kind}"):
+            klms.decompress(other, key=KEY)
 
 
 # --- progress

@@ -156,8 +156,9 @@ def seekable(message: bytes | bytearray | memoryview | IO[bytes]) -> IO[bytes]:
     """Return a message as a file in which one can go back and forth."""
     if isinstance(message, bytes | bytearray | memoryview):
         return io.BytesIO(message)
-    if not hasattr(message, "read"):
-        raise InvalidArgument(f"message must be bytes or a binary file, got {type(message).__name__}")
+    if not hasattr(message, "read") or isinstance(message, io.TextIOBase):
+        kind = type(message).__name__
+        raise InvalidArgument(f"message must be bytes or a binary file (open it with 'rb'), got {kind}")
     return message if message.seekable() else io.BytesIO(message.read())
 
 
