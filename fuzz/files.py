@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from klms.data import cifar, leaf, speech
 from klms.data.mnist import decode_idx, read_idx
 from klms.engine.federation import Layer, RunDescription
 from klms.engine.ledger import LedgerRecord
+from klms.errors import KLMSError
 from klms.frame import Frame, Kind
 from klms.report.document import as_json, make
 from klms.runs import export
 from klms.runs.run_files import CHECKPOINT, CONFIG, DESCRIPTION, METRICS
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
+from klms.tensor_files.formats import FORMATS, NPY, open_tensors, write_tensors
 
 _FOLDER_FILES = (CONFIG, METRICS, DESCRIPTION, CHECKPOINT)
 _BETWEEN_FILES = b"\n=====\n"
@@ -114,6 +117,28 @@ def _export_seeds() -> list[bytes]:
     return found
 
 
+def _tensors(data: bytes) -> None:
+    """The same bytes as a file of each format."""
+
+    def read(folder: Path) -> None:
+        for kind in FORMATS:
+            with suppress(KLMSError), open_tensors(folder / f"x{kind}") as opened:
+                for source in opened.sources.values():
+                    source.exact()
+
+    in_folder({f"x{kind}": data for kind in FORMATS}, read)
+
+
+def _tensor_seeds() -> list[bytes]:
+    arrays = {"a": np.ones((3, 4), np.float32), "b": np.arange(5), "c": np.zeros(0, np.float16)}
+    found = []
+    for kind in FORMATS:
+        file = io.BytesIO()
+        write_tensors(file, kind, {"a": arrays["a"]} if kind == NPY else arrays, {"format": "pt"})
+        found.append(file.getvalue())
+    return found
+
+
 TARGETS = {
     "run-folder": Target(_run_folder, _run_folder_seeds),
     "idx": Target(lambda data: decode_idx(data, "x"), _idx_seeds),
@@ -124,4 +149,5 @@ TARGETS = {
     "chat": Target(lambda data: speech._chitchat(data, "x"), _chat_seeds),
     "plays": Target(lambda data: speech._plays([("x_gut.txt", data)], "x"), _play_seeds),
     "export": Target(_export, _export_seeds),
+    "tensors": Target(_tensors, _tensor_seeds),
 }

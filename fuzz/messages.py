@@ -80,6 +80,16 @@ def _update(data: bytes) -> None:
     klms.decompress(sealed(message + bytes(4)), key=KEY, max_bytes=1 << 16)
 
 
+def _feedback(data: bytes) -> None:
+    klms.ErrorFeedback.from_bytes(sealed(data))
+
+
+def _feedback_seeds() -> list[bytes]:
+    feedback = klms.ErrorFeedback()
+    feedback.compress({"a": np.ones((20, 30), np.float32), "b": np.arange(5)}, key=KEY, rng=np.random.default_rng(0))
+    return [feedback.to_bytes()]
+
+
 def _update_seeds() -> list[bytes]:
     arrays = {"a": np.ones((20, 30), np.float32), "b": np.arange(5), "c": np.zeros(0), "d": np.ones(9, np.float16)}
     rng = np.random.default_rng(0)
@@ -94,5 +104,6 @@ TARGETS = {
     "codec": Target(_codec, _codec_seeds),
     **{f"scheme-{name}": _scheme(name) for name in SCHEMES},
     "update": Target(_update, _update_seeds),
+    "feedback": Target(_feedback, _feedback_seeds),
     "inspect": Target(_inspect, lambda: [*_codec_seeds()[:2], *_update_seeds(), round_trip("topk")[0]]),
 }

@@ -1,5 +1,6 @@
 """`klms.compress` and `klms.decompress`: any arrays in, bytes, the same arrays out, up to noise of mean zero."""
 
+import io
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 import klms
 from klms import CorruptMessage, KLMSError, SharedKey, SideInformationMismatch, UnsupportedMessage
 from klms.compression import inspect_update
+from klms.compressors.arrays import as_tensor, bfloat16_of
 from klms.container import describe
 from klms.errors import InvalidArgument, TrainingDiverged
 from klms.frame import Frame, Kind
@@ -82,11 +84,45 @@ def test_torch_tensors_of_any_type_are_taken():
     update["gradient"] = torch.ones(64, requires_grad=True)
     decoded = klms.decompress(klms.compress(update, 4.0, key=KEY), key=KEY)
     assert list(decoded) == list(update)
-    assert decoded["half"].dtype == np.float32
-    assert decoded["f16"].dtype == np.float16
+    assert all(decoded[name].dtype == tensor.dtype for name, tensor in update.items())
+    assert all(decoded[name].shape == tensor.shape for name, tensor in update.items())
     assert decoded["1.num_batches_tracked"] == 0
-    assert decoded["1.num_batches_tracked"].dtype == np.int64
-    module.load_state_dict({name: torch.from_numpy(decoded[name]) for name in module.state_dict()})
+    module.load_state_dict({name: decoded[name] for name in module.state_dict()})
+    torch.testing.assert_close(decoded["half"], update["half"], atol=0.1, rtol=0)
+
+    alone = klms.decompress(klms.compress(update["half"], 8.0))
+    assert isinstance(alone, torch.Tensor)
+    assert alone.dtype == torch.bfloat16
+    assert klms.decompress(klms.compress(np.ones(30), 8.0), like=torch.ones(30).double()).dtype == torch.float64
+
+
+def test_tensors_arrive_as_arrays_where_torch_is_not_imported(tmp_path):
+    torch = pytest.importorskip("torch")
+    update = {"a": torch.ones(1000, dtype=torch.bfloat16), "b": torch.ones(50).half(), "n": torch.tensor(3)}
+    message = klms.compress(update, 8.0)
+    (tmp_path / "message").write_bytes(message)
+    code = """
+import sys, numpy as np, klms
+with open("message", "rb") as file:
+    decoded = klms.decompress(file)
+assert "torch" not in sys.modules
+print({name: (type(array).__name__, str(array.dtype)) for name, array in decoded.items()})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    expected = {"a": ("ndarray", "float32"), "b": ("ndarray", "float16"), "n": ("ndarray", "int64")}
+    assert done.stdout == f"{expected}\n", done.stderr
+    like = {"a": np.ones(1000, np.float32), "b": np.ones(50, np.float16), "n": np.array(3)}
+    assert klms.decompress(message, like=like)["a"].dtype == np.float32
+    with pytest.raises(SideInformationMismatch, match=r"'a' of type <f4 .* is in `like` only"):
+        klms.decompress(message, like={**update, "a": update["a"].float()})
+
+
+def test_bfloat16_is_rounded_as_torch_rounds():
+    torch = pytest.importorskip("torch")
+    numbers = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
+    numbers[:4] = 1.00390625, 1.01171875, -1.00390625, 0.0  # in the middle of two
+    ours = as_tensor(bfloat16_of(numbers))
+    assert torch.equal(ours, torch.from_numpy(numbers).to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
@@ -274,6 +310,112 @@ def test_damaged_messages_raise_typed_errors():
         assert set(decoded) == {"a", "n"}
 
 
+# --- messages that carry their own key
+
+
+def test_a_message_carries_its_own_key_at_no_cost_in_bytes():
+    update = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
+    own, other = klms.compress(update, 2.0), klms.compress(update, 2.0)
+    assert own[12:20] != other[12:20]
+    assert abs(len(own) - len(klms.compress(update, 2.0, key=KEY))) < 20
+    decoded = klms.decompress(own)
+    assert np.square(decoded - update).sum() < 0.15 * np.square(update).sum()
+    assert not np.array_equal(decoded, klms.decompress(other))
+
+
+GOLDEN = bytes.fromhex(
+    "4b58010800000000010000005f82c2d9cfeb0fa3"  # frame: kind 8, numbers 0 and 1, the seed
+    "013800000078daab56ca4bcc4d2d56b28a56528ad5512aa92c80706cd24c40fce28c448840b4692c909b9b5a92a864a59458549458a9540b"
+    "00343f12bf"  # description: one array of five float32 entries, without a name
+    "4b42020c050000000810450001737e0000000026ab4bec9ef989d7"  # message of the dense scheme
+    "bf51d5a6"
+)
+
+
+def test_a_message_with_its_own_key_is_decoded_as_by_earlier_releases():
+    decoded = klms.decompress(GOLDEN)
+    expected = [-2.6290369033813477, 0.32862961292266846, -0.2921152114868164, 1.0589176416397095, 2.0082919597625732]
+    assert decoded.tolist() == expected
+    assert klms.inspect(GOLDEN).carries_key
+
+
+def test_the_seed_of_a_message_comes_from_the_generator():
+    update = np.ones(3000, dtype=np.float32)
+    messages = {klms.compress(update, rng=np.random.default_rng(3)) for _ in range(2)}
+    assert len(messages) == 1
+
+
+def test_keys_and_messages_that_do_not_match_are_explained():
+    keyed, own = (klms.compress(np.ones(100, dtype=np.float32), key=key) for key in (KEY, None))
+    with pytest.raises(SideInformationMismatch, match="pass the key="):
+        klms.decompress(keyed)
+    with pytest.raises(SideInformationMismatch, match="carries its own key"):
+        klms.decompress(own, key=KEY)
+    newer = replace(inspect_update(own)[0], second=2, body=own[20:-4]).to_bytes()
+    with pytest.raises(UnsupportedMessage, match="newer release"):
+        klms.decompress(newer)
+
+
+# --- budgets in bytes
+
+
+@pytest.mark.parametrize("budget", [150, 151, 400, 5000, 1 << 20])
+@pytest.mark.parametrize("kind", ["normal", "heavy", "signs", "zeros"])
+def test_a_message_never_exceeds_its_budget(budget, kind):
+    rng = np.random.default_rng(budget)
+    x = {
+        "normal": rng.standard_normal(4000),
+        "heavy": rng.standard_t(1.5, 4000),
+        "signs": rng.choice([-1.0, 1.0], 4000),
+        "zeros": np.zeros(4000),
+    }[kind]
+    update = {"a": x.astype(np.float32).reshape(40, 100), "n": np.arange(3)}
+    message = klms.compress(update, budget_bytes=budget)
+    assert len(message) <= budget
+    if kind != "zeros" and budget < 1000:
+        assert len(message) > 0.8 * budget
+    assert klms.decompress(message)["n"].tolist() == [0, 1, 2]
+
+
+def test_a_budget_that_cannot_be_met_is_explained():
+    with pytest.raises(InvalidArgument, match=r"budget_bytes is 60, but names, shapes and arrays .* take \d+ bytes"):
+        klms.compress({"a": np.ones(300, np.float32), "n": np.arange(100)}, budget_bytes=60)
+    with pytest.raises(InvalidArgument, match="bytes are too few for 300 parameters, which need"):
+        klms.compress({"a": np.ones(300, np.float32)}, budget_bytes=90)
+
+
+# --- files
+
+
+class Pipe(io.BytesIO):
+    """A file in which one cannot go back."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def seek(self, *place: int) -> int:
+        raise io.UnsupportedOperation
+
+    def tell(self) -> int:
+        raise io.UnsupportedOperation
+
+
+def test_a_file_holds_the_same_message():
+    update = {"a": np.random.default_rng(0).standard_normal((30, 40)).astype(np.float32), "n": np.arange(3)}
+    file, options = io.BytesIO(), {"key": KEY, "effort": "fast"}
+    length = klms.compress_to(file, update, 2.0, rng=np.random.default_rng(1), **options)
+    message = klms.compress(update, 2.0, rng=np.random.default_rng(1), **options)
+    assert file.getvalue() == message
+    assert length == len(message)
+    expected = klms.decompress(message, key=KEY)
+    for source in (file, Pipe(message), memoryview(message), bytearray(message)):
+        decoded = klms.decompress(source, key=KEY)
+        np.testing.assert_array_equal(decoded["a"], expected["a"])
+    for other, kind in (("message.klms", "str"), (io.StringIO("text"), "StringIO")):
+        with pytest.raises(InvalidArgument, match=f"bytes or a binary file .*'rb'.*, got {kind}"):
+            klms.decompress(other, key=KEY)
+
+
 # --- progress
 
 
@@ -310,7 +452,7 @@ def test_a_bar_is_drawn_on_terminals_only(capsys, monkeypatch):
     assert "decompressing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("key", [7, None, (1, 2, 3), "secret"])
+@pytest.mark.parametrize("key", [7, (1, 2, 3), "secret"])
 def test_what_is_no_key_is_told_what_a_key_is(key):
     update = np.ones(100, dtype=np.float32)
     message = klms.compress(update, key=KEY)

@@ -1,15 +1,36 @@
-"""Compress and decompress a large update: seconds and peak memory.
+"""Compress and decompress a large update: seconds and memory beside it.
 
-python examples/large-update/measure.py --parameters 100000000 --bits 1
+    python examples/large-update/measure.py --parameters 1000000000 --bits 1
+
+The update has ten arrays of normal entries, square matrices with `--matrices`. Memory is counted beside the update,
+and beside what was decoded; the message, which is held in both cases, is included.
 """
 
 import argparse
-import resource
 import time
+from functools import partial
 
 import numpy as np
 
 import klms
+from klms.benchmarks.codec import peak_extra_bytes
+
+ARRAYS = 10
+
+
+def shape_of(parameters: int, matrices: bool) -> tuple[int, ...]:
+    """Return the shape of one of the arrays."""
+    size = parameters // ARRAYS
+    side = max(1, int(size**0.5))
+    return (side, size // side) if matrices else (size,)
+
+
+def measured(work: partial) -> tuple[object, float, float]:
+    """Return what the work returns, its seconds, and the bytes that it takes at its peak."""
+    results = []
+    started = time.perf_counter()
+    extra = peak_extra_bytes(lambda: results.append(work()))
+    return results[0], time.perf_counter() - started, extra or 0.0
 
 
 def main() -> None:
@@ -17,22 +38,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parameters", type=int, default=100_000_000)
     parser.add_argument("--bits", type=float, default=1.0)
+    parser.add_argument("--matrices", action="store_true", help="square matrices instead of vectors")
     options = parser.parse_args()
-    rng, key = np.random.default_rng(0), klms.SharedKey(seed=1, round=1, client=1)
-    size = options.parameters // 10
-    update = {f"layer{n}": rng.standard_normal(size, dtype=np.float32) for n in range(10)}
-    klms.decompress(klms.compress({"small": update["layer0"][:300_000]}, options.bits, key=key), key=key)
-    peaks, times = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss], [time.perf_counter()]
-    message = klms.compress(update, options.bits, key=key)
-    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    times.append(time.perf_counter())
-    klms.decompress(message, key=key)
-    times.append(time.perf_counter())
-    extra = (peaks[1] - peaks[0]) * 1024 / (40 * size)
+    rng = np.random.default_rng(0)
+    shape = shape_of(options.parameters, options.matrices)
+    update = {f"layer{n}": rng.standard_normal(shape, dtype=np.float32) for n in range(ARRAYS)}
+    size = sum(array.nbytes for array in update.values())
+    small = {"small": update["layer0"].ravel()[:300_000].reshape(300, -1)}
+    klms.decompress(klms.compress(small, options.bits))
+
+    message, seconds, extra = measured(partial(klms.compress, update, options.bits))
+    bits = 32 * len(message) / size
     print(
-        f"{10 * size:,} parameters at {0.8 * len(message) / size:.4f} bits: compressed in {times[1] - times[0]:.1f} s "
-        f"with {extra:.1f} times the memory of the update, decompressed in {times[2] - times[1]:.1f} s"
+        f"{size // 4:,} parameters at {bits:.4f} bits: compressed in {seconds:.1f} s with {extra / 1e9:.2f} GB beside"
     )
+    update.clear()
+    _, seconds, extra = measured(partial(klms.decompress, message))
+    print(f"decompressed in {seconds:.1f} s with {(extra - size) / 1e9:.2f} GB beside", flush=True)
 
 
 if __name__ == "__main__":

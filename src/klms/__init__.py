@@ -5,7 +5,9 @@ if TYPE_CHECKING:
     from klms import theory as theory
     from klms.codec import *  # noqa: F403
     from klms.compression import compress as compress
+    from klms.compression import compress_to as compress_to
     from klms.compression import decompress as decompress
+    from klms.error_feedback import ErrorFeedback as ErrorFeedback
     from klms.errors import InvalidArgument as InvalidArgument
     from klms.errors import OutOfSync as OutOfSync
     from klms.exchange.client import Client as Client
@@ -19,9 +21,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "Client": "exchange.client",
     "Server": "exchange.server",
+    "ErrorFeedback": "error_feedback",
     "InvalidArgument": "errors",
     "OutOfSync": "errors",
     "compress": "compression",
+    "compress_to": "compression",
     "decompress": "compression",
     "Run": "runs.federate",
     "federate": "runs.federate",

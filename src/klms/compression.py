@@ -1,190 +1,185 @@
-"""Any update as bytes, and back: two functions for programs that have their own engine.
+"""Any update as bytes, and back: functions for programs that have their own engine."""
 
-A message is a `Frame` of kind `UPDATE`, whose numbers are the round of the key and 0, and whose digest is that of the
-key. Its body is a container without the floating-point arrays, which are only described; what stands for all of them
-follows, a message of the scheme `trellis`.
-"""
-
+import io
 from collections.abc import Mapping
-from hashlib import blake2b
-from typing import Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.arrays import arrays_of
-from klms.compressors.base import check_update
-from klms.compressors.layout import Layout
-from klms.compressors.trellis import MAX_RATE, MIN_RATE, Effort, Trellis
-from klms.container import Array, ArrayInfo, Description, describe, little, read_array, read_description
-from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
-from klms.frame import OVERHEAD, Frame, Kind
-from klms.numerics.jit import Float32
+from klms.compressors.arrays import as_tensor, has_tensors, is_dense, loaded_torch, sources_of
+from klms.compressors.trellis import Effort
+from klms.container import BFLOAT16, Array, Description, describe, read_description
+from klms.errors import InvalidArgument, SideInformationMismatch
+from klms.frame import Frame
 from klms.numerics.parallel import Progress
-from klms.progress import reporting
+from klms.update_message import Coding, form_of, is_alone, key_of, of_tensors, read_arrays, read_header, write_update
+
+if TYPE_CHECKING:
+    import torch
 
 FREE_BYTES = 1 << 28
 """What the arrays of any message may take in memory: 67 million float32 parameters, which may all be zero."""
 BYTES_PER_BYTE = 1 << 10
 """What each byte of a message may take on top: a float32 parameter at a 32nd of a bit."""
-MOST_PARAMETERS = (1 << 32) - 1
-"""Floating-point entries of all arrays: the envelope has four bytes for their number."""
-
-_ALONE = "array"
-"""Beside the description of an array that was not in a dictionary."""
+_EXPECT = "pass like= (an update with the shapes that you expect) or a larger max_bytes="
 
 
 def compress(
     update: object,
     bits_per_parameter: float = 1.0,
     *,
-    key: SharedKey,
+    key: SharedKey | None = None,
+    budget_bytes: int | None = None,
     effort: Effort = "balanced",
     threads: int | None = None,
     rng: np.random.Generator | None = None,
     progress: Progress | bool = False,
 ) -> bytes:
-    """Return an update as bytes: an array or a mapping of arrays (NumPy or torch), such as a difference of state dicts.
+    """Return an update as bytes. What `decompress` returns is the update plus noise whose mean is zero.
 
-    What `decompress` returns is the update plus noise whose mean is zero; `bits_per_parameter`, from 0.0001 to 8,
-    counts the whole message, up to half of it for names and shapes (many tiny arrays may take more). Arrays of integers
-    and truth values are sent unchanged, on top; those of bfloat16 come back as float32, those of float16 within its
-    range, those of long double as float64. Complex numbers, dates, text, objects and masked arrays are refused. No two
-    messages may share a `key`. Rounding takes its randomness from `rng`, by default from the operating system.
-    `progress` is a function that is called with the steps done and their number; True draws a bar on a terminal.
+    Args:
+        update: An array or a mapping of arrays (NumPy, or torch on any device), such as a difference of state dicts.
+            Arrays of integers and truth values are sent unchanged, on top; long double comes back as float64, and
+            float16 within its range. Complex numbers, dates, text, objects and masked arrays are refused.
+        bits_per_parameter: Length of the whole message, from 0.0001 to 8, up to half of it for names and shapes (many
+            tiny arrays may take more).
+        key: Randomness that sender and receiver share; no two messages may have the same. Without it, the message
+            carries a random seed of its own, at no cost in bytes.
+        budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.
+        effort: Time against error, with the same decoder.
+        threads: Number of threads, by default one per core. The bytes are the same with any number.
+        rng: Randomness of rounding, and of the seed of a message without a key; by default the operating system's.
+        progress: Function that is called with the steps done and their number; True draws a bar on a terminal.
+
+    Memory beside the update and the message is bounded, whatever the size of the update (some hundred megabytes).
 
     >>> update = {"weight": np.ones((40, 50), dtype=np.float32), "steps": np.array(7)}
-    >>> message = compress(update, 2.0, key=SharedKey(seed=1, round=1, client=0))
+    >>> message = compress(update, 2.0)
     >>> len(message) < 2000 * 2 / 8 + 8
     True
-    >>> decoded = decompress(message, key=SharedKey(seed=1, round=1, client=0))
+    >>> decoded = decompress(message)
     >>> decoded["weight"].shape, int(decoded["steps"])
     ((40, 50), 7)
+
+    With a key, which the receiver must know, and in at most 300 bytes:
+
+    >>> key = SharedKey(seed=1, round=1, client=0)
+    >>> message = compress(update, budget_bytes=300, key=key)
+    >>> len(message) <= 300, decompress(message, key=key)["weight"].shape
+    (True, (40, 50))
     """
-    digest = _digest(key)
-    arrays = arrays_of(update)
-    description = describe(arrays, None if isinstance(update, Mapping) else _ALONE)
-    parts = [description, *(little(array).tobytes() for array in arrays.values() if array.dtype.kind != "f")]
-    dense = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
-    layout = Layout(tuple(dense), tuple(array.shape for array in dense.values()))
-    if layout.d > MOST_PARAMETERS:
-        raise InvalidArgument(f"there are more than {MOST_PARAMETERS:,} parameters: use several messages")
-    if layout.d:
-        rate = _rate(bits_per_parameter, 8 * (OVERHEAD + len(description)) / layout.d)
-        with np.errstate(over="ignore"):  # what is not finite is refused
-            vector = np.concatenate([array.astype(np.float32, copy=False).ravel() for array in dense.values()])
-        check_update(vector, layout.d, bits_per_parameter)
-        with reporting(progress, "compressing") as report:
-            scheme = Trellis(layout, rate, effort, threads, progress=report)
-            parts.append(scheme.encode(vector, {}, key=key, rng=rng or np.random.default_rng()))
-    return Frame(Kind.UPDATE, key.round, 0, digest, b"".join(parts)).to_bytes()
+    file = io.BytesIO()
+    coding = Coding(bits_per_parameter, key, budget_bytes, effort, threads, rng, progress)
+    write_update(file, sources_of(update), form_of(update), coding)
+    return file.getvalue()
+
+
+def compress_to(
+    file: IO[bytes],
+    update: object,
+    bits_per_parameter: float = 1.0,
+    *,
+    key: SharedKey | None = None,
+    budget_bytes: int | None = None,
+    effort: Effort = "balanced",
+    threads: int | None = None,
+    rng: np.random.Generator | None = None,
+    progress: Progress | bool = False,
+) -> int:
+    """Write the message that `compress` would return to a binary file, part by part; return its length.
+
+    The message is never in memory as a whole. If an error is raised, the file holds a part of it, which `decompress`
+    refuses.
+
+    >>> file = io.BytesIO()
+    >>> length = compress_to(file, np.ones(3000, dtype=np.float32), 0.5)
+    >>> length == len(file.getvalue()), decompress(file).shape
+    (True, (3000,))
+    """
+    coding = Coding(bits_per_parameter, key, budget_bytes, effort, threads, rng, progress)
+    return write_update(file, sources_of(update), form_of(update), coding)
 
 
 def decompress(
-    message: bytes,
+    message: bytes | bytearray | memoryview | IO[bytes],
     *,
-    key: SharedKey,
+    key: SharedKey | None = None,
     like: object = None,
     max_bytes: int | None = None,
     threads: int | None = None,
     progress: Progress | bool = False,
-) -> Array | dict[str, Array]:
-    """Return what `compress` was given, up to its noise, as NumPy arrays; raise a `KLMSError` on any other bytes.
+) -> "Array | dict[str, Array] | torch.Tensor | dict[str, torch.Tensor]":
+    """Return what `compress` was given, up to its noise; raise a `KLMSError` on any other bytes.
 
-    A few bytes can stand for many zeros. A message from a stranger is therefore best compared with what is expected:
-    `like` is an update (or a model) with the same names, shapes and types, and any other message is refused. Without
-    it, a message whose arrays take more than `max_bytes` is refused, by default 256 MiB and 1024 times the length of
-    the message. Both are looked at before anything is allocated; decoding takes up to twice what the arrays take.
-    `progress` is as in `compress`.
+    A few bytes can stand for many zeros. A message from a stranger is therefore best compared with what is expected.
+
+    Args:
+        message: The bytes, or a binary file that holds them and nothing else.
+        key: The key that the message was made with; None if it carries its own.
+        like: An update (or a model) with the same names, shapes and types; any other message is refused.
+        max_bytes: Memory that the arrays may take. Without this and without `like`, it is 256 MiB and 1024 times the
+            length of the message. Both are looked at before anything is allocated.
+        threads: Number of threads, by default one per core.
+        progress: As in `compress`.
+
+    Returns:
+        Tensors on the CPU if tensors were compressed and this program has imported torch, or if `like` has tensors;
+        otherwise NumPy arrays, which have float32 for bfloat16. Types and shapes are those that were compressed.
+        Decoding takes up to twice what the arrays take, and some hundred megabytes more than that for large ones.
     """
-    frame, described = inspect_update(message)
-    if frame.digest != _digest(key):
-        raise SideInformationMismatch("the message was made with another key")
+    file = seekable(message)
+    frame, described = read_header(file)
+    used = key_of(frame, key)
+    as_tensors = of_tensors(described) and loaded_torch() is not None
     if like is not None:
-        _check_expected(described, like)
+        as_tensors = has_tensors(like)
+        _check_expected(described, like, as_tensors)
     elif max_bytes is None:
-        max_bytes = FREE_BYTES + BYTES_PER_BYTE * len(message)
+        max_bytes = FREE_BYTES + BYTES_PER_BYTE * file.seek(0, io.SEEK_END)
     if max_bytes is not None:
-        _check_memory(described, max_bytes)
-    exact, rest = _read_exact(described, frame.body)
-    dense = [one for one in described.arrays if one.name not in exact]
-    layout = Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
-    vector = np.zeros(0, dtype=np.float32)
-    if layout.d:
-        with reporting(progress, "decompressing") as report:
-            scheme = Trellis(layout, threads=threads, agreed=False, progress=report)
-            vector = np.asarray(scheme.decode(rest, {}, key=key).vector, dtype=np.float32)
-    elif rest:
-        raise CorruptMessage("there is more in the message than its arrays")
-    coded = dict(layout.split(vector))
-    arrays = {
-        one.name: exact[one.name] if one.name in exact else _typed(coded[one.name], one.dtype)
-        for one in described.arrays
-    }
-    return arrays[""] if described.meta == _ALONE else arrays
+        check_memory(described, max_bytes, _EXPECT)
+    arrays = read_arrays(file, described, used, threads, progress, bfloat16=as_tensors)
+    alone = is_alone(described)
+    if as_tensors:
+        tensors = {name: as_tensor(array) for name, array in arrays.items()}
+        return tensors[""] if alone else tensors
+    return arrays[""] if alone else arrays
 
 
 def inspect_update(message: bytes) -> tuple[Frame, Description]:
-    """Return the frame of a message, and what it says of its arrays; the key is not needed."""
-    frame = Frame.from_bytes(message, Kind.UPDATE)
-    described = read_description(frame.body)
-    if described.meta == _ALONE and [one.name for one in described.arrays] != [""]:
-        raise CorruptMessage("the message holds one array without a name, and others")
-    return frame, described
+    """Return the frame of a message without its body, and what it says of its arrays; the key is not needed."""
+    return read_header(io.BytesIO(message))
 
 
-def _rate(bits_per_parameter: float, overhead: float) -> float:
-    """Return what the description and the frame, of so many bits per parameter, leave of the whole; at least half."""
-    if not MIN_RATE <= bits_per_parameter <= MAX_RATE:
-        raise InvalidArgument(f"bits_per_parameter must be from {MIN_RATE:g} to {MAX_RATE:g}, got {bits_per_parameter}")
-    return max(bits_per_parameter - min(overhead, bits_per_parameter / 2), MIN_RATE)
+def seekable(message: bytes | bytearray | memoryview | IO[bytes]) -> IO[bytes]:
+    """Return a message as a file in which one can go back and forth."""
+    if isinstance(message, bytes | bytearray | memoryview):
+        return io.BytesIO(message)
+    if not hasattr(message, "read") or isinstance(message, io.TextIOBase):
+        kind = type(message).__name__
+        raise InvalidArgument(f"message must be bytes or a binary file (open it with 'rb'), got {kind}")
+    return message if message.seekable() else io.BytesIO(message.read())
 
 
-def _check_expected(described: Description, like: object) -> None:
+def _check_expected(described: Description, like: object, as_tensors: bool) -> None:
     """Raise unless the message holds arrays with the names, shapes and types of those in `like`."""
-    expected = read_description(describe(arrays_of(like))).arrays
-    if (described.meta == _ALONE) == isinstance(like, Mapping):
+    expected = set(read_description(describe(sources_of(like), bfloat16=True), bfloat16=True).arrays)
+    found = set(described.arrays)
+    if not as_tensors:  # NumPy has no bfloat16, and gets float32
+        found = {one._replace(dtype=np.dtype("<f4")) if one.dtype == BFLOAT16 else one for one in found}
+    if is_alone(described) == isinstance(like, Mapping):
         raise SideInformationMismatch("the message holds an array and `like` a dictionary of arrays, or the reverse")
-    for one in sorted(set(described.arrays) ^ set(expected), key=str):
-        where = "in the message only" if one in described.arrays else "in `like` only"
+    for one in sorted(found ^ expected, key=str):
+        where = "in the message only" if one in found else "in `like` only"
         raise SideInformationMismatch(f"the message holds other arrays than expected: {one} is {where}")
 
 
-def _check_memory(described: Description, most: int) -> None:
+def check_memory(described: Description, most: int, remedy: str) -> None:
+    """Raise if the arrays of a message take more memory than `most` bytes."""
     # Floating-point numbers are decoded as float32 before they get their type.
-    needed = sum(one.entries * max(one.dtype.itemsize, 4 if _is_dense(one) else 1) for one in described.arrays)
+    needed = sum(one.entries * max(one.dtype.itemsize, 4 if is_dense(one.dtype) else 1) for one in described.arrays)
     if needed > most:
         raise InvalidArgument(
-            f"the message is for arrays of {needed:,} bytes, and {most:,} are allowed: pass like= (an update "
-            "with the shapes that you expect) or a larger max_bytes= if that is right"
+            f"the message is for arrays of {needed:,} bytes, and {most:,} are allowed: {remedy} if that is right"
         )
-
-
-def _is_dense(one: ArrayInfo) -> bool:
-    """Return whether an array is coded with noise; others are sent unchanged."""
-    return one.dtype.kind == "f"
-
-
-def _read_exact(described: Description, body: bytes) -> tuple[dict[str, Array], bytes]:
-    """Return the arrays that were sent unchanged, and the bytes after them."""
-    exact: dict[str, Array] = {}
-    place = described.end
-    for one in described.arrays:
-        if not _is_dense(one):
-            if len(body) - place < one.nbytes:
-                raise CorruptMessage("the arrays are cut off")
-            exact[one.name] = read_array(one, body[place : place + one.nbytes]).copy()
-            place += one.nbytes
-    return exact, body[place:]
-
-
-def _typed(array: Float32, dtype: np.dtype[Any]) -> Array:
-    """Return a copy of an array as another type, within the range of that."""
-    if dtype.itemsize < array.itemsize:
-        largest = float(np.finfo(dtype).max)
-        array = np.asarray(np.clip(array, -largest, largest))
-    return array.astype(dtype)
-
-
-def _digest(key: SharedKey) -> bytes:
-    return blake2b(SharedKey.checked(key).to_bytes(), digest_size=8, person=b"klms key").digest()

@@ -20,7 +20,7 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ Arrays = Mapping[str, Array]
 NAMES = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
 DTYPES: dict[int, np.dtype[Any]] = dict(enumerate(map(np.dtype, NAMES), start=1))
 """The types of arrays that klms sends, by the number that stands for each in a message."""
+BFLOAT16 = np.dtype("V2")
+"""Stands for bfloat16, which NumPy does not have: the upper half of a float32. Only messages of updates hold it."""
 MOST_TEXT = 1 << 22
 """Bytes of JSON in a description: fifty thousand arrays, which take a reader a fraction of a second."""
 
@@ -40,6 +42,7 @@ _VERSION = 1
 _HEAD = struct.Struct("<BI")
 _COUNT = struct.Struct("<H")
 _KNOWN = {name: np.dtype(name) for name in NAMES}
+_BFLOAT16_NAME = "bfloat16"
 _MOST_VALUES = 256  # of a table
 _PEEK = 4096  # entries; if these have too many values, so has the array
 _LONGEST = 80  # characters of a name that are shown
@@ -62,7 +65,21 @@ class ArrayInfo(NamedTuple):
 
     def __str__(self) -> str:
         name = self.name if len(self.name) <= _LONGEST else self.name[:_LONGEST] + "..."
-        return f"{name!r} of type {self.dtype.str} and shape {self.shape}"
+        return f"{name!r} of type {self.type_name} and shape {self.shape}"
+
+    @property
+    def type_name(self) -> str:
+        return _type_name(self.dtype)
+
+
+class Typed(Protocol):
+    """Anything with the type and the shape of an array."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
 
 class Description(NamedTuple):
@@ -76,11 +93,16 @@ class Description(NamedTuple):
     """Bytes before the first array."""
 
 
-def describe(arrays: Arrays, meta: object = None, lengths: Sequence[int] | None = None) -> bytes:
-    """Return everything of a container but its arrays; raise `InvalidArgument` if nobody could read it."""
+def describe(
+    arrays: Mapping[str, Typed], meta: object = None, lengths: Sequence[int] | None = None, *, bfloat16: bool = False
+) -> bytes:
+    """Return everything of a container but its arrays; raise `InvalidArgument` if nobody could read it.
+
+    Arrays of `BFLOAT16` are accepted, here and in `read_description`, where `bfloat16` says so.
+    """
     parts: dict[str, object] = {
         "names": list(arrays),
-        "types": [array.dtype.newbyteorder("<").str for array in arrays.values()],
+        "types": [_type_name(array.dtype) for array in arrays.values()],
         "shapes": [array.shape for array in arrays.values()],
     }
     if meta is not None:
@@ -89,7 +111,7 @@ def describe(arrays: Arrays, meta: object = None, lengths: Sequence[int] | None 
         parts["lengths"] = lengths
     try:
         text = json.dumps(parts, separators=(",", ":"), ensure_ascii=False).encode()
-        _parse(text, 0)
+        _parse(text, 0, bfloat16)
     except (CorruptMessage, UnicodeEncodeError) as error:
         raise InvalidArgument(f"the arrays cannot be sent: {error}") from error
     packed = zlib.compress(text, 9)
@@ -105,7 +127,7 @@ def write_arrays(arrays: Arrays, meta: object = None, *, packed: bool = False) -
     return b"".join([describe(arrays, meta, lengths), *parts])
 
 
-def read_description(data: bytes | memoryview) -> Description:
+def read_description(data: bytes | memoryview, *, bfloat16: bool = False) -> Description:
     """Return what a container says of its arrays, which may be missing."""
     if len(data) < _HEAD.size:
         raise CorruptMessage("the description of the arrays is cut off")
@@ -122,7 +144,14 @@ def read_description(data: bytes | memoryview) -> Description:
         raise CorruptMessage(f"the description of the arrays cannot be read: {error}") from error
     if len(text) <= MOST_TEXT and (not inflater.eof or inflater.unused_data):
         raise CorruptMessage("the description of the arrays is cut off, or more follows it")
-    return _parse(text, end)
+    return _parse(text, end, bfloat16)
+
+
+def description_in(file: IO[bytes]) -> bytes:
+    """Return the bytes at this place of a file that `read_description` needs, or fewer if the file ends."""
+    head = file.read(_HEAD.size)
+    length = _HEAD.unpack(head)[1] if len(head) == _HEAD.size else 0
+    return head + file.read(min(length, MOST_TEXT))
 
 
 def read_arrays(data: bytes, limit: int | None = None) -> tuple[dict[str, Array], Any]:
@@ -140,9 +169,7 @@ def read_arrays(data: bytes, limit: int | None = None) -> tuple[dict[str, Array]
 def read_some(file: IO[bytes], start: int, only: Collection[str], limit: int) -> dict[str, Array]:
     """Return those of the named arrays that the container at this place of a file has. Nothing else is loaded."""
     file.seek(start)
-    head = file.read(_HEAD.size)
-    length = _HEAD.unpack(head)[1] if len(head) == _HEAD.size else 0
-    described = read_description(head + file.read(min(length, MOST_TEXT)))
+    described = read_description(description_in(file))
 
     def take(place: int, length: int) -> bytes:
         file.seek(start + place)
@@ -172,7 +199,11 @@ def little(array: Array) -> Array:
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
 
 
-def _parse(text: bytes, end: int) -> Description:
+def _type_name(dtype: np.dtype[Any]) -> str:
+    return _BFLOAT16_NAME if dtype == BFLOAT16 else dtype.newbyteorder("<").str
+
+
+def _parse(text: bytes, end: int, bfloat16: bool) -> Description:
     if len(text) > MOST_TEXT:
         raise CorruptMessage(
             f"names, shapes and types take more than {MOST_TEXT:,} bytes: use shorter names, or several messages"
@@ -180,7 +211,8 @@ def _parse(text: bytes, end: int) -> Description:
     try:
         found = json.loads(text.decode())
         names, types, shapes = (list(found[part]) for part in ("names", "types", "shapes"))
-        arrays = tuple(map(_info, names, types, shapes))
+        known = _KNOWN | {_BFLOAT16_NAME: BFLOAT16} if bfloat16 else _KNOWN
+        arrays = tuple(_info(*parts, known) for parts in zip(names, types, shapes, strict=False))
         lengths = tuple(found.get("lengths", [one.nbytes for one in arrays]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptMessage(f"the description of the arrays cannot be read: {error!r}") from error
@@ -193,16 +225,16 @@ def _parse(text: bytes, end: int) -> Description:
     return Description(arrays, found.get("meta"), lengths, end)
 
 
-def _info(name: object, dtype: object, shape: object) -> ArrayInfo:
+def _info(name: object, dtype: object, shape: object, known: Mapping[str, np.dtype[Any]]) -> ArrayInfo:
     try:
         unicode = isinstance(name, str) and name.encode() is not None
     except UnicodeEncodeError:  # half of a surrogate pair, which nobody could print
         unicode = False
     if not unicode:
         raise CorruptMessage("the names of arrays are not different strings of Unicode")
-    if not isinstance(dtype, str) or dtype not in _KNOWN:
+    if not isinstance(dtype, str) or dtype not in known:
         raise CorruptMessage(f"an array is of {str(dtype)[:_LONGEST]!r}, which is not a type that klms sends")
-    return ArrayInfo(str(name), _KNOWN[dtype], checked_shape(shape))
+    return ArrayInfo(str(name), known[dtype], checked_shape(shape))
 
 
 def _read(

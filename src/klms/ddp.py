@@ -22,13 +22,12 @@ import torch.distributed as dist
 
 from klms.codec import SharedKey
 from klms.compressors.layout import Layout
-from klms.compressors.trellis import Effort, Trellis
+from klms.compressors.trellis import Effort, Trellis, fitting
 from klms.errors import InvalidArgument
 from klms.numerics.jit import Float32
 
 _LENGTH = struct.Struct("<I")
 _SMALLEST_MESSAGE = 64  # bytes: the header of a message, its pieces' scales and a few indices
-_LOWER_RATE = 0.9  # what is tried if a message does not fit; none of 1,800 that were tried exceeded its rate
 
 
 @dataclass
@@ -95,11 +94,8 @@ def _fitting_message(
     room = _LENGTH.size + max(_SMALLEST_MESSAGE, math.ceil(state.bits_per_parameter * layout.d / 8))
     vector = gradient.detach().float().cpu().numpy()
     rng = np.random.default_rng([key.seed, key.round, key.client])
-    rate = state.bits_per_parameter
-    message = Trellis(layout, rate, state.effort, threads=1).encode(vector, {}, key=key, rng=rng)
-    while _LENGTH.size + len(message) > room:
-        rate *= _LOWER_RATE
-        message = Trellis(layout, rate, state.effort, threads=1).encode(vector, {}, key=key, rng=rng)
+    scheme = Trellis(layout, state.bits_per_parameter, state.effort, threads=1)
+    message = fitting(scheme, lambda one: one.encode(vector, {}, key=key, rng=rng), room - _LENGTH.size)
     padded = np.zeros(room, dtype=np.uint8)
     padded[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(message)), dtype=np.uint8)
     padded[_LENGTH.size : _LENGTH.size + len(message)] = np.frombuffer(message, dtype=np.uint8)

@@ -46,15 +46,27 @@ def open_lock(path: Path) -> IO[bytes]:
 
 def replace(path: Path, content: bytes) -> None:
     """Write a file completely or not at all, whatever happens in between."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of `path` once it is complete; after an error, nothing has changed."""
     temporary = path.with_name(path.name + ".new")
     try:
         temporary.unlink(missing_ok=True)
-        _write(temporary, os.O_EXCL, content)
+        with os.fdopen(_open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK), "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):  # the folder is read-only, or the name is taken by a folder
             temporary.unlink(missing_ok=True)  # a partial file would take what is left of a full disk
-        raise _cannot_write(path, error) from error
+        if isinstance(error, OSError) and not isinstance(error, UnreadableFile):
+            raise _cannot_write(path, error) from error
+        raise
 
 
 def append(path: Path, content: bytes) -> None:

@@ -52,6 +52,8 @@ class Kind(IntEnum):
     CHECKPOINT = 9
     MODEL = 10
     """An exported model."""
+    RESIDUAL = 11
+    """The state of `klms.ErrorFeedback`."""
 
 
 class WrongRound(SideInformationMismatch):
@@ -113,6 +115,28 @@ class Frame:
             raise SideInformationMismatch(f"the reply has number {self.second}; number {expected.second} was expected")
         if self.digest != expected.digest:
             raise SideInformationMismatch("the client encoded against another model or other side information")
+
+
+class FrameWriter:
+    """Writes a frame to a file in parts, so that its body is never in memory as a whole."""
+
+    def __init__(self, file: IO[bytes], frame: Frame) -> None:
+        self._file = file
+        self._checksum = 0
+        self.written = 0
+        """Bytes so far."""
+        self.write(_HEADER.pack(MAGIC, VERSION, frame.kind, frame.first, frame.second, frame.digest))
+
+    def write(self, part: bytes | memoryview) -> None:
+        """Write the next part of the body."""
+        self._checksum = zlib.crc32(part, self._checksum)
+        self._file.write(part)
+        self.written += len(part)
+
+    def finish(self) -> int:
+        """Write the checksum; return the bytes of the whole frame."""
+        self.write(_CRC.pack(self._checksum))
+        return self.written
 
 
 def body_in(file: IO[bytes]) -> bytes:

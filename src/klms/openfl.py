@@ -11,7 +11,7 @@
 
 OpenFL codes one tensor at a time, and tells its pipelines neither the round nor who is coding. It also relies on equal
 tensors becoming equal bytes: the aggregator codes a difference once for its own model and again for each collaborator.
-So the randomness of a message is a function of the tensor, by a seed that travels in the message.
+So messages carry their own keys, and the randomness of a message is a function of the tensor.
 """
 
 import sys
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from klms import SharedKey, compress, decompress
+from klms import compress, decompress
 from klms.errors import InvalidArgument, MissingExtra
 
 try:
@@ -61,7 +61,7 @@ class KlmsTransformer(Transformer):
     def backward(self, data: bytes, metadata: dict[str, Any], **kwargs: Any) -> npt.NDArray[np.float32]:
         if not metadata.get("bool_list"):
             return np.array(self._unchanged.backward(data, metadata))
-        return _array_of(bytes(data))
+        return np.asarray(decompress(bytes(data)), dtype=np.float32)
 
 
 class Pipeline(TransformationPipeline):
@@ -92,15 +92,6 @@ class Collaborator(openfl.component.Collaborator):
 
 
 def _message_of(array: npt.NDArray[np.float32], bits_per_parameter: float) -> bytes:
-    """Return a message that carries its own key."""
+    """Return a message whose own key follows from the tensor."""
     seed = blake2b(array.tobytes(), digest_size=_SEED, person=b"klms openfl").digest()
-    rng = np.random.default_rng(int.from_bytes(seed, "little"))
-    return seed + compress(array, bits_per_parameter, key=_key_of(seed), rng=rng)
-
-
-def _array_of(message: bytes) -> npt.NDArray[np.float32]:
-    return np.asarray(decompress(message[_SEED:], key=_key_of(message[:_SEED])), dtype=np.float32)
-
-
-def _key_of(seed: bytes) -> SharedKey:
-    return SharedKey(seed=int.from_bytes(seed, "little"), round=1, client=0)
+    return compress(array, bits_per_parameter, rng=np.random.default_rng(int.from_bytes(seed, "little")))

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 import klms
 from klms import signals
-from klms.cli import bench, data, experiment, flower, learn, report
+from klms.cli import bench, data, experiment, flower, learn, report, tensors
 from klms.cli.live import Live
 from klms.cli.settings import ANY_OPTION, TakesSettings
 from klms.cli.show import fail, say, show_fields, stopped
@@ -43,7 +43,7 @@ app.add_typer(experiment.app, name="experiment")
 app.add_typer(flower.app, name="flower")
 app.command()(learn.methods)
 app.command(cls=TakesSettings, context_settings=ANY_OPTION)(learn.run)
-for command in (learn.demo, learn.export, learn.results, report.report, report.serve):
+for command in (learn.demo, learn.export, learn.results, report.report, report.serve, tensors.encode, tensors.decode):
     app.command()(command)
 
 

@@ -1,12 +1,25 @@
-"""Arrays of any library as NumPy arrays that can be sent, or an error that says what to do instead."""
+"""Arrays of an update on their way to a message and back: NumPy's, torch's, and parts of them as float32.
 
+An array may be larger than any copy of it should be. It is therefore read and written part by part, as consecutive
+entries in C order. bfloat16, which NumPy does not have, is kept as its 16 bits, `BFLOAT16`. torch is never imported
+here: a program that has no tensors may do without it.
+"""
+
+import math
+import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from klms.container import Array
+from klms.container import BFLOAT16, Array, little
 from klms.errors import InvalidArgument
+from klms.numerics.jit import Float32
+
+if TYPE_CHECKING:
+    import torch
 
 _INTEGERS = "pass it as integers, with .view('i8')"
 _REMEDIES = {
@@ -18,38 +31,163 @@ _REMEDIES = {
 """By NumPy's letter for a family of types."""
 
 
-def arrays_of(update: object) -> dict[str, Array]:
-    """Return the arrays of an update, an array or a mapping of arrays, by name; an array alone has an empty name.
+class Source(ABC):
+    """An array that is to be sent."""
 
-    They share memory with the update where they can, and may have any strides and byte order.
+    dtype: np.dtype[Any]
+    """Type that it arrives with."""
+    shape: tuple[int, ...]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the array is coded with noise; others are sent unchanged."""
+        return is_dense(self.dtype)
+
+    @abstractmethod
+    def floats(self, start: int, stop: int) -> Float32:
+        """Return some entries as float32; what is beyond its range is infinite."""
+
+    @abstractmethod
+    def exact(self) -> Array:
+        """Return the whole array as it is sent unchanged."""
+
+
+class ArraySource(Source):
+    """A NumPy array with any strides and byte order, or the bits of bfloat16."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.dtype = array.dtype
+        self.shape = array.shape
+        if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # long double
+            self.dtype = np.dtype(np.float64)
+
+    def floats(self, start: int, stop: int) -> Float32:
+        part: Array = _entries(self._array, start, stop)
+        if self.dtype == BFLOAT16:
+            return floats_of_bfloat16(part)
+        with np.errstate(over="ignore"):
+            return part.astype(np.float32, copy=False)
+
+    def exact(self) -> Array:
+        return little(self._array)
+
+
+class TensorSource(Source):
+    """A torch tensor on any device."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor.detach()
+        self.shape = tuple(tensor.shape)
+        is_bfloat16 = str(tensor.dtype) == "torch.bfloat16"
+        nothing = self._tensor.reshape(-1)[:0]
+        self.dtype = BFLOAT16 if is_bfloat16 else nothing.numpy(force=True).dtype
+        if is_bfloat16:
+            nothing.cpu()  # raises an error for a tensor without storage
+
+    def floats(self, start: int, stop: int) -> Float32:
+        part: Float32 = _entries(self._tensor, start, stop).float().numpy(force=True)
+        return part
+
+    def exact(self) -> Array:
+        return little(self._tensor.numpy(force=True))
+
+
+def _entries(array: Any, start: int, stop: int) -> Any:
+    """Return entries of an array or tensor with any strides; only rows that have some of them are ever copied.
+
+    >>> _entries(np.arange(12).reshape(3, 4).T, 4, 8).tolist()
+    [5, 9, 2, 6]
     """
+    row = math.prod(array.shape[1:])
+    if not array.shape or not row:
+        return array.reshape(-1)[start:stop]
+    first, last = start // row, -(-stop // row)
+    return array[first:last].reshape(-1)[start - first * row : stop - first * row]
+
+
+def sources_of(update: object) -> dict[str, Source]:
+    """Return the arrays of an update, an array or a mapping of arrays, by name; an array alone has an empty name."""
     if isinstance(update, list | tuple):
         raise InvalidArgument("a list of arrays has no names: pass a dictionary of arrays")
     if not isinstance(update, Mapping):
-        return {"": _checked(update, "the update")}
+        return {"": _source(update, "the update")}
     for name in update:
         if not isinstance(name, str):
             raise InvalidArgument(f"the names of arrays must be strings, and {name!r} is not")
-    return {name: _checked(value, f"array {name!r}") for name, value in update.items()}
+    return {name: _source(value, f"array {name!r}") for name, value in update.items()}
 
 
-def _checked(value: object, what: str) -> Array:
-    """Return an array of a type that can be sent."""
+def has_tensors(update: object) -> bool:
+    """Return whether an update is a torch tensor or has one."""
+    values = update.values() if isinstance(update, Mapping) else [update]
+    return any(map(_is_tensor, values))
+
+
+def is_dense(dtype: np.dtype[Any]) -> bool:
+    """Return whether arrays of a type are coded with noise."""
+    return dtype.kind == "f" or dtype == BFLOAT16
+
+
+def _is_tensor(value: object) -> bool:
+    return hasattr(value, "detach")
+
+
+def _source(value: object, what: str) -> Source:
+    """Return an array of a type that can be sent, or an error that says what to do instead."""
     if isinstance(value, Mapping):
         raise InvalidArgument(f"{what} is a dictionary itself: pass one flat dictionary of arrays")
     if np.ma.isMaskedArray(value):
         raise InvalidArgument(f"{what} is masked, and masks cannot be sent: pass array.filled(0)")
-    tensor: Any = value
     try:
-        if hasattr(tensor, "detach"):  # a torch tensor; NumPy has no bfloat16
-            tensor = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy(force=True)
-        array = np.asarray(tensor)
+        source = TensorSource(value) if _is_tensor(value) else ArraySource(np.asarray(value))
     except (TypeError, ValueError, RuntimeError) as error:  # an unknown type, rows of different lengths, no storage
         raise InvalidArgument(f"{what} cannot become a NumPy array, convert it first: {error}") from error
-    if array.dtype.kind not in "fiub":
-        remedy = _REMEDIES.get(array.dtype.kind, "only numbers can be sent")
-        raise InvalidArgument(f"{what} holds {array.dtype}, which cannot be sent: {remedy}")
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # long double
-        with np.errstate(over="ignore"):  # what is not finite is refused later
-            array = array.astype(np.float64)
-    return array
+    is_bfloat16 = _is_tensor(value) and source.dtype == BFLOAT16
+    if source.dtype.kind not in "fiub" and not is_bfloat16:
+        remedy = _REMEDIES.get(source.dtype.kind, "only numbers can be sent")
+        raise InvalidArgument(f"{what} holds {source.dtype}, which cannot be sent: {remedy}")
+    return source
+
+
+def put(array: Array, start: int, floats: Float32) -> None:
+    """Set consecutive entries of a contiguous array, within the range of its type."""
+    part = array.reshape(-1)[start : start + floats.size]
+    if array.dtype == BFLOAT16:
+        part[:] = bfloat16_of(floats)
+    elif array.dtype.itemsize < floats.itemsize:
+        largest = float(np.finfo(array.dtype).max)
+        part[:] = np.clip(floats, -largest, largest)
+    else:
+        part[:] = floats
+
+
+def floats_of_bfloat16(array: Array) -> Float32:
+    """Return numbers of which we have the bits.
+
+    >>> floats_of_bfloat16(bfloat16_of(np.array([1.0, -2.5, 3.1415927], dtype=np.float32))).tolist()
+    [1.0, -2.5, 3.140625]
+    """
+    return (np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def bfloat16_of(floats: Float32) -> npt.NDArray[Any]:
+    """Return the bits of the nearest bfloat16 of finite numbers; of two, the even one."""
+    bits = np.ascontiguousarray(floats).view(np.uint32)
+    to_even = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return ((bits + to_even) >> np.uint32(16)).astype(np.uint16).view(BFLOAT16)
+
+
+def loaded_torch() -> Any:
+    """Return torch if the program has imported it, else None."""
+    return sys.modules.get("torch")
+
+
+def as_tensor(array: Array) -> "torch.Tensor":
+    """Return an array as a tensor that shares its memory. The program has imported torch."""
+    loaded = loaded_torch()
+    if array.dtype == BFLOAT16:
+        tensor: torch.Tensor = loaded.from_numpy(array.view(np.int16)).view(loaded.bfloat16)
+    else:
+        tensor = loaded.from_numpy(array)
+    return tensor

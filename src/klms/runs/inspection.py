@@ -17,6 +17,7 @@ from klms.frame import Frame, Kind
 from klms.runs import export
 from klms.runs.execution import Summary
 from klms.runs.run_folder import RunFolder
+from klms.update_message import carries_key
 
 LARGEST = export.LARGEST
 """Bytes of the largest file that is read: no message is larger than the weights as float32."""
@@ -29,8 +30,10 @@ class UpdateInfo:
     parameters: int
     total_bytes: int
     bits_per_parameter: float
+    carries_key: bool
+    """Whether the message carries its own key, so that anybody can decode it."""
     key_digest: bytes
-    """Digest of the key that the message was made with."""
+    """Digest of the key that the message was made with, or the seed that it carries."""
     round: int
     """Round of that key."""
     arrays: dict[str, str]
@@ -108,9 +111,10 @@ def _read(data: bytes) -> Info:
 
 def _update(data: bytes) -> UpdateInfo:
     update, described = inspect_update(data)
-    arrays = {one.name: f"{list(one.shape)} {one.dtype.str}" for one in described.arrays}
+    arrays = {one.name: f"{list(one.shape)} {one.type_name}" for one in described.arrays}
     parameters = sum(one.entries for one in described.arrays)
-    return UpdateInfo(parameters, len(data), 8 * len(data) / max(1, parameters), update.digest, update.first, arrays)
+    bits = 8 * len(data) / max(1, parameters)
+    return UpdateInfo(parameters, len(data), bits, carries_key(update), update.digest, update.first, arrays)
 
 
 def _scheme(data: bytes) -> SchemeInfo:

@@ -8,14 +8,27 @@ A message goes through these files, from top to bottom; the decoder undoes the s
     outliers.py      stage 2: entries that are much larger than the others
     paths.py         stage 3: every piece of what is left, rotated, as a path through a trellis
     payload.py       the bytes of all stages as one payload
+    chunks.py        updates that are larger than memory allows: several messages at one price per bit
 
 A stage (`stage.py`) has a plan, takes its part out of the vector and leaves the rest to the next stage. The first two
 write their numbers with `adaptive_bits.py`; `low_rank_coder.py` and `outlier_coder.py` are their formats. The third
 gives every piece a rate (`rates.py`) and codes it by signs (`sign_paths.py`) or by levels (`level_paths.py`).
 """
 
+from klms.compressors.trellis.chunks import ChunkedTrellis, Segment, fitting
 from klms.compressors.trellis.pieces import product
 from klms.compressors.trellis.rates import MAX_RATE, MIN_RATE
 from klms.compressors.trellis.scheme import SCHEME, Effort, Trellis, TrellisSettings
 
-__all__ = ["MAX_RATE", "MIN_RATE", "SCHEME", "Effort", "Trellis", "TrellisSettings", "product"]
+__all__ = [
+    "MAX_RATE",
+    "MIN_RATE",
+    "SCHEME",
+    "ChunkedTrellis",
+    "Effort",
+    "Segment",
+    "Trellis",
+    "TrellisSettings",
+    "fitting",
+    "product",
+]

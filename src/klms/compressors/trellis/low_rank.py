@@ -90,9 +90,13 @@ class LowRank(Stage[LowRankPlan]):
         return best
 
     def encode(self, plan: LowRankPlan, rest: Float32, key: SharedKey, rng: np.random.Generator) -> bytes:
+        self.remove(plan, rest)
+        return plan.content
+
+    def remove(self, plan: LowRankPlan, rest: Float32) -> None:
+        """Take what was planned out of a vector."""
         if plan.content:
             self._remove(plan.products, rest)
-        return plan.content
 
     def decode(self, content: bytes, key: SharedKey, out: Float32) -> None:
         read_products(content, self.matrices, out)

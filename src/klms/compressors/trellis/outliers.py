@@ -14,6 +14,7 @@ decoder sees no difference.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -41,6 +42,7 @@ _BINS = NOTHING + 1
 _TRIED = 72  # thresholds, from the largest entry downwards: 18 octaves
 _SMALLEST = 4 * (127 - 60)  # bin of 2^-60: smaller thresholds and steps could not be sent
 _SEARCH_STEPS = 20
+_COMMON_STEPS = 32  # for vectors of very different norms
 _ATTEMPTS = 4
 _CLUSTERED = 0.4  # of the estimate
 _SPARSE = 0.5  # share of entries that are not zero
@@ -139,16 +141,8 @@ class Outliers(Stage[OutlierPlan]):
         sizes = self.regions.sizes
         if bits <= 0 or not table[0, :, _SMALLEST:].any():
             return self._nothing()
-        top = int(np.flatnonzero(table[0].any(axis=0))[-1])
-        tried = np.arange(top + 1, max(top + 1 - _TRIED, _SMALLEST), -1)
-        above = np.cumsum(table[:, :, ::-1], axis=2)[:, :, ::-1]
-        above = np.pad(above, ((0, 0), (0, 0), (0, 1)))[:, :, tried]
-        below = np.maximum(table.sum(axis=2)[:, :, None] - above, 0)
-        edges = (tried << MANTISSA).astype(np.int32).view(np.float32).astype(np.float64)
-        choices = Choices(sizes, above, below, edges, self.contracting)
-        square = float(below[2].max())
-        low = max(_EXTREMES[0] * square / int(sizes.sum()), (float(edges[0]) / _MOST_STEPS) ** 2 / 12)
-        high = _EXTREMES[1] * square
+        choices, tried = self._choices(table)
+        low, high = choices.extremes()
         best = np.empty(sizes.size, dtype=np.int64)
         apart = np.empty(sizes.size)
         for _ in range(_SEARCH_STEPS):
@@ -157,6 +151,21 @@ class Outliers(Stage[OutlierPlan]):
         error = _choose(choices, high, costs, best, apart)[1]
         thresholds = np.where(best > 0, tried[best % tried.size], NOTHING)
         return OutlierPlan(thresholds, best >= tried.size, math.sqrt(12 * high), apart, error)
+
+    def price_curve(self, rest: Float32) -> "PriceCurve":
+        """Return the bits that this stage and the next would take for the vector at any price."""
+        table = _histograms(rest, self.regions.bounds)
+        return PriceCurve(self._choices(table)[0] if table[0, :, _SMALLEST:].any() else None)
+
+    def _choices(self, table: Float64) -> tuple["Choices", Int64]:
+        """Return what the regions may choose from, and the bins of all thresholds."""
+        top = int(np.flatnonzero(table[0].any(axis=0))[-1])
+        tried = np.arange(top + 1, max(top + 1 - _TRIED, _SMALLEST), -1)
+        above = np.cumsum(table[:, :, ::-1], axis=2)[:, :, ::-1]
+        above = np.pad(above, ((0, 0), (0, 0), (0, 1)))[:, :, tried]
+        below = np.maximum(table.sum(axis=2)[:, :, None] - above, 0)
+        edges = (tried << MANTISSA).astype(np.int32).view(np.float32).astype(np.float64)
+        return Choices(self.regions.sizes, above, below, edges, self.contracting), tried
 
 
 @kernel
@@ -191,6 +200,40 @@ class Choices(NamedTuple):
     below: Float64
     edges: Float64
     contracting: bool  # whether the rest is coded with error `n s^2 / 4^r`
+
+    def extremes(self) -> tuple[float, float]:
+        """Return a `theta` at which everything is sent, and one at which nothing is."""
+        square = float(self.below[2].max())
+        finest = (float(self.edges[0]) / _MOST_STEPS) ** 2 / 12
+        return max(_EXTREMES[0] * square / int(self.sizes.sum()), finest), _EXTREMES[1] * square
+
+
+class PriceCurve(NamedTuple):
+    """The bits of a vector by the price of a bit; a vector of zeros has no choices."""
+
+    choices: Choices | None
+
+    def bits_at(self, theta: float) -> float:
+        """Return the bits that are best at a price of `2 ln 2 theta` per bit, estimated."""
+        if self.choices is None:
+            return 0.0
+        regions = self.choices.sizes.size
+        best = np.empty(regions, dtype=np.int64)
+        return _choose(self.choices, theta, np.ones(regions), best, np.empty(regions))[0]
+
+
+def common_price(curves: Sequence[PriceCurve], bits: float) -> float:
+    """Return the `theta` at which several vectors take `bits` bits together, so that none has cheaper bits to save."""
+    extremes = [curve.choices.extremes() for curve in curves if curve.choices is not None]
+    if not extremes:
+        return 1.0
+    low = min(lowest for lowest, _ in extremes)
+    high = max(highest for _, highest in extremes)
+    for _ in range(_COMMON_STEPS):
+        theta = math.sqrt(low * high)
+        used = sum(curve.bits_at(theta) for curve in curves)
+        low, high = (theta, high) if used > bits else (low, theta)
+    return high
 
 
 @kernel

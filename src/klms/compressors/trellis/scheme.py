@@ -12,8 +12,8 @@ from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import OVERHEAD, unwrap, wrap
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
-from klms.compressors.trellis.low_rank import LowRank
-from klms.compressors.trellis.outliers import Outliers
+from klms.compressors.trellis.low_rank import LowRank, LowRankPlan
+from klms.compressors.trellis.outliers import Outliers, PriceCurve
 from klms.compressors.trellis.paths import Paths
 from klms.compressors.trellis.payload import HEAD_BYTES, Memories, Payload, section
 from klms.compressors.trellis.pieces import Pieces
@@ -87,15 +87,35 @@ class Trellis(Compressor):
         signs, levels = _MEMORIES[self.effort]
         return Memories(signs + (self.rate <= _CHEAP_SIGNS), levels)
 
-    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
-        stages = self._stages(self.pieces, self.memories)
-        rest = self.pieces.gather(update)
-        bits = self.rate * self.d - 8 * (OVERHEAD + HEAD_BYTES + stages.paths.head_bytes(self.rate))
+    @property
+    def free_bits(self) -> float:
+        """Bits of a message at this rate that are left to the three stages."""
+        heads = OVERHEAD + HEAD_BYTES + self._stages(self.pieces, self.memories).paths.head_bytes(self.rate)
+        return self.rate * self.d - 8 * heads
 
-        low_rank = b""
-        if self.effort != "fast":
-            low_rank = stages.low_rank.take(rest, bits, key, rng)
-            bits -= 8 * len(section(low_rank))
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
+        rest = self.pieces.gather(update)
+        return self.encode_rest(rest, self.plan_products(rest, rng), key, rng)
+
+    def plan_products(self, gathered: Vector, rng: np.random.Generator) -> LowRankPlan:
+        """Return what the first stage would send of a gathered vector."""
+        if self.effort == "fast":
+            return LowRankPlan()
+        return self._stages(self.pieces, self.memories).low_rank.plan(gathered, self.free_bits, rng)
+
+    def price_curve(self, gathered: Vector, plan: LowRankPlan) -> PriceCurve:
+        """Return the bits of the other stages by the price of a bit; the products are taken out of the vector."""
+        stages = self._stages(self.pieces, self.memories)
+        stages.low_rank.remove(plan, gathered)
+        return stages.outliers.price_curve(gathered)
+
+    def encode_rest(self, rest: Vector, plan: LowRankPlan, key: SharedKey, rng: np.random.Generator) -> bytes:
+        """Return the message of a gathered vector, which is overwritten, with the products that were planned."""
+        stages = self._stages(self.pieces, self.memories)
+        bits = self.free_bits
+
+        low_rank = stages.low_rank.encode(plan, rest, key, rng)
+        bits -= 8 * len(section(low_rank))
 
         outliers = b""
         if self.effort != "fast" or self.rate >= _OUTLIERS_PAY:

@@ -1,0 +1,123 @@
+"""`klms encode` and `klms decode`: files of tensors as messages, and back."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from klms import tensor_files
+from klms.cli.live import Live
+from klms.cli.show import fail, say
+
+_PATIENCE = 2.0  # seconds until progress is shown
+_SUFFIX = ".klms"
+
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if there is one.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Use so many threads; one per core by default.")]
+
+
+def encode(
+    file: Annotated[Path, typer.Argument(help="A .safetensors, .npz or .npy file.")],
+    bits: Annotated[float, typer.Option(help="Bits per parameter, from 0.0001 to 8.")] = 1.0,
+    budget: Annotated[
+        int | None, typer.Option(min=1, help="Bytes that the message never exceeds, instead of --bits.")
+    ] = None,
+    base: Annotated[Path | None, typer.Option(help="Code the difference from this file, which decoding needs.")] = None,
+    out: Out = None,
+    unbiased: Annotated[
+        bool,
+        typer.Option("--unbiased", help="Noise of mean zero, for messages that are averaged; each has more error."),
+    ] = False,
+    effort: Annotated[
+        Literal["fast", "balanced", "best"], typer.Option(help="Time against error, with the same decoder.")
+    ] = "balanced",
+    threads: Threads = None,
+    force: Force = False,
+) -> None:
+    """Compress the tensors of a file, or their difference from another file, to a fraction of a bit per parameter.
+
+    Without `--out`, the message is FILE.klms. It carries all that `klms decode` needs: names, types, shapes, metadata.
+
+    Examples: `klms encode adapter_model.safetensors --bits 2`, `klms encode new.safetensors --base old.safetensors`
+    """
+    target = out or file.with_name(file.name + _SUFFIX)
+    _check_target(target, force, file, base)
+    with Live() as live:
+        done = tensor_files.encode(
+            file,
+            target,
+            bits,
+            base=base,
+            budget_bytes=budget,
+            unbiased=unbiased,
+            effort=effort,
+            threads=threads,
+            progress=_patient(live, f"encoding {file.name}"),
+        )
+    of_what = " of the difference" if base else ""
+    say(
+        f"{target}: {done.parameters:,} parameters in {done.message_bytes:,} bytes, {done.bits_per_parameter:.4g} bits "
+        f"per parameter, {done.file_bytes / done.message_bytes:,.1f} x smaller than the file; relative squared error"
+        f"{of_what} {done.relative_error:.3g}; {done.seconds:.1f} s"
+    )
+
+
+def decode(
+    file: Annotated[Path, typer.Argument(help="A message of `klms encode`.")],
+    base: Annotated[Path | None, typer.Option(help="The file from which the difference was coded.")] = None,
+    out: Out = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Memory for the tensors; 256 MiB and 1024 times the file's size by default."),
+    ] = None,
+    threads: Threads = None,
+    force: Force = False,
+) -> None:
+    """Restore the tensors of a message of `klms encode`, or of `klms.compress` without a key.
+
+    Without `--out`, the file has the name of the message without .klms. The end of its name tells the format.
+
+    Examples: `klms decode adapter_model.safetensors.klms -o restored.safetensors`,
+    `klms decode new.safetensors.klms --base old.safetensors -o new.safetensors`
+    """
+    if out is None and file.suffix != _SUFFIX:
+        raise fail(f"{file} does not end in {_SUFFIX}: name the file to write with --out")
+    target = out or file.with_suffix("")
+    _check_target(target, force, file, base)
+    started = time.monotonic()
+    with Live() as live:
+        count = tensor_files.decode(
+            file,
+            target,
+            base=base,
+            max_bytes=max_bytes,
+            threads=threads,
+            progress=_patient(live, f"decoding {file.name}"),
+        )
+    say(f"{target}: {count:,} tensors, {target.stat().st_size:,} bytes; {time.monotonic() - started:.1f} s")
+
+
+def _check_target(target: Path, force: bool, *sources: Path | None) -> None:
+    """End the command if it would overwrite something that it was not told to."""
+    if any(
+        source is not None and source.exists() and target.exists() and target.samefile(source) for source in sources
+    ):
+        raise fail(f"{target} would overwrite what is read: name another file with --out")
+    if target.exists() and not force:
+        raise fail(f"{target} exists: name another file with --out, or overwrite it with --force")
+    if not target.parent.is_dir():
+        raise fail(f"there is no folder {target.parent}: make it, or name another file with --out")
+
+
+def _patient(live: Live, text: str) -> Callable[[int, int], None]:
+    """Return a function that shows progress once the work has taken a while."""
+    started = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        if time.monotonic() - started > _PATIENCE:
+            live.show(text, done, total)
+
+    return show

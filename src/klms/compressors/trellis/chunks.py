@@ -1,0 +1,246 @@
+"""Updates of any size: chunks of at most `CHUNK` parameters, each a message of its own, at one price per bit.
+
+One chunk is in memory at a time. It is read twice, or three times where matrices may have a low-rank part: first the
+bits that each chunk would take at any price are estimated (`PriceCurve`). One price for all of them, at which they take
+the bits that there are, gives each chunk its rate. With that rate, the low-rank parts are planned; what they leave has
+other curves, and the price and the rates follow from those. Then chunk after chunk is coded. Bits thus go where they
+remove the most error, as within a chunk.
+
+A chunk holds whole arrays, at most 4096, or consecutive rows of one that is larger than a chunk. An update that fits
+into one chunk is the message of the dense scheme itself. Otherwise the length of each message (u32) stands before it,
+and the seed of chunk `n` is the BLAKE2b of 8 bytes of the 20 bytes of the key and of `n` (u32), so that no two chunks
+share randomness.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+
+from klms.codec import SharedKey
+from klms.compressors.layout import Layout
+from klms.compressors.trellis.low_rank import LowRankPlan
+from klms.compressors.trellis.outliers import PriceCurve, common_price
+from klms.compressors.trellis.payload import section
+from klms.compressors.trellis.rates import MAX_RATE, MIN_RATE
+from klms.compressors.trellis.scheme import Trellis
+from klms.errors import InvalidArgument
+from klms.numerics.jit import Float32
+
+CHUNK = 1 << 25
+"""Parameters of a chunk, at most. It is a constant of the format."""
+_LENGTH = struct.Struct("<I")
+_MOST_ARRAYS = 4096  # of a chunk, if there are several: the statistics of an array take 24 kB
+_LOWER_RATE = 0.9  # what is tried if a message does not fit into its bytes
+_STEPS = 100  # of progress, for each chunk
+_MEASURED, _PLANNED = 4, 20  # steps after which a chunk has been measured, and its products have been planned
+
+
+class Segment(NamedTuple):
+    """Consecutive entries of an array."""
+
+    array: int
+    """Number of the array in the layout."""
+    start: int
+    stop: int
+
+
+class Chunk(NamedTuple):
+    """Segments that are coded together, and their shapes as a layout."""
+
+    segments: tuple[Segment, ...]
+    layout: Layout
+
+
+Load = Callable[[Segment], Float32]
+Store = Callable[[Segment, Float32], None]
+
+
+def cut(layout: Layout, most: int | None = None) -> list[Chunk]:
+    """Return the chunks of a layout, of at most `most` parameters each; an empty layout has none.
+
+    >>> [chunk.layout.shapes for chunk in cut(Layout(("a", "b", "c"), ((2, 3), (7, 2), (9,))), most=8)]
+    [((2, 3),), ((4, 2),), ((3, 2),), ((8,),), ((1,),)]
+    """
+    most = CHUNK if most is None else most
+    if 0 < layout.d <= most:
+        return [Chunk(tuple(Segment(n, 0, size) for n, size in enumerate(layout.sizes)), layout)]
+    chunks: list[list[tuple[Segment, tuple[int, ...]]]] = []
+    room = 0
+    for number, (shape, size) in enumerate(zip(layout.shapes, layout.sizes, strict=True)):
+        for segment, part in _segments(number, shape, size, most):
+            count = segment.stop - segment.start
+            if count > room or len(chunks[-1]) == _MOST_ARRAYS:
+                chunks.append([])
+                room = most
+            chunks[-1].append((segment, part))
+            room -= count
+    return [_chunk(layout, parts) for parts in chunks]
+
+
+def _segments(number: int, shape: tuple[int, ...], size: int, most: int) -> Iterator[tuple[Segment, tuple[int, ...]]]:
+    """Yield the segments of an array with their shapes: as many rows as fit, or entries if not even a row does."""
+    if 0 < size <= most:
+        yield Segment(number, 0, size), shape
+    elif size > most:
+        row = size // shape[0]
+        if row > most:
+            row, shape = 1, (size,)
+        at_once = most // row * row
+        for start in range(0, size, at_once):
+            stop = min(start + at_once, size)
+            yield Segment(number, start, stop), ((stop - start) // row, *shape[1:])
+
+
+def _chunk(layout: Layout, parts: list[tuple[Segment, tuple[int, ...]]]) -> Chunk:
+    names = tuple(layout.names[segment.array] for segment, _ in parts)
+    return Chunk(tuple(segment for segment, _ in parts), Layout(names, tuple(shape for _, shape in parts)))
+
+
+@dataclass(frozen=True)
+class ChunkedTrellis:
+    """The dense scheme for updates that are read and written in parts; `settings` are those of all chunks."""
+
+    settings: Trellis
+
+    @property
+    def layout(self) -> Layout:
+        return self.settings.layout
+
+    @cached_property
+    def chunks(self) -> list[Chunk]:
+        return cut(self.layout)
+
+    def encode(self, load: Load, key: SharedKey, rng: np.random.Generator, most: int | None = None) -> Iterator[bytes]:
+        """Yield the bytes of an update, in parts, which are `most` bytes at most in all.
+
+        `load` returns the entries of a segment, which are finite, and is called several times for each.
+        """
+        if len(self.chunks) == 1:
+            vector = self._vector(self.chunks[0], load)
+            yield fitting(self.settings, lambda scheme: scheme.encode(vector, {}, key=key, rng=rng), most)
+            return
+        plans = [LowRankPlan() for _ in self.chunks]
+        curves = [self._curve(n, load) for n in range(len(self.chunks))]
+        schemes = self._at_one_price(curves, plans)
+        if any(len(shape) > 1 for shape in self.layout.shapes) and self.settings.effort != "fast":
+            for n, scheme in enumerate(schemes):
+                gathered = scheme.pieces.gather(self._vector(self.chunks[n], load))
+                plans[n] = scheme.plan_products(gathered, rng)
+                curves[n] = scheme.price_curve(gathered, plans[n])
+                self._tell(len(schemes), n, _MEASURED, _PLANNED, 1, 1)
+            schemes = self._at_one_price(curves, plans)
+        yield from self._encoded(schemes, plans, load, key, rng, most)
+
+    def decode(self, read: Callable[[int], bytes], rest: int, key: SharedKey, store: Store) -> None:
+        """Store the segments of an update; `read` returns as many of the `rest` untrusted bytes, or raises an error."""
+        single = len(self.chunks) == 1
+        for n, chunk in enumerate(self.chunks):
+            length = rest if single else _LENGTH.unpack(read(_LENGTH.size))[0]
+            scheme = self._scheme(n, self.settings.rate, 0)
+            decoded = scheme.decode(read(length), {}, key=key if single else key_of_chunk(key, n))
+            vector = np.asarray(decoded.vector, dtype=np.float32)
+            start = 0
+            for segment in chunk.segments:
+                stop = start + segment.stop - segment.start
+                store(segment, vector[start:stop])
+                start = stop
+
+    def _curve(self, n: int, load: Load) -> PriceCurve:
+        """Return the bits of a chunk by their price, without products."""
+        scheme = self._scheme(n, self.settings.rate, 0)
+        vector = self._vector(self.chunks[n], load)
+        curve = scheme.price_curve(scheme.pieces.gather(vector), LowRankPlan())
+        self._tell(len(self.chunks), n, 0, _MEASURED, 1, 1)
+        return curve
+
+    def _at_one_price(self, curves: Sequence[PriceCurve], plans: Sequence[LowRankPlan]) -> list[Trellis]:
+        """Return the scheme of each chunk, with the rate that it has at the price at which all take their bits."""
+        plain = [self._scheme(n, self.settings.rate, 0) for n in range(len(self.chunks))]
+        products = [8 * len(section(plan.content)) for plan in plans]
+        bits = sum(scheme.free_bits for scheme in plain) - sum(products)
+        theta = common_price(curves, bits)
+        wanted = [curve.bits_at(theta) for curve in curves]
+        scale = bits / sum(wanted) if bits > 0 and sum(wanted) > 0 else 1.0
+        schemes = []
+        for n, scheme in enumerate(plain):
+            heads = scheme.rate * scheme.d - scheme.free_bits
+            rate = (heads + products[n] + scale * wanted[n]) / scheme.d
+            schemes.append(self._scheme(n, min(max(rate, MIN_RATE), MAX_RATE), _PLANNED))
+        return schemes
+
+    def _encoded(
+        self,
+        schemes: list[Trellis],
+        plans: list[LowRankPlan],
+        load: Load,
+        key: SharedKey,
+        rng: np.random.Generator,
+        most: int | None,
+    ) -> Iterator[bytes]:
+        """Yield the length and the message of each chunk; later chunks keep the bytes that their rates need."""
+        later = [_LENGTH.size + math.ceil(scheme.rate * scheme.d / 8) for scheme in schemes]
+        written = 0
+        for n, scheme in enumerate(schemes):
+            room = None if most is None else most - written - sum(later[n + 1 :]) - _LENGTH.size
+            own = key_of_chunk(key, n)
+
+            def encode(scheme: Trellis, n: int = n, own: SharedKey = own) -> bytes:
+                gathered = scheme.pieces.gather(self._vector(self.chunks[n], load))
+                return scheme.encode_rest(gathered, plans[n], own, rng)
+
+            message = fitting(scheme, encode, room)
+            written += _LENGTH.size + len(message)
+            yield _LENGTH.pack(len(message))
+            yield message
+
+    def _vector(self, chunk: Chunk, load: Load) -> Float32:
+        if len(chunk.segments) == 1:
+            return load(chunk.segments[0])
+        vector = np.empty(chunk.layout.d, dtype=np.float32)
+        for segment, part in zip(chunk.segments, chunk.layout.parts, strict=True):
+            vector[part] = load(segment)
+        return vector
+
+    def _scheme(self, n: int, rate: float, first_step: int) -> Trellis:
+        """Return the scheme of a chunk; its progress is that of the whole."""
+        count = len(self.chunks)
+        if count == 1:
+            return self.settings
+        progress = self.settings.progress
+        if progress is not None:
+
+            def progress(done: int, total: int) -> None:
+                self._tell(count, n, first_step, _STEPS, done, total)
+
+        return replace(self.settings, layout=self.chunks[n].layout, rate=rate, progress=progress)
+
+    def _tell(self, chunks: int, n: int, first: int, last: int, done: int, total: int) -> None:
+        """Report that part of a stage of chunk `n`, from step `first` to `last` of each chunk, is complete."""
+        if self.settings.progress is not None:
+            in_stage = (last - first) * (n * total + done) // total
+            self.settings.progress(first * chunks + in_stage, _STEPS * chunks)
+
+
+def key_of_chunk(key: SharedKey, n: int) -> SharedKey:
+    """Return the key of chunk `n` of an update that has several."""
+    seed = blake2b(key.to_bytes() + n.to_bytes(4, "little"), digest_size=8, person=b"klms chunk").digest()
+    return replace(key, seed=int.from_bytes(seed, "little"))
+
+
+def fitting(scheme: Trellis, encode: Callable[[Trellis], bytes], most: int | None) -> bytes:
+    """Return a message of at most `most` bytes, at a lower rate if the scheme's own leads to more."""
+    message = encode(scheme)
+    while most is not None and len(message) > most:
+        if scheme.rate <= MIN_RATE:
+            raise InvalidArgument(
+                f"{max(most, 0):,} bytes are too few for {scheme.d:,} parameters, which need {len(message):,}"
+            )
+        scheme = replace(scheme, rate=max(_LOWER_RATE * scheme.rate, MIN_RATE))
+        message = encode(scheme)
+    return message

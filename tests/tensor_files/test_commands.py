@@ -1,0 +1,201 @@
+"""`klms encode` and `klms decode` on files as people have them."""
+
+import re
+import subprocess
+import sys
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import klms
+from klms.cli import app, tensors
+from klms.cli.live import Live
+from klms.compressors.arrays import bfloat16_of
+from klms.tensor_files import decode, encode
+from klms.tensor_files.formats import open_tensors
+from tests.tensor_files.adapters import METADATA, adapter, write
+
+runner = CliRunner()
+
+
+def tensors_in(path):
+    with open_tensors(path) as opened:
+        read = {name: source.floats(0, int(np.prod(source.shape))) for name, source in opened.sources.items()}
+        about = {name: (source.dtype, source.shape) for name, source in opened.sources.items()}
+    return read, about, opened.metadata
+
+
+def error(path, other) -> float:
+    read, expected = tensors_in(path)[0], tensors_in(other)[0]
+    off = sum(float(np.square(read[name] - array).sum()) for name, array in expected.items())
+    return off / sum(float(np.square(array).sum()) for array in expected.values())
+
+
+@pytest.mark.parametrize("bfloat16", [True, False])
+def test_an_adapter_keeps_names_types_shapes_and_metadata(bfloat16, tmp_path):
+    path = write(tmp_path / "adapter_model.safetensors", adapter(bfloat16=bfloat16) | {"steps": np.arange(3)})
+    done = runner.invoke(app, ["encode", str(path), "--bits", "2", "-o", str(tmp_path / "a.klms")])
+    assert done.exit_code == 0, done.output
+    line = done.output.strip()
+    assert re.search(r"a.klms: 16,384 parameters in [\d,]+ bytes, [\d.]+ bits per parameter, [\d.]+ x smaller", line)
+    assert re.search(r"; relative squared error 0\.0\d+; \d+\.\d s$", line)
+    message = (tmp_path / "a.klms").read_bytes()
+    assert len(message) < 16384 * 2 / 8 + 40
+
+    restored = tmp_path / "restored.safetensors"
+    command = [sys.executable, "-m", "klms", "decode", str(tmp_path / "a.klms"), "-o", str(restored)]
+    other = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert other.returncode == 0, other.stderr
+    assert tensors_in(restored)[1:] == tensors_in(path)[1:]
+    assert tensors_in(restored)[2] == METADATA
+    assert tensors_in(restored)[0]["steps"].tolist() == [0, 1, 2]
+    told = float(re.search(r"squared error ([\d.e-]+)", line)[1])
+    assert 0 < told < 0.2
+    assert klms.inspect(message).parameters == 16384 + 3
+
+
+def test_a_difference_of_checkpoints(tmp_path):
+    base = adapter(bfloat16=True, width=512)
+    rng = np.random.default_rng(1)
+    floats = {name: (array.view(np.uint16).astype(np.uint32) << 16).view("f4") for name, array in base.items()}
+    new = {name: bfloat16_of(a + rng.normal(0, 0.01, a.shape).astype("f4")) for name, a in floats.items()}
+    old_path, new_path = write(tmp_path / "old.safetensors", base), write(tmp_path / "new.safetensors", new)
+    message, restored = tmp_path / "new.safetensors.klms", tmp_path / "restored.safetensors"
+    done = runner.invoke(app, ["encode", str(new_path), "--base", str(old_path), "--bits", "2"])
+    assert done.exit_code == 0, done.output
+    assert "relative squared error of the difference 0." in done.output
+
+    refused = runner.invoke(app, ["decode", str(message), "-o", str(restored)])
+    assert refused.exit_code == 1
+    assert "is a difference: name the file that it was made from with --base" in refused.output
+    refused = runner.invoke(app, ["decode", str(message), "-o", str(restored), "--base", str(new_path)])
+    assert "was made from another base" in refused.output
+    assert not restored.exists()
+
+    done = runner.invoke(app, ["decode", str(message), "-o", str(restored), "--base", str(old_path)])
+    assert done.exit_code == 0, done.output
+    assert tensors_in(restored)[1:] == tensors_in(new_path)[1:]
+    assert error(restored, new_path) < 0.03 < error(old_path, new_path)
+
+
+@pytest.mark.parametrize(("source", "target"), [(".npz", ".safetensors"), (".safetensors", ".npz"), (".npz", ".npz")])
+def test_formats_can_be_changed(source, target, tmp_path):
+    tensors = adapter(bfloat16=source == ".safetensors") | {"mask": np.array([True, False])}
+    path = tmp_path / f"x{source}"
+    if source == ".npz":
+        np.savez(path, **tensors)
+    else:
+        write(path, tensors)
+    encode(path, tmp_path / "m.klms", 8.0)
+    assert decode(tmp_path / "m.klms", tmp_path / f"y{target}") == len(tensors)
+    read, about, _ = tensors_in(tmp_path / f"y{target}")
+    assert read["mask"].tolist() == [1, 0]
+    assert error(tmp_path / f"y{target}", path) < 1e-3
+    if target == ".npz":
+        assert {dtype for dtype, _ in about.values()} == {np.dtype("f4"), np.dtype("?")}  # NumPy has no bfloat16
+
+
+def test_one_array(tmp_path):
+    array = np.random.default_rng(0).standard_normal((30, 40))
+    np.save(tmp_path / "x.npy", array)
+    assert runner.invoke(app, ["encode", str(tmp_path / "x.npy"), "--bits", "8"]).exit_code == 0
+    assert runner.invoke(app, ["decode", str(tmp_path / "x.npy.klms"), "--force"]).exit_code == 0
+    read = np.load(tmp_path / "x.npy")
+    assert read.dtype == np.float64
+    np.testing.assert_allclose(read, array, atol=0.1)
+    decode(tmp_path / "x.npy.klms", tmp_path / "x.safetensors")
+    assert list(tensors_in(tmp_path / "x.safetensors")[0]) == ["array"]
+
+
+def test_messages_of_the_library_are_decoded(tmp_path):
+    update = {"a": np.ones((20, 30), np.float32), "n": np.array([7])}
+    with (tmp_path / "m.klms").open("wb") as file:
+        klms.compress_to(file, update, 8.0)
+    decode(tmp_path / "m.klms", tmp_path / "x.npz")
+    assert np.load(tmp_path / "x.npz")["n"].tolist() == [7]
+    (tmp_path / "keyed.klms").write_bytes(klms.compress(update, key=klms.SharedKey(1, 2, 3)))
+    shown = runner.invoke(app, ["decode", str(tmp_path / "keyed.klms"), "-o", str(tmp_path / "y.npz")])
+    assert "keyed.klms: the message does not carry its key" in shown.output
+
+
+def test_a_message_never_has_more_error_than_zeros_unless_it_is_unbiased(tmp_path):
+    path = write(tmp_path / "x.safetensors", adapter())
+    errors = [encode(path, tmp_path / "m.klms", 0.2, unbiased=unbiased).relative_error for unbiased in (False, True)]
+    assert errors[0] < 1 < 2 < errors[1]
+    decode(tmp_path / "m.klms", tmp_path / "y.safetensors")
+    assert error(tmp_path / "y.safetensors", path) == pytest.approx(errors[1], rel=0.01)
+
+
+def test_the_budget_is_kept(tmp_path):
+    path = write(tmp_path / "x.safetensors", adapter())
+    done = runner.invoke(app, ["encode", str(path), "--budget", "1500"])
+    assert done.exit_code == 0, done.output
+    assert 1300 < (tmp_path / "x.safetensors.klms").stat().st_size <= 1500
+
+
+def test_nothing_is_overwritten_or_left_behind(tmp_path):
+    path = write(tmp_path / "x.safetensors", adapter())
+    content = path.read_bytes()
+    (tmp_path / "m.klms").write_bytes(b"precious")
+    shown = runner.invoke(app, ["encode", str(path), "-o", str(tmp_path / "m.klms")])
+    assert shown.exit_code == 1
+    assert "m.klms exists: name another file with --out, or overwrite it with --force" in shown.output
+    shown = runner.invoke(app, ["encode", str(path), "-o", str(path), "--force"])
+    assert "would overwrite what is read" in shown.output
+    shown = runner.invoke(app, ["encode", str(path), "-o", str(tmp_path / "nowhere" / "m")])
+    assert "there is no folder" in shown.output
+    write(tmp_path / "bad.safetensors", {"a": np.full(300, np.inf)})
+    shown = runner.invoke(app, ["encode", str(tmp_path / "bad.safetensors"), "-o", str(tmp_path / "m.klms"), "--force"])
+    assert "not finite" in shown.output
+    assert (tmp_path / "m.klms").read_bytes() == b"precious"
+    assert path.read_bytes() == content
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.safetensors", "m.klms", "x.safetensors"]
+
+
+class Shown(Live):
+    """Notes what is shown."""
+
+    texts: ClassVar[list[str]] = []
+
+    def show(self, text, done=0, total=None, **where):
+        self.texts.append(text)
+
+
+@pytest.mark.parametrize("patience", [0.0, 1000.0])
+def test_progress_is_shown_when_it_takes_long(patience, tmp_path, monkeypatch):
+    monkeypatch.setattr(tensors, "Live", Shown)
+    monkeypatch.setattr(tensors, "_PATIENCE", patience)
+    Shown.texts.clear()
+    path = write(tmp_path / "x.safetensors", adapter())
+    assert runner.invoke(app, ["encode", str(path)]).exit_code == 0
+    assert Shown.texts == (["encoding x.safetensors"] if patience == 0 else [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["encode", "missing.safetensors"], "missing.safetensors: No such file"),
+        (["encode", "weights.pt"], "name a file that ends in .safetensors, .npz or .npy"),
+        (["encode", "x.safetensors", "--bits", "9"], "bits_per_parameter must be from 0.0001 to 8"),
+        (["encode", "x.safetensors", "--budget", "100"], "budget_bytes is 100"),
+        (["encode", "x.safetensors", "--base", "y.safetensors"], "has no counterpart in y.safetensors"),
+        (["decode", "x.safetensors"], "name the file to write with --out"),
+        (["decode", "x.safetensors", "-o", "z.safetensors"], "x.safetensors: these bytes are not of klms"),
+        (["decode", "x.klms", "-o", "z.bin"], "name a file that ends in"),
+        (["decode", "x.klms", "-o", "z.npy"], "a .npy file holds one array"),
+        (["decode", "x.klms", "-o", "z.npz", "--base", "x.safetensors"], "leave --base away"),
+        (["decode", "x.klms", "-o", "z.npz", "--max-bytes", "1000"], "raise --max-bytes"),
+    ],
+)
+def test_errors_say_what_to_do(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "x.safetensors", adapter())
+    write(tmp_path / "y.safetensors", adapter(width=64))
+    (tmp_path / "weights.pt").write_bytes(b"")
+    encode(path, tmp_path / "x.klms")
+    shown = runner.invoke(app, arguments)
+    assert shown.exit_code == 1
+    assert words in shown.output.replace("\n", " ")
+    assert not any(one.name.startswith("z") for one in tmp_path.iterdir())
