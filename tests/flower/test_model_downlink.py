@@ -18,7 +18,6 @@ from klms.errors import CorruptMessage, InvalidArgument, KLMSError
 from klms.exchange.broadcast import Broadcast
 from klms.exchange.client import Client
 from klms.exchange.request import RequestBody
-from klms.exchange.step_length import step_length
 from klms.flower import Compressed, compress
 from klms.frame import OVERHEAD, Frame, Kind
 from tests.flower.in_process import InProcessGrid
@@ -337,27 +336,6 @@ def test_what_a_step_adds_or_leaves_out_is_not_carried_over(kind):
     compressed._inner["aggregate_train"] = noted
     result = run(compressed, InProcessGrid(client(compress()), 2), rounds=4)
     np.testing.assert_array_equal(result.arrays["w"].numpy(), results[-1])
-
-
-@pytest.mark.parametrize(
-    ("up", "nodes"), [(0.1, 2), (0.1, 5), (lambda round, node: 0.1 if node == 1 else 2, 5)], ids=["2", "5", "mixed"]
-)
-def test_steps_are_shorter_where_few_clients_at_few_bits_leave_much_noise(up, nodes):
-    seen, wanted = {}, []
-    compressed = Compressed(FedAvg(fraction_evaluate=0.0), up=up, down=0.1, seed=3)
-    aggregate = compressed._inner["aggregate_train"]
-
-    def noted(number, replies):
-        arrays, metrics = aggregate(number, replies)
-        wanted.append(arrays["w"].numpy())
-        return arrays, metrics
-
-    compressed._inner["aggregate_train"] = noted
-    run(compressed, InProcessGrid(client(compress(), seen=seen), nodes), rounds=2)
-    before, after = (seen["train", number][0]["w"] for number in (1, 2))
-    share = np.sum((after - before) * (wanted[0] - before)) / np.sum((wanted[0] - before) ** 2)
-    bits = [up(1, node) if callable(up) else up for node in range(1, nodes + 1)]
-    assert share == pytest.approx(step_length(bits, 0.1), abs=0.15)
 
 
 class Stubborn(FedAvg):
