@@ -38,6 +38,7 @@ _REPAIR = 0.1  # the share of an error that is assumed to be taken back, before 
 _KEPT = 0.5  # weight of earlier rounds in an average of logarithms
 _REMEMBERED = 0.8  # weight of earlier rounds in the estimate of the repaired share, which is noisier
 _TRIED = 96  # rates per search
+_LEAST_PROGRESS = 0.1  # of the server's step along the update: a step may be mostly momentum
 _TINY = 1e-30
 
 
@@ -64,7 +65,7 @@ class Measured:
     noise_up: float
     """Energy of the uplink's noise in that mean: the sum of squared weights times `|v_hat|^2 - |v|^2`."""
     weights: float
-    """Energy of the model that clients started from."""
+    """Energy of the model."""
     step: float
     """Energy of the server's step, which the downlink codes."""
     progress: float
@@ -74,6 +75,8 @@ class Measured:
     echo: float = 0.0
     """Inner product of that error and the decoded mean update."""
     gain: Gain = field(default_factory=Gain)
+    spread: float = 0.0
+    """Energy of the difference that it makes to the mean update which clients take part."""
 
     @property
     def update(self) -> float:
@@ -82,10 +85,9 @@ class Measured:
 
     @property
     def noiseless_progress(self) -> float:
-        by_noise = self.noise_up * math.sqrt(self.gain.immediate)
-        return max(
-            self.progress - by_noise, 0.1 * math.sqrt(self.update * self.gain.immediate) * math.sqrt(self.update)
-        )
+        """Progress without noise, at least what could not be told from the choice of the clients."""
+        slope = math.sqrt(self.gain.immediate)
+        return max(self.progress - slope * self.noise_up, slope * self.spread, _LEAST_PROGRESS * slope * self.update)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from klms.exchange import quality
 from klms.exchange.quality import Gain, Knowledge, Measured
 from klms.exchange.server_gain import gain_of
 
+_RESOLUTION = 0.003  # of an energy: scales of pieces are rounded to powers of 2^(1/512)
 _SURE = 3  # rounds after which what was measured is worth a warning
 
 
@@ -54,6 +55,8 @@ class Replies:
     weight: float = 0.0
     energy: float = 0.0
     """Sum of the energies of all decoded updates, each times its squared weight."""
+    squares: float = 0.0
+    """Sum of squared weights."""
     noises: list[float] = field(default_factory=list)
     """Noise of every message, relative to what it conveys."""
     bits: list[float] = field(default_factory=list)
@@ -64,14 +67,21 @@ class Replies:
         self.total += np.float32(weight) * update
         self.weight += weight
         self.energy += weight**2 * energy
+        self.squares += weight**2
         self.bits.append(bits)
         if energy > 0:
-            self.noises.append(1 - min(1.0, norm**2 / energy))
+            noise = 1 - min(1.0, norm**2 / energy)
+            self.noises.append(noise if noise > _RESOLUTION else quality.CODE / (4**bits - 1 + quality.CODE))
 
     @property
     def noise(self) -> float:
         """Energy of the noise in the mean update. A few clients that claim other norms do not change it."""
         return median(self.noises or [0.0]) * self.energy / self.weight**2
+
+    def spread(self, update: float) -> float:
+        """Energy of the difference that it makes to a mean of this energy which clients take part."""
+        own = self.energy / self.weight**2 - self.noise
+        return max(0.0, own - update * self.squares / self.weight**2)
 
     def mean(self) -> Vector:
         return np.asarray(self.total / np.float32(self.weight), dtype=np.float32)
@@ -111,20 +121,21 @@ class RateControl:
         """Learn from the replies of the round, once it is known what the strategy makes of them.
 
         `step` leads from the model to the next one. `off` is the energy of how far the model that clients started from
-        is from the server's own, `weights` that of the model that
-        clients started from, and `error` how far it was from what was wanted. `bounds` are where arrays begin and end.
+        is from the server's own, `weights` that of the next model, and `error` how far what
+        clients started from was from what was wanted. `bounds` are where arrays begin and end.
         """
         replies, self._replies, self._seen = self._replies, None, None
         if replies is None or replies.weight <= 0 or replies.total.size != step.size:
             return
         mean = replies.mean()
         has_error = error.size == mean.size
-        bits = fmean(replies.bits)
+        energy = product(mean, mean)
         self._seen = Measured(
             parameters=mean.size,
-            bits_up=bits,
-            mean=product(mean, mean),
+            bits_up=fmean(replies.bits),
+            mean=energy,
             noise_up=replies.noise,
+            spread=replies.spread(max(0.0, energy - replies.noise)),
             weights=weights,
             step=product(step, step),
             progress=product(mean, step),
