@@ -37,6 +37,7 @@ CODE = 1.25
 _REPAIR = 0.1  # the share of an error that is assumed to be taken back, before any was measured, and its deviation
 _KEPT = 0.5  # weight of earlier rounds in an average of logarithms
 _REMEMBERED = 0.8  # weight of earlier rounds in the estimate of the repaired share, which is noisier
+_MOMENTUM = 10.0  # gain of noise by a momentum of 0.7, before it is known
 _TRIED = 96  # rates per search
 _LEAST_PROGRESS = 0.1  # of the server's step along the update: a step may be mostly momentum
 _TINY = 1e-30
@@ -107,6 +108,8 @@ class Knowledge:
     """Sum of the inverse variances."""
     gain: Gain = field(default_factory=Gain)
     weights: float = 1.0
+    rounds: int = 0
+    """Rounds that were learned from."""
 
     @property
     def repair(self) -> float:
@@ -170,7 +173,8 @@ def learned(known: Knowledge, seen: Measured) -> Knowledge:
         uplink=_averaged(None if first else known.uplink, code),
         repaired=repaired,
         certainty=certainty,
-        gain=seen.gain if first else _averaged_gain(known.gain, seen.gain),
+        gain=_gain_after(known, seen.gain),
+        rounds=known.rounds + 1,
         weights=max(seen.weights, _TINY),
     )
 
@@ -246,6 +250,13 @@ def _averaged(before: float | None, now: float) -> float:
     if before is None:
         return now
     return math.exp(_KEPT * math.log(before) + (1 - _KEPT) * math.log(now))
+
+
+def _gain_after(known: Knowledge, seen: Gain) -> Gain:
+    """Return the gain to reckon with; the first step does not show whether the server has momentum."""
+    if known.rounds == 0:
+        return replace(seen, total=_MOMENTUM * seen.immediate)
+    return seen if known.rounds == 1 else _averaged_gain(known.gain, seen)
 
 
 def _averaged_gain(before: Gain, now: Gain) -> Gain:

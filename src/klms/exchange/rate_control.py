@@ -97,8 +97,6 @@ class RateControl:
         self.down = quality.first_model(target or quality.TARGET)
         """Bits per parameter of the next step of the model, if there is a target."""
         self.known = Knowledge()
-        self.rounds = 0
-        """Rounds that were learned from."""
         self.latest: RoundQuality | None = None
         self._replies: Replies | None = None
         self._seen: Measured | None = None
@@ -147,7 +145,6 @@ class RateControl:
         self.known = quality.learned(self.known, self._seen)
         if off > self.bearable:  # then it must be coded, too
             self._seen = replace(self._seen, step=self._seen.step + off)
-        self.rounds += 1
         if self.target is not None:
             rates = quality.chosen(self.known, self._seen, self.target)
             self.up = _three_digits(rates.up)
@@ -175,7 +172,7 @@ class RateControl:
     def advice(self) -> str:
         """Return what to say of rates that do more harm than the default quality allows; empty if they do not."""
         latest = self.latest
-        if latest is None or self.target is not None or self.rounds < _SURE or latest.harm < 2 * quality.TARGET:
+        if latest is None or self.target is not None or self.known.rounds < _SURE or latest.harm < 2 * quality.TARGET:
             return ""
         rates = quality.rates_for(self.known, latest.bits_up, latest.bits_down, latest.harm)
         return (
@@ -186,7 +183,7 @@ class RateControl:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a server needs to go on after a restart."""
-        return {"known": asdict(self.known), "up": self.up, "down": self.down, "rounds": self.rounds}
+        return {"known": asdict(self.known), "up": self.up, "down": self.down}
 
     def restore(self, kept: Any) -> None:
         """Undo `to_json`."""
@@ -195,7 +192,6 @@ class RateControl:
             self.known = Knowledge(**{**known, "gain": Gain(**known["gain"])})
             self.up = float(kept["up"])
             self.down = float(kept["down"])
-            self.rounds = int(kept["rounds"])
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptMessage(f"what the server has learned of rates cannot be read: {error!r}") from error
 
