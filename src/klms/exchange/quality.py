@@ -8,12 +8,12 @@ does harm in three ways, each of which the server can measure:
   the server adds the noise of an update to the model with a gain `G` (`server_gain.py`); FedAvg has `G = 1`, `s = u`.
 - Weights that noise has enlarged learn more slowly, above all before a normalisation: the **relative error of the
   weights** `(G U + D) / |w|^2`.
-- An optimizer that divides by the size of the updates (FedAdam) takes their noise for size, and its steps become
-  shorter: `a U / |u|^2`, where `a` says how much of its gain depends on the size of coordinates, 0 for FedAvg.
+- An optimizer that divides by the size of coordinates (FedAdam) takes noise for size: `a (U / |u|^2 + D / |s|^2)`, where
+  `a` says how much of its gain depends on the size of coordinates, 0 for FedAvg.
 
-Their sum, the relative error with weight `WEIGHTS`, is the number that is held at its target. With an unbiased code the
-error is orthogonal to what is coded, so `|v_hat|^2 - |v|^2` is its energy, and the norm `|v|` in a message is all that
-the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of what is coded, with a constant `k` of
+Their sum, with the weights `WEIGHTS` and `ADAPTIVE`, is the number that is held at its target. With an unbiased code
+the error is orthogonal to what is coded, so `|v_hat|^2 - |v|^2` is its energy, and the norm `|v|` in a message is all
+that the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of what is coded, with a constant `k` of
 about 1 that is measured, too. Hence the sum for any pair of rates is known, and the cheapest pair that meets the target
 is a search over one of them. Whatever varies from round to round is averaged by its logarithm.
 """
@@ -26,8 +26,8 @@ TARGET = 0.15
 WEIGHTS = 5.0
 """What a relative error of the weights counts in comparison with a repair share."""
 ADAPTIVE = 10.0
-"""What noise counts in comparison, relative to the update, where the server divides by the size of coordinates: most
-coordinates of an update are far smaller than its mean square, while noise is spread evenly."""
+"""What noise counts in comparison where the server divides by the size of coordinates: most coordinates of an update
+are far smaller than its root mean square, while noise is spread evenly."""
 FIRST_ROUND = 1.0
 """Bits of the first round, of which nothing is known."""
 LEAST, MOST = 0.02, 8.0
@@ -205,13 +205,13 @@ def chosen(known: Knowledge, seen: Measured, target: float = TARGET, messages: t
     return Rates(best.up, now)
 
 
-def rates_for(known: Knowledge, up: float, down: float, found: float, target: float = TARGET) -> Rates:
+def rates_for(up: float, down: float, found: float, target: float = TARGET) -> Rates:
     """Return about the rates that would hold the target where these ones do this harm.
 
     Noise of both directions is divided by the same number.
 
-    >>> rates_for(Knowledge(), 0.1, 0.1, 10 * TARGET)
-    Rates(up=0.6..., down=0.6...)
+    >>> round(rates_for(0.1, 0.1, 10 * TARGET).up, 2)
+    0.66
     """
     factor = max(1.0, found / target)
     return Rates(*(min(MOST, _bits(factor * (4**bits - 1), 1.0)) for bits in (up, down)))

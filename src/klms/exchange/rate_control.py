@@ -174,7 +174,7 @@ class RateControl:
         latest = self.latest
         if latest is None or self.target is not None or self.known.rounds < _SURE or latest.harm < 2 * quality.TARGET:
             return ""
-        rates = quality.rates_for(self.known, latest.bits_up, latest.bits_down, latest.harm)
+        rates = quality.rates_for(latest.bits_up, latest.bits_down, latest.harm)
         return (
             f"the noise of these rates does {latest.harm / quality.TARGET:.1f} times the harm that the default quality "
             f"allows, and the model will learn less. About {rates.up:.2g} bits up and {rates.down:.2g} down would hold "
