@@ -8,14 +8,14 @@ does harm in three ways, each of which the server can measure:
   the server adds the noise of an update to the model with a gain `G` (`server_gain.py`); FedAvg has `G = 1`, `s = u`.
 - Weights that noise has enlarged learn more slowly, above all before a normalisation: the **relative error of the
   weights** `(G U + D) / |w|^2`.
-- An optimizer that divides by the size of coordinates (FedAdam) takes noise for size: `a (U / |u|^2 + D / |s|^2)`, where
-  `a` says how much of its gain depends on the size of coordinates, 0 for FedAvg.
+- An optimizer that divides by the size of coordinates (FedAdam) takes noise for size: `a (U / |u|^2 + D / |s|^2)`. How
+  much the gain of a coordinate depends on its size is `a`, 0 for FedAvg.
 
 Their sum, with the weights `WEIGHTS` and `ADAPTIVE`, is the number that is held at its target. With an unbiased code
 the error is orthogonal to what is coded, so `|v_hat|^2 - |v|^2` is its energy, and the norm `|v|` in a message is all
-that the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of what is coded, with a constant `k` of
-about 1 that is measured, too. Hence the sum for any pair of rates is known, and the cheapest pair that meets the target
-is a search over one of them. Whatever varies from round to round is averaged by its logarithm.
+that the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of what is coded, with a constant `k`
+of about 1 that is measured, too. Hence the sum for any pair of rates is known, and the cheapest pair that meets the
+target is a search over one of them. Whatever varies from round to round is averaged by its logarithm.
 """
 
 import math
