@@ -21,12 +21,13 @@ from klms.flower.deployment import Deployment
 HERE = Path(__file__).parent
 RATES = {
     "stock": "",
+    "default": "quality=1",
     "1 bit": "bits_per_parameter=1",
     "0.3 bits": "bits_per_parameter=0.3",
     "0.1 up, 0.3 down": "up=0.1, down=0.3",
     "0.1 bits": "bits_per_parameter=0.1",
 }
-"""Arguments of `Compressed`. The model is new, so that one bit will do for the first broadcast."""
+"""Arguments of `Compressed`; `default` is what it does without any."""
 ALL = tuple(RATES)
 MOST = tuple(rate for rate in RATES if rate != "0.3 bits")
 STRATEGIES = {
@@ -35,7 +36,7 @@ STRATEGIES = {
     "fedyogi": MOST,
     "fedprox": MOST,
     "fedmedian": ALL,
-    "krum": ("stock", "1 bit"),
+    "krum": ("stock", "default", "1 bit"),
 }
 """Which rates each strategy is run at."""
 NODES = {"process": 10, "simulation": 10, "deployment": 3}

@@ -13,6 +13,7 @@ from typing import Any
 from klms.benchmarks.mean import Row
 from klms.errors import InvalidArgument
 from klms.experiments import catalogue, pictures, results_file, tables
+from klms.experiments.panel import panel
 from klms.experiments.results_file import Entry, Results
 from klms.experiments.toy import TOYS
 
@@ -22,6 +23,7 @@ _README = re.compile(r"(<!-- results -->\n).*(<!-- /results -->)", re.DOTALL)
 _MEASURED: dict[str, Callable[[Any], str]] = {
     "coding-share": tables.coding,
     "mean": tables.mean_estimation,
+    "panel": panel.markdown,
     "flower-quickstart": tables.flower,
     "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, tables.toy),

@@ -24,6 +24,7 @@ from klms import Client, OutOfSync, Server
 from klms.errors import InvalidArgument, KLMSError, SideInformationMismatch
 
 Arrays = dict[str, npt.NDArray[Any]]
+_LARGEST_WEIGHT = 1e15
 _KLMS = "klms"
 """Key of everything that is ours: in a DXO, its meta data, a Shareable and an FLContext; topic of our messages."""
 _PATIENCE = 600.0  # seconds that a client waits for another request, which is a snapshot of the model
@@ -85,12 +86,12 @@ class SendModel(_Filter):
             self.log_warning(fl_ctx, f"klms: {error}")
         return make_reply(ReturnCode.BAD_REQUEST_DATA)
 
-    def receive(self, client: str, reply: bytes) -> tuple[Arrays, Arrays]:
+    def receive(self, client: str, reply: bytes, weight: float = 1.0) -> tuple[Arrays, Arrays]:
         """Return what a client has trained, and the model of the round."""
         with self._lock:
             if client not in self._asked:
                 raise SideInformationMismatch(f"client {client!r} answers to a model of an earlier round")
-            arrays = self.server.receive(client, reply)
+            arrays = self.server.receive(client, reply, weight=weight)
             self._entries["up"] += sum(array.size for array in arrays.values())
             return arrays, self._model
 
@@ -113,7 +114,7 @@ class ReceiveUpdate(_Filter):
         if _KLMS not in dxo.meta:
             return None
         sender: SendModel = fl_ctx.get_prop(_KLMS)
-        arrays, model = sender.receive(_client_of(fl_ctx), dxo.data[_KLMS])
+        arrays, model = sender.receive(_client_of(fl_ctx), dxo.data[_KLMS], _weight_of(dxo))
         if dxo.data_kind == DataKind.WEIGHT_DIFF:  # the controller adds it to its own model, not to what clients hold
             arrays = {name: array - model[name] for name, array in arrays.items()}
         return _decoded(dxo, arrays)
@@ -192,6 +193,12 @@ def _arrays_of(dxo: DXO) -> tuple[Arrays, dict[str, Any]]:
     if len(arrays) < len(dxo.data) or any(array.dtype.kind not in "biuf" for array in arrays.values()):
         raise InvalidArgument("it holds other things than arrays of numbers")
     return arrays, {"torch": bool(tensors), "bfloat16": narrow}
+
+
+def _weight_of(dxo: DXO) -> float:
+    """Return what NVFlare weights a result by in its average."""
+    steps = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
+    return float(steps) if isinstance(steps, int | float) and 0 < steps < _LARGEST_WEIGHT else 1.0
 
 
 def _decoded(dxo: DXO, arrays: Arrays) -> DXO:

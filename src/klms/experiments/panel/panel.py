@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from klms import files
@@ -85,7 +86,10 @@ def markdown(results: dict[str, Any]) -> str:
     lines = []
     for federation in dict.fromkeys(row.federation for row in rows):
         shown = [cells.get((federation, coding)) for coding in codings]
-        lines.append([federation, *("" if row is None else f"{row.lost:+.2f}, x {row.times:.0f}" for row in shown)])
+        lines.append([federation, *("" if row is None else str(row) for row in shown)])
+    lines.append(
+        ["mean loss, median factor", *(_summary([row for row in rows if row.coding == one]) for one in codings)]
+    )
     return table(("federation", *codings), lines)
 
 
@@ -96,6 +100,14 @@ class Row(NamedTuple):
     coding: str
     lost: float
     times: float
+    seeds: int
+
+    def __str__(self) -> str:
+        return f"{self.lost:+.2f}, x {self.times:.0f} ({self.seeds})"
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    return f"{fmean(row.lost for row in rows):+.2f}, x {median(row.times for row in rows):.0f}"
 
 
 def _rows(results: dict[str, Any]) -> Iterator[Row]:
@@ -108,4 +120,4 @@ def _rows(results: dict[str, Any]) -> Iterator[Row]:
             groups.setdefault((federation, coding), []).append(pair)
     for (federation, coding), pairs in groups.items():
         losses, times = zip(*pairs, strict=True)
-        yield Row(federation, coding, sum(losses) / len(losses), sum(times) / len(times))
+        yield Row(federation, coding, fmean(losses), fmean(times), len(pairs))
