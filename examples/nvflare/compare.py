@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 CLIENTS = 3
 RATES = {
     "stock": "",
+    "default": "quality=1",
     "1 bit": "bits_per_parameter=1",
     "0.1 bits": "bits_per_parameter=0.1",
 }
