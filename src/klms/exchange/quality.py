@@ -19,7 +19,11 @@ is a search over one of them. Whatever varies from round to round is averaged by
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+from klms.errors import CorruptMessage
 
 TARGET = 0.15
 """The default quality; `klms experiment run panel` shows what others come to."""
@@ -111,6 +115,17 @@ class Knowledge:
         """The share of an error that clients take back: its estimate and one standard deviation on top."""
         return max(0.0, self.repaired / self.certainty) + 1 / math.sqrt(self.certainty)
 
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "Knowledge":
+        """Undo `dataclasses.asdict`; raise `CorruptMessage` for anything else."""
+        try:
+            gain = Gain(**{name: _size(value) for name, value in kept["gain"].items()})
+            sizes = {name: _size(kept[name]) for name in ("uplink", "downlink", "certainty", "weights")}
+            seen = {name: None if kept[name] is None else _size(kept[name]) for name in ("update", "progress", "step")}
+            return cls(**sizes, **seen, gain=gain, repaired=float(kept["repaired"]))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise CorruptMessage(f"what was learned of rates cannot be read: {error!r}") from error
+
     def prices(self) -> tuple[float, float]:
         """Return the harm of a unit of noise in the mean update, and in the model.
 
@@ -152,12 +167,12 @@ def bearable(known: Knowledge, target: float = TARGET) -> float:
 
 def learned(known: Knowledge, seen: Measured) -> Knowledge:
     """Return the knowledge after the replies of a round."""
-    repaired = _REMEMBERED * known.repaired
-    certainty = _REMEMBERED * known.certainty
-    if seen.error > 0:
+    repaired = known.repaired
+    certainty = known.certainty
+    if seen.error > 0:  # where nothing can be measured, nothing is forgotten
         precision = seen.error * seen.parameters / max(seen.mean, _TINY)
-        repaired += precision * -seen.echo / seen.error
-        certainty += precision
+        repaired = _REMEMBERED * repaired + precision * -seen.echo / seen.error
+        certainty = _REMEMBERED * certainty + precision
     code = seen.noise_up * (4**seen.bits_up - 1) / seen.update
     first = known.update is None
     return replace(
@@ -237,6 +252,12 @@ def _next_step(known: Knowledge, seen: Measured, noise_up: float) -> float:
     """Return the energy of a step whose noise is another one."""
     own = max(seen.step - known.gain.immediate * seen.noise_up, 0.1 * seen.step)
     return own + known.gain.immediate * noise_up
+
+
+def _size(value: Any) -> float:
+    if not 0 <= float(value) < math.inf:
+        raise ValueError(f"{value!r} is not a size")
+    return float(value)
 
 
 def _averaged(before: float | None, now: float) -> float:

@@ -15,7 +15,7 @@ from klms.compressors.base import Vector
 from klms.compressors.trellis import product
 from klms.errors import CorruptMessage
 from klms.exchange import quality
-from klms.exchange.quality import Gain, Knowledge, Measured
+from klms.exchange.quality import Knowledge, Measured, Rates
 from klms.exchange.server_gain import gain_of
 
 _SURE = 3  # rounds after which what was measured is worth a warning
@@ -38,11 +38,48 @@ class RoundQuality:
     harm: float
     """The number that constant quality holds."""
 
+    @classmethod
+    def of(cls, known: Knowledge, bits: Rates, noise_up: float, noise_down: float) -> "RoundQuality":
+        """Return what noise of these energies came to, in the mean update and in the model."""
+        added = known.gain.total * noise_up + noise_down
+        return cls(
+            bits_up=bits.up,
+            bits_down=bits.down,
+            noise=noise_up / (known.update or 1.0),
+            relative_error=added / known.weights,
+            repair_share=known.repair * added / (known.progress or 1.0),
+            harm=quality.harm(known, noise_up, noise_down),
+        )
+
     def __str__(self) -> str:
         return (
             f"{self.bits_up:.3g} bits up and {self.bits_down:.3g} down; noise {self.noise:.3g}, relative error "
             f"{self.relative_error:.2g}, repair share {self.repair_share:.2g}, harm {self.harm:.2g}"
         )
+
+
+@dataclass
+class NoiseOfMean:
+    """The noise in a weighted mean of decoded updates whose norms are known."""
+
+    weight: float = 0.0
+    conveyed: float = 0.0
+    """Sum of the energies of all decoded updates, each times its squared weight."""
+    shares: list[float] = field(default_factory=list)
+    """Noise of every message, relative to what it conveys."""
+
+    def add(self, update: Vector, norm: float, weight: float) -> None:
+        """Add a decoded update, whose norm was this one before it was coded."""
+        energy = product(update, update)
+        self.weight += weight
+        self.conveyed += weight**2 * energy
+        if energy > 0:
+            self.shares.append(1 - min(1.0, norm**2 / energy))
+
+    @property
+    def energy(self) -> float:
+        """Energy of the noise. A few clients that claim other norms do not change it."""
+        return median(self.shares or [0.0]) * self.conveyed / (self.weight**2 or 1.0)
 
 
 @dataclass
@@ -52,26 +89,15 @@ class Replies:
     round: int
     total: Vector
     weight: float = 0.0
-    energy: float = 0.0
-    """Sum of the energies of all decoded updates, each times its squared weight."""
-    noises: list[float] = field(default_factory=list)
-    """Noise of every message, relative to what it conveys."""
+    noise: NoiseOfMean = field(default_factory=NoiseOfMean)
     bits: list[float] = field(default_factory=list)
 
     def add(self, update: Vector, norm: float, weight: float, bits: float) -> None:
         """Add a decoded update, whose norm was this one before it was coded."""
-        energy = product(update, update)
         self.total += np.float32(weight) * update
         self.weight += weight
-        self.energy += weight**2 * energy
+        self.noise.add(update, norm, weight)
         self.bits.append(bits)
-        if energy > 0:
-            self.noises.append(1 - min(1.0, norm**2 / energy))
-
-    @property
-    def noise(self) -> float:
-        """Energy of the noise in the mean update. A few clients that claim other norms do not change it."""
-        return median(self.noises or [0.0]) * self.energy / self.weight**2
 
     def mean(self) -> Vector:
         return np.asarray(self.total / np.float32(self.weight), dtype=np.float32)
@@ -124,7 +150,7 @@ class RateControl:
             parameters=mean.size,
             bits_up=bits,
             mean=product(mean, mean),
-            noise_up=replies.noise,
+            noise_up=replies.noise.energy,
             weights=weights,
             step=product(step, step),
             progress=product(mean, step),
@@ -148,18 +174,9 @@ class RateControl:
         if seen is None:
             return
         lost = product(error, error)
-        known = self.known
-        added = known.gain.total * seen.noise_up + lost
-        self.latest = RoundQuality(
-            bits_up=seen.bits_up,
-            bits_down=bits,
-            noise=seen.noise_up / (known.update or 1.0),
-            relative_error=added / known.weights,
-            repair_share=known.repair * added / (known.progress or 1.0),
-            harm=quality.harm(known, seen.noise_up, lost),
-        )
+        self.latest = RoundQuality.of(self.known, Rates(seen.bits_up, bits), seen.noise_up, lost)
         if unbiased:
-            self.known = quality.stepped(known, seen.step, lost, bits)
+            self.known = quality.stepped(self.known, seen.step, lost, bits)
 
     def advice(self) -> str:
         """Return what to say of rates that do more harm than the default quality allows; empty if they do not."""
@@ -180,8 +197,7 @@ class RateControl:
     def restore(self, kept: Any) -> None:
         """Undo `to_json`."""
         try:
-            known = dict(kept["known"])
-            self.known = Knowledge(**{**known, "gain": Gain(**known["gain"])})
+            self.known = Knowledge.from_json(kept["known"])
             self.up = float(kept["up"])
             self.down = float(kept["down"])
             self.rounds = int(kept["rounds"])
