@@ -37,9 +37,7 @@ def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]
     return replace(learned, known=known)
 
 
-def after_round(
-    method: Method, settings: RunSettings, held: Held[State], outcome: Outcome, noise_up: float
-) -> Outcome:
+def after_round(method: Method, settings: RunSettings, held: Held[State], outcome: Outcome, noise_up: float) -> Outcome:
     """Return the outcome of a round with the rates of the next one, and with what the noise of this one came to.
 
     `held` is what clients trained from, and `noise_up` the energy of the noise in the mean of their updates.

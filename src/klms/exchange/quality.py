@@ -119,10 +119,12 @@ class Knowledge:
     def from_json(cls, kept: Mapping[str, Any]) -> "Knowledge":
         """Undo `dataclasses.asdict`; raise `CorruptMessage` for anything else."""
         try:
-            gain = Gain(**{name: _size(value) for name, value in kept["gain"].items()})
-            sizes = {name: _size(kept[name]) for name in ("uplink", "downlink", "certainty", "weights")}
-            seen = {name: None if kept[name] is None else _size(kept[name]) for name in ("update", "progress", "step")}
-            return cls(**sizes, **seen, gain=gain, repaired=float(kept["repaired"]))
+            values: dict[str, Any] = {"gain": Gain(**{name: _size(value) for name, value in kept["gain"].items()})}
+            for name in ("uplink", "downlink", "certainty", "weights"):
+                values[name] = _size(kept[name])
+            for name in ("update", "progress", "step"):
+                values[name] = None if kept[name] is None else _size(kept[name])
+            return cls(**values, repaired=float(kept["repaired"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CorruptMessage(f"what was learned of rates cannot be read: {error!r}") from error
 

@@ -87,7 +87,8 @@ class Received:
         self.count += 1
         self.weight += weight
         if isinstance(decoded, DecodedWithNorm):
-            self.noise.add(decoded.vector, decoded.norm, weight if self._robust is None else 1.0)
+            update = np.asarray(decoded.vector, dtype=np.float32)
+            self.noise.add(update, decoded.norm, weight if self._robust is None else 1.0)
         self._learner.add(decoded)
         self._bits += 8 * message_bytes / self.total.size
         if (header := decoded.header) is not None:

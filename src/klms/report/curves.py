@@ -33,8 +33,10 @@ _BYTES = "What all clients of a round send, and what they are sent."
 _KL = "KL of the clients' distributions to the shared one, and the bits of the indices that convey it."
 _KL_MEASURES = {"kl_bits_per_parameter": "KL", "index_bits_per_parameter": "index bits"}
 _CHOSEN = "Chosen to hold a quality, without heads."
-_NOISE = "Noise in the mean update, relative to the update; what both directions add to the model, relative to the model; \
-the progress that clients spend on taking errors back; and the harm that a quality holds at its target."
+_NOISE = (
+    "Noise in the mean update, relative to the update; what both directions add to the model, relative to the model; "
+    "the progress that clients spend on taking errors back; and the harm, which a quality holds at its target."
+)
 _NOISE_MEASURES = {"noise": "noise", "relative_error": "relative error", "repair_share": "repair share", "harm": "harm"}
 CURVES = (
     Curve("accuracy", "Accuracy", "On the test data.", "accuracy", {"accuracy": "accuracy"}),
