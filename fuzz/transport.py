@@ -22,7 +22,7 @@ from klms.frame import Frame, Kind
 from klms.methods.state import State
 
 _MODEL = {"w": np.ones((40, 30), dtype=np.float32), "b": np.ones(5, dtype=np.float32), "n": np.array(3)}
-_STEPS = ModelSteps(1, 4096, frozenset("n"), frozenset(), 0, threads=1)
+_STEPS = ModelSteps(1, frozenset("n"), frozenset(), 0, threads=1)
 _KEY = ServerKey()
 
 
@@ -53,7 +53,7 @@ def _reply(data: bytes) -> None:
     """A reply, whatever round and model it claims to be of."""
     frame = Frame.from_bytes(sealed(data), Kind.REPLY)
     belonging = replace(_EXPECTED.frame, kind=Kind.REPLY, body=frame.body)
-    for model in (_EXPECTED.model, Model(_MODEL), Model(_MODEL, small=0, coarse=frozenset("b"))):
+    for model in (_EXPECTED.model, Model(_MODEL), Model(_MODEL, coarse=frozenset("b"))):
         with suppress(KLMSError):
             Reply.of(belonging, replace(_EXPECTED, model=model), len(data)).decode()
 
@@ -69,7 +69,7 @@ def _request(data: bytes) -> None:
 
 def _request_seeds() -> list[bytes]:
     scheme = SCHEMES["qsgd-klms"]
-    request = CompressionRequest(scheme.name, scheme.settings(), 1, 4096, ("n",), side={"counts": np.arange(4)})
+    request = CompressionRequest(scheme.name, scheme.settings(), 1, ("n",), side={"counts": np.arange(4)})
     return [RequestBody(request.terms(), True, request.side, b"").to_bytes()]
 
 

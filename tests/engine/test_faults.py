@@ -9,8 +9,8 @@ from tests.support.faults import FAULTS, HARMLESS, LOST, REFUSED, FaultyClients,
 from tests.support.models import WithDropout, three_classes
 
 SETTINGS = {
-    "fedavg": {"lr": 0.1},
-    "trellis": {"lr": 0.1, "rate": 1.0},
+    "fedavg": {"lr": 0.1, "robust": 0.3},
+    "trellis": {"lr": 0.1, "rate": 1.0, "robust": 0.3},
     "fedpm-klms": {"lr": 0.1, "bits": 6, "target": 6.0},
 }
 

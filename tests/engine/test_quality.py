@@ -10,6 +10,7 @@ from klms.engine.downlink import Downlink
 from klms.engine.steps import CodedSteps, RelayedSteps
 from klms.errors import CorruptMessage
 from klms.exchange.quality import FIRST_ROUND, LEAST, TARGET
+from klms.exchange.rate_control import Energies
 from klms.methods.state import State
 from tests.support.downlink_runs import arrays, config_of, federation_of, figures, run_of, trained
 
@@ -85,7 +86,7 @@ def test_noise_is_what_the_messages_differ_from_their_updates():
         exact.append(update)
         errors.append(decoded.vector - update)
     expected = np.square(np.stack(errors)).sum() / config.clients**2
-    assert received.noise.energy == pytest.approx(expected, rel=0.1)
+    assert received.energies.noise == pytest.approx(expected, rel=0.1)
 
 
 def test_a_round_that_came_to_nothing_keeps_the_rates():
@@ -95,14 +96,14 @@ def test_a_round_that_came_to_nothing_keeps_the_rates():
     model = broadcasts.model
     undone = replace(results[3].state, shared=model.shared, learned=model.learned)
     outcome = rate_choice.Outcome(undone, {}, undone=True)
-    assert rate_choice.after_round(federation.method, config, broadcasts.held, outcome, 0.0) is outcome
+    assert rate_choice.after_round(federation.method, config, broadcasts.held, outcome, Energies()) is outcome
 
 
 @pytest.mark.parametrize("kind", [RelayedSteps, CodedSteps])
 @pytest.mark.parametrize("head", [b"", b"\0\0", np.float32(np.nan).tobytes(), np.float32(9).tobytes(), bytes(4)])
 def test_a_step_with_an_impossible_rate_is_refused(kind, head):
     config, federation, _ = run_of("trellis", **HELD)
-    with pytest.raises(CorruptMessage, match="cut off|cannot have"):
+    with pytest.raises(CorruptMessage, match=r"cut off|cannot have"):
         kind(federation.method, config).take(federation.method.init(), 1, head)
 
 

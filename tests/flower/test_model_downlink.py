@@ -129,20 +129,18 @@ def _options(strategy):
     return {"eta": 0.3, "tau": 0.1} if isinstance(strategy, FedAdam) else {}
 
 
-def test_arrays_that_are_not_coded_arrive_exactly():
+def test_integers_arrive_exactly_and_small_arrays_almost():
     seen = {}
     strategy, grid = Compressed(FedAvg(), bits_per_parameter=6, seed=1), InProcessGrid(client(compress(), seen=seen), 2)
     strategy.start(grid, start_arrays(steps=()), num_rounds=3, timeout=5)
     assert [int(seen["train", n][0]["steps"]) for n in (1, 2, 3)] == [0, 1, 2]
-    np.testing.assert_array_equal(seen["train", 1][0]["bias"], start_arrays()["bias"].numpy())
+    np.testing.assert_allclose(seen["train", 1][0]["bias"], start_arrays()["bias"].numpy(), atol=0.01)
 
 
-def test_at_low_rates_small_arrays_join_in_and_scales_stay_positive():
+def test_at_low_rates_payloads_keep_to_their_bits():
     seen = {}
     strategy = Compressed(FedAvg(), up=0.5, down=0.2, seed=1)
     result = run(strategy, InProcessGrid(client(compress(), seen=seen), 3), rounds=10)
-    assert all(models[0]["scale"].min() >= 0 for models in seen.values())
-    assert result.arrays["scale"].numpy().min() >= 0
     assert distance(result.arrays) < distance(start_arrays())
     sent = [record["klms-uplink-bytes"] for record in result.train_metrics_clientapp.values()]
     assert all(count <= 3 * 0.5 * D / 8 * 1.02 for count in sent)
@@ -356,14 +354,26 @@ def test_the_model_of_a_strategy_that_does_not_start_from_that_of_clients_is_fol
     assert errors[-1] < 0.1 * errors[0]
 
 
-@pytest.mark.parametrize("down", [1, 0.3])
-def test_momentum_on_a_model_of_its_own_does_not_run_away(down):
+def oscillation(wrap, *mods):
+    """Distances from the target with momentum on a model of the strategy's own, round by round."""
     seen = {}
     strategy = FedAvgM(fraction_evaluate=0.0, server_momentum=0.9, server_learning_rate=1.0)
-    run(Compressed(strategy, up=4, down=down, seed=3), InProcessGrid(client(compress(), seen=seen), 2), rounds=25)
-    errors = [float(np.linalg.norm(models[0]["w"] - TARGET["w"])) for models in seen.values()]
-    assert max(errors) < 1.3 * errors[0]
-    assert errors[-1] < 0.7 * errors[0]
+    run(wrap(strategy), InProcessGrid(client(*mods, seen=seen), 2), rounds=25)
+    return [float(np.linalg.norm(models[0]["w"] - TARGET["w"])) for models in seen.values()]
+
+
+def test_momentum_on_a_model_of_its_own_goes_the_way_that_it_goes_without_klms():
+    stock = oscillation(lambda strategy: strategy)
+    held = oscillation(lambda strategy: Compressed(strategy, seed=3), compress())
+    assert np.abs(np.subtract(stock, held)).max() < 0.2 * stock[0]
+
+
+def test_rates_that_are_too_low_are_said_to_be_once(caplog):
+    with caplog.at_level("WARNING", "klms"):
+        errors = oscillation(lambda strategy: Compressed(strategy, up=4, down=0.3, seed=3), compress())
+    assert errors[-1] > errors[0]
+    assert caplog.text.count("times the harm that the default quality allows") == 1
+    assert "bits up and" in caplog.text
 
 
 class OneRecord(FedAvg):

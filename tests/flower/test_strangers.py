@@ -133,7 +133,7 @@ def test_differences_are_pointed_out_and_right_where_they_are_announced(caplog):
     assert 'pass replies="updates"' in caplog.text
     caplog.clear()
     stock, _ = run(AddsUpdates(fraction_evaluate=0.0), app(trains=as_updates), rounds=4)
-    strategy = Compressed(AddsUpdates(fraction_evaluate=0.0), bits_per_parameter=4, seed=1, replies="updates")
+    strategy = Compressed(AddsUpdates(fraction_evaluate=0.0), bits_per_parameter=8, seed=1, replies="updates")
     with caplog.at_level(logging.WARNING):
         result, _ = run(strategy, app(compress(seed=1), trains=as_updates), rounds=4)
     assert "updates" not in caplog.text

@@ -58,7 +58,7 @@ def test_a_quality_wins_over_the_rate_of_a_profile_and_survives_toml(tmp_path):
     assert resolve("trellis", file=tmp_path / "config.toml") == config
     for method in METHODS.keys() - {"trellis"}:
         assert resolve(method).quality == 0
-    with pytest.raises(InvalidArgument, match="eden cannot choose its rates to hold a quality; methods that can: trellis"):
+    with pytest.raises(InvalidArgument, match=r"eden cannot choose its rates .* that can: trellis"):
         resolve("eden", given={"quality": 1.0})
 
 

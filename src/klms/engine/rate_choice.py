@@ -16,7 +16,7 @@ from klms.compressors.trellis import MAX_RATE, Trellis, product
 from klms.exchange import quality
 from klms.exchange.held import Held
 from klms.exchange.quality import LEAST, TARGET, Gain, Measured, Rates
-from klms.exchange.rate_control import RoundQuality
+from klms.exchange.rate_control import Energies, RoundQuality
 from klms.methods.base import Method, Outcome
 from klms.methods.dense import Dense
 from klms.methods.entry import RunSettings
@@ -37,10 +37,12 @@ def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]
     return replace(learned, known=known)
 
 
-def after_round(method: Method, settings: RunSettings, held: Held[State], outcome: Outcome, noise_up: float) -> Outcome:
+def after_round(
+    method: Method, settings: RunSettings, held: Held[State], outcome: Outcome, energies: Energies
+) -> Outcome:
     """Return the outcome of a round with the rates of the next one, and with what the noise of this one came to.
 
-    `held` is what clients trained from, and `noise_up` the energy of the noise in the mean of their updates.
+    `held` is what clients trained from, and `energies` are those of their updates.
     """
     learned = outcome.state.learned
     if learned is None or outcome.undone or not isinstance(method, Dense):
@@ -48,9 +50,9 @@ def after_round(method: Method, settings: RunSettings, held: Held[State], outcom
     coded = held.error.size > 0
     rate = held.state.rate
     bits = Rates(without_heads(method.layout, rate), without_heads(method.layout, learned.down) if coded else 0.0)
-    seen = _measured(method, held, outcome.state, bits.up, noise_up)
+    seen = _measured(method, held, outcome.state, bits.up, energies)
     known = quality.learned(learned.known, seen)
-    found = RoundQuality.of(known, bits, noise_up, seen.error)
+    found = RoundQuality.of(known, bits, seen.noise_up, seen.error)
 
     name = str(method.vector_name)
     away = _square(held.model.vector(name) - held.state.vector(name))
@@ -75,18 +77,20 @@ def with_heads(layout: Layout, bits: float) -> float:
     return min(MAX_RATE, bits + heads)
 
 
-def _measured(method: Dense, held: Held[State], after: State, bits_up: float, noise_up: float) -> Measured:
+def _measured(method: Dense, held: Held[State], after: State, bits_up: float, energies: Energies) -> Measured:
     name = str(method.vector_name)
-    view = held.state.vector(name)
-    step = after.vector(name) - held.model.vector(name)
+    weights = after.vector(name)
+    step = weights - held.model.vector(name)
     factor = method.server_lr
+    mean = _square(step) / factor**2
     coded = held.error.size > 0
     return Measured(
-        parameters=view.size,
+        parameters=weights.size,
         bits_up=bits_up,
-        mean=_square(step) / factor**2,
-        noise_up=noise_up,
-        weights=_square(view),
+        mean=mean,
+        noise_up=energies.noise,
+        spread=energies.spread(mean),
+        weights=_square(weights),
         step=_square(step),
         progress=_square(step) / factor,
         error=_square(held.error) if coded else 0.0,

@@ -84,8 +84,8 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
             relay = intake.relay
             if clients.enough(len(intake.clients)):
                 outcome = method.conclude(broadcasts.model, intake.received)
-                noise = intake.received.noise.energy
-                outcome = rate_choice.after_round(method, config, broadcasts.held, outcome, noise)
+                energies = intake.received.energies
+                outcome = rate_choice.after_round(method, config, broadcasts.held, outcome, energies)
             else:
                 relay = Relay(state)
                 unchanged = broadcasts.model.after(broadcasts.model.shared)

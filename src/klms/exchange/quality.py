@@ -8,14 +8,14 @@ does harm in three ways, each of which the server can measure:
   the server adds the noise of an update to the model with a gain `G` (`server_gain.py`); FedAvg has `G = 1`, `s = u`.
 - Weights that noise has enlarged learn more slowly, above all before a normalisation: the **relative error of the
   weights** `(G U + D) / |w|^2`.
-- An optimizer that divides by the size of the updates (FedAdam) takes their noise for size, and its steps become
-  shorter: `a U / |u|^2`, where `a` says how much of its gain depends on the size of coordinates, 0 for FedAvg.
+- An optimizer that divides by the size of coordinates (FedAdam) takes noise for size: `a (U / |u|^2 + D / |s|^2)`. How
+  much the gain of a coordinate depends on its size is `a`, 0 for FedAvg.
 
-Their sum, the relative error with weight `WEIGHTS`, is the number that is held at its target. With an unbiased code the
-error is orthogonal to what is coded, so `|v_hat|^2 - |v|^2` is its energy, and the norm `|v|` in a message is all that
-the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of what is coded, with a constant `k` of
-about 1 that is measured, too. Hence the sum for any pair of rates is known, and the cheapest pair that meets the target
-is a search over one of them. Whatever varies from round to round is averaged by its logarithm.
+Their sum, with the weights `WEIGHTS` and `ADAPTIVE`, is the number that is held at its target. With an unbiased code
+the error is orthogonal to what is coded, so `|v_hat|^2 - |v|^2` is its energy, and the norm `|v|` in a message is all
+that the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of what is coded, with a constant `k`
+of about 1 that is measured, too. Hence the sum for any pair of rates is known, and the cheapest pair that meets the
+target is a search over one of them. Whatever varies from round to round is averaged by its logarithm.
 """
 
 import math
@@ -30,8 +30,8 @@ TARGET = 0.15
 WEIGHTS = 5.0
 """What a relative error of the weights counts in comparison with a repair share."""
 ADAPTIVE = 10.0
-"""What noise counts in comparison, relative to the update, where the server divides by the size of coordinates: most
-coordinates of an update are far smaller than its mean square, while noise is spread evenly."""
+"""What noise counts in comparison where the server divides by the size of coordinates: most coordinates of an update
+are far smaller than its root mean square, while noise is spread evenly."""
 FIRST_ROUND = 1.0
 """Bits of the first round, of which nothing is known."""
 LEAST, MOST = 0.02, 8.0
@@ -41,7 +41,9 @@ CODE = 1.25
 _REPAIR = 0.1  # the share of an error that is assumed to be taken back, before any was measured, and its deviation
 _KEPT = 0.5  # weight of earlier rounds in an average of logarithms
 _REMEMBERED = 0.8  # weight of earlier rounds in the estimate of the repaired share, which is noisier
+_MOMENTUM = 10.0  # gain of noise by a momentum of 0.7, before it is known
 _TRIED = 96  # rates per search
+_LEAST_PROGRESS = 0.1  # of the server's step along the update: a step may be mostly momentum
 _TINY = 1e-30
 
 
@@ -68,7 +70,7 @@ class Measured:
     noise_up: float
     """Energy of the uplink's noise in that mean: the sum of squared weights times `|v_hat|^2 - |v|^2`."""
     weights: float
-    """Energy of the model that clients started from."""
+    """Energy of the model."""
     step: float
     """Energy of the server's step, which the downlink codes."""
     progress: float
@@ -78,6 +80,8 @@ class Measured:
     echo: float = 0.0
     """Inner product of that error and the decoded mean update."""
     gain: Gain = field(default_factory=Gain)
+    spread: float = 0.0
+    """Energy of the difference that it makes to the mean update which clients take part."""
 
     @property
     def update(self) -> float:
@@ -86,10 +90,9 @@ class Measured:
 
     @property
     def noiseless_progress(self) -> float:
-        by_noise = self.noise_up * math.sqrt(self.gain.immediate)
-        return max(
-            self.progress - by_noise, 0.1 * math.sqrt(self.update * self.gain.immediate) * math.sqrt(self.update)
-        )
+        """Progress without noise, at least what could not be told from the choice of the clients."""
+        slope = math.sqrt(self.gain.immediate)
+        return max(self.progress - slope * self.noise_up, slope * self.spread, _LEAST_PROGRESS * slope * self.update)
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ class Knowledge:
     """Sum of the inverse variances."""
     gain: Gain = field(default_factory=Gain)
     weights: float = 1.0
+    rounds: int = 0
+    """Rounds that were learned from."""
 
     @property
     def repair(self) -> float:
@@ -124,7 +129,7 @@ class Knowledge:
                 values[name] = _size(kept[name])
             for name in ("update", "progress", "step"):
                 values[name] = None if kept[name] is None else _size(kept[name])
-            return cls(**values, repaired=float(kept["repaired"]))
+            return cls(**values, repaired=float(kept["repaired"]), rounds=int(kept["rounds"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CorruptMessage(f"what was learned of rates cannot be read: {error!r}") from error
 
@@ -185,7 +190,8 @@ def learned(known: Knowledge, seen: Measured) -> Knowledge:
         uplink=_averaged(None if first else known.uplink, code),
         repaired=repaired,
         certainty=certainty,
-        gain=seen.gain if first else _averaged_gain(known.gain, seen.gain),
+        gain=_gain_after(known, seen.gain),
+        rounds=known.rounds + 1,
         weights=max(seen.weights, _TINY),
     )
 
@@ -216,13 +222,13 @@ def chosen(known: Knowledge, seen: Measured, target: float = TARGET, messages: t
     return Rates(best.up, now)
 
 
-def rates_for(known: Knowledge, up: float, down: float, found: float, target: float = TARGET) -> Rates:
+def rates_for(up: float, down: float, found: float, target: float = TARGET) -> Rates:
     """Return about the rates that would hold the target where these ones do this harm.
 
     Noise of both directions is divided by the same number.
 
-    >>> rates_for(Knowledge(), 0.1, 0.1, 10 * TARGET)
-    Rates(up=0.6..., down=0.6...)
+    >>> round(rates_for(0.1, 0.1, 10 * TARGET).up, 2)
+    0.66
     """
     factor = max(1.0, found / target)
     return Rates(*(min(MOST, _bits(factor * (4**bits - 1), 1.0)) for bits in (up, down)))
@@ -267,6 +273,13 @@ def _averaged(before: float | None, now: float) -> float:
     if before is None:
         return now
     return math.exp(_KEPT * math.log(before) + (1 - _KEPT) * math.log(now))
+
+
+def _gain_after(known: Knowledge, seen: Gain) -> Gain:
+    """Return the gain to reckon with; the first step does not show whether the server has momentum."""
+    if known.rounds == 0:
+        return replace(seen, total=_MOMENTUM * seen.immediate)
+    return seen if known.rounds == 1 else _averaged_gain(known.gain, seen)
 
 
 def _averaged_gain(before: Gain, now: Gain) -> Gain:

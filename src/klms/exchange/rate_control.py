@@ -18,6 +18,7 @@ from klms.exchange import quality
 from klms.exchange.quality import Knowledge, Measured, Rates
 from klms.exchange.server_gain import gain_of
 
+_RESOLUTION = 0.003  # of an energy: scales of pieces are rounded to powers of 2^(1/512)
 _SURE = 3  # rounds after which what was measured is worth a warning
 
 
@@ -59,27 +60,36 @@ class RoundQuality:
 
 
 @dataclass
-class NoiseOfMean:
-    """The noise in a weighted mean of decoded updates whose norms are known."""
+class Energies:
+    """What decoded updates, whose norms are known, show of the noise in their weighted mean."""
 
     weight: float = 0.0
-    conveyed: float = 0.0
+    squares: float = 0.0
+    """Sum of squared weights."""
+    decoded: float = 0.0
     """Sum of the energies of all decoded updates, each times its squared weight."""
-    shares: list[float] = field(default_factory=list)
+    noises: list[float] = field(default_factory=list)
     """Noise of every message, relative to what it conveys."""
 
-    def add(self, update: Vector, norm: float, weight: float) -> None:
-        """Add a decoded update, whose norm was this one before it was coded."""
+    def add(self, update: Vector, norm: float, weight: float, bits: float) -> None:
+        """Add an update that was decoded from so many bits per parameter; its norm was this one before."""
         energy = product(update, update)
         self.weight += weight
-        self.conveyed += weight**2 * energy
+        self.squares += weight**2
+        self.decoded += weight**2 * energy
         if energy > 0:
-            self.shares.append(1 - min(1.0, norm**2 / energy))
+            noise = 1 - min(1.0, norm**2 / energy)
+            self.noises.append(noise if noise > _RESOLUTION else quality.CODE / (4**bits - 1 + quality.CODE))
 
     @property
-    def energy(self) -> float:
-        """Energy of the noise. A few clients that claim other norms do not change it."""
-        return median(self.shares or [0.0]) * self.conveyed / (self.weight**2 or 1.0)
+    def noise(self) -> float:
+        """Energy of the noise in the mean update. A few clients that claim other norms do not change it."""
+        return median(self.noises or [0.0]) * self.decoded / (self.weight**2 or 1.0)
+
+    def spread(self, mean: float) -> float:
+        """Energy of the difference that it makes to the mean which clients take part, if it has this energy."""
+        own = self.decoded / self.weight**2 - self.noise
+        return max(0.0, own - max(0.0, mean - self.noise) * self.squares / self.weight**2)
 
 
 @dataclass
@@ -88,19 +98,17 @@ class Replies:
 
     round: int
     total: Vector
-    weight: float = 0.0
-    noise: NoiseOfMean = field(default_factory=NoiseOfMean)
+    energies: Energies = field(default_factory=Energies)
     bits: list[float] = field(default_factory=list)
 
     def add(self, update: Vector, norm: float, weight: float, bits: float) -> None:
         """Add a decoded update, whose norm was this one before it was coded."""
         self.total += np.float32(weight) * update
-        self.weight += weight
-        self.noise.add(update, norm, weight)
+        self.energies.add(update, norm, weight, bits)
         self.bits.append(bits)
 
     def mean(self) -> Vector:
-        return np.asarray(self.total / np.float32(self.weight), dtype=np.float32)
+        return np.asarray(self.total / np.float32(self.energies.weight), dtype=np.float32)
 
 
 class RateControl:
@@ -113,8 +121,6 @@ class RateControl:
         self.down = quality.first_model(target or quality.TARGET)
         """Bits per parameter of the next step of the model, if there is a target."""
         self.known = Knowledge()
-        self.rounds = 0
-        """Rounds that were learned from."""
         self.latest: RoundQuality | None = None
         self._replies: Replies | None = None
         self._seen: Measured | None = None
@@ -137,20 +143,21 @@ class RateControl:
         """Learn from the replies of the round, once it is known what the strategy makes of them.
 
         `step` leads from the model to the next one. `off` is the energy of how far the model that clients started from
-        is from the server's own, `weights` that of the model that
-        clients started from, and `error` how far it was from what was wanted. `bounds` are where arrays begin and end.
+        is from the server's own, `weights` that of the next model, and `error` how far what
+        clients started from was from what was wanted. `bounds` are where arrays begin and end.
         """
         replies, self._replies, self._seen = self._replies, None, None
-        if replies is None or replies.weight <= 0 or replies.total.size != step.size:
+        if replies is None or replies.energies.weight <= 0 or replies.total.size != step.size:
             return
         mean = replies.mean()
         has_error = error.size == mean.size
-        bits = fmean(replies.bits)
+        energy = product(mean, mean)
         self._seen = Measured(
             parameters=mean.size,
-            bits_up=bits,
-            mean=product(mean, mean),
-            noise_up=replies.noise.energy,
+            bits_up=fmean(replies.bits),
+            mean=energy,
+            noise_up=replies.energies.noise,
+            spread=replies.energies.spread(energy),
             weights=weights,
             step=product(step, step),
             progress=product(mean, step),
@@ -162,7 +169,6 @@ class RateControl:
         self.known = quality.learned(self.known, self._seen)
         if off > self.bearable:  # then it must be coded, too
             self._seen = replace(self._seen, step=self._seen.step + off)
-        self.rounds += 1
         if self.target is not None:
             rates = quality.chosen(self.known, self._seen, self.target)
             self.up = _three_digits(rates.up)
@@ -181,9 +187,9 @@ class RateControl:
     def advice(self) -> str:
         """Return what to say of rates that do more harm than the default quality allows; empty if they do not."""
         latest = self.latest
-        if latest is None or self.target is not None or self.rounds < _SURE or latest.harm < 2 * quality.TARGET:
+        if latest is None or self.target is not None or self.known.rounds < _SURE or latest.harm < 2 * quality.TARGET:
             return ""
-        rates = quality.rates_for(self.known, latest.bits_up, latest.bits_down, latest.harm)
+        rates = quality.rates_for(latest.bits_up, latest.bits_down, latest.harm)
         return (
             f"the noise of these rates does {latest.harm / quality.TARGET:.1f} times the harm that the default quality "
             f"allows, and the model will learn less. About {rates.up:.2g} bits up and {rates.down:.2g} down would hold "
@@ -192,7 +198,7 @@ class RateControl:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a server needs to go on after a restart."""
-        return {"known": asdict(self.known), "up": self.up, "down": self.down, "rounds": self.rounds}
+        return {"known": asdict(self.known), "up": self.up, "down": self.down}
 
     def restore(self, kept: Any) -> None:
         """Undo `to_json`."""
@@ -200,7 +206,6 @@ class RateControl:
             self.known = Knowledge.from_json(kept["known"])
             self.up = float(kept["up"])
             self.down = float(kept["down"])
-            self.rounds = int(kept["rounds"])
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptMessage(f"what the server has learned of rates cannot be read: {error!r}") from error
 

@@ -353,11 +353,11 @@ class Server:
         """Let the replies of the last round, and what became of them, say which rates the next messages need."""
         rule = self._rule()
         model = rule.model(self.held.state)
-        state = rule.difference({}, self.held.state)
+        whole = rule.difference({}, wanted)
         step = rule.difference(self.held.model, wanted)
         away = rule.difference(self.held.model, self.held.state)
         bounds = np.cumsum([0, *model.layout.sizes]).tolist()
-        self.rates.control.received(step, product(away, away), product(state, state), self.held.error, bounds)
+        self.rates.control.received(step, product(away, away), product(whole, whole), self.held.error, bounds)
 
     def _lost(self, client: str, sent: Sent) -> None:
         """Take note that a client holds something else, and raise an `OutOfSync`, or `LostAgain` if it had a snapshot.

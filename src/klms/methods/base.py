@@ -16,7 +16,7 @@ from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, 
 from klms.compressors.layout import Layout
 from klms.compressors.with_norm import DecodedWithNorm
 from klms.container import Arrays
-from klms.exchange.rate_control import NoiseOfMean
+from klms.exchange.rate_control import Energies
 from klms.exchange.robust import Robust
 from klms.learning.examples import Examples
 from klms.methods.state import State
@@ -67,8 +67,8 @@ class Received:
         self.count = 0
         self.weight = 0.0
         """Sum of the weights of all updates."""
-        self.noise = NoiseOfMean()
-        """Noise of the mean, as far as messages say what it is."""
+        self.energies = Energies()
+        """What is known of the noise in the mean, if messages say how long their updates were."""
         self.clipped = 0
         self._robust = robust
         self._updates: list[Float32] = []
@@ -88,7 +88,8 @@ class Received:
         self.weight += weight
         if isinstance(decoded, DecodedWithNorm):
             update = np.asarray(decoded.vector, dtype=np.float32)
-            self.noise.add(update, decoded.norm, weight if self._robust is None else 1.0)
+            counted = weight if self._robust is None else 1.0
+            self.energies.add(update, decoded.norm, counted, 8 * message_bytes / self.total.size)
         self._learner.add(decoded)
         self._bits += 8 * message_bytes / self.total.size
         if (header := decoded.header) is not None:
