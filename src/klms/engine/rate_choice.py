@@ -51,7 +51,7 @@ def after_round(
     rate = held.state.rate
     bits = Rates(without_heads(method.layout, rate), without_heads(method.layout, learned.down) if coded else 0.0)
     seen = _measured(method, held, outcome.state, bits.up, energies)
-    known = quality.learned(learned.known, seen)
+    known = replace(quality.learned(learned.known, seen), gain=seen.gain)  # which is known, without any average
     found = RoundQuality.of(known, bits, seen.noise_up, seen.error)
 
     name = str(method.vector_name)
