@@ -15,7 +15,7 @@ from klms.methods.state import State
 from tests.support.downlink_runs import arrays, config_of, federation_of, figures, run_of, trained
 
 pytest.importorskip("torch")
-HELD = {"quality": 1.0, "optimizer": "sgd", "lr": 0.1}
+HELD = {"quality": 1.0, "optimizer": "sgd", "lr": 0.05, "batch": 100}
 EVERYBODY = {"per_round": 0, "clients": 6}
 DOWNLINKS = ["auto", "coded", "snapshot"]
 
@@ -23,7 +23,7 @@ DOWNLINKS = ["auto", "coded", "snapshot"]
 @pytest.mark.parametrize("downlink", DOWNLINKS)
 def test_the_harm_of_noise_is_held(downlink):
     config = config_of("trellis", **HELD, **EVERYBODY, downlink=downlink, rounds=14)
-    records = [result.record for result in trained(config, federation_of(config, hidden=1000))]
+    records = [result.record for result in trained(config, federation_of(config, hidden=1000, count=400))]
     for record in records[4:]:
         assert TARGET / 2 < record.harm < 2 * TARGET
     assert records[0].bits_up == pytest.approx(FIRST_ROUND, abs=0.05)
@@ -37,7 +37,7 @@ def test_a_higher_quality_has_less_harm_and_more_bytes():
     def run(quality):
         given = {**HELD, **EVERYBODY, "downlink": "coded", "rounds": 10, "quality": quality}
         config = config_of("trellis", **given)
-        records = [result.record for result in trained(config, federation_of(config, hidden=1000))][4:]
+        records = [result.record for result in trained(config, federation_of(config, hidden=1000, count=400))][4:]
         sent = sum(record.uplink_bytes + record.downlink_bytes for record in records)
         return float(np.median([record.harm for record in records])), sent
 
