@@ -1,5 +1,7 @@
 """The bytes of a state, which a checkpoint holds and a client keeps."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,8 @@ from klms.container import joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage
 from klms.exchange.broadcast import Trail
 from klms.exchange.held import Held
-from klms.methods.state import Sound, State
+from klms.exchange.quality import Knowledge
+from klms.methods.state import Learned, Sound, State
 
 HELD = Held(None).to_arrays()
 
@@ -25,9 +28,11 @@ def test_everything_of_a_state_comes_back():
         {3: {"residual": np.ones(4)}},
         held,
         Sound(0.5, {"w": np.zeros(3)}, {}),
+        Learned(Knowledge(update=0.1, progress=0.3, step=1e-9, weights=7.0), 0.1),
     )
     back = State.from_bytes(state.to_bytes())
     assert back.to_bytes() == state.to_bytes()
+    assert back.learned == state.learned
     assert (back.round, back.held.trail, back.held.by_client) == (5, held.trail, held.by_client)
     assert (back.sound.loss, back.sound.shared["w"].tolist()) == (0.5, [0, 0, 0])
     assert back.clients[3]["residual"].tolist() == [1] * 4
@@ -47,6 +52,29 @@ def test_the_round_of_a_state_is_a_whole_number(number):
 def test_a_state_has_known_numbers(meta):
     with pytest.raises(CorruptMessage, match="not a state"):
         State.from_bytes(written(meta))
+
+
+KNOWN = asdict(Learned())
+
+
+@pytest.mark.parametrize(
+    "learned",
+    [
+        None,
+        [],
+        {},
+        {**KNOWN, "down": "1"},
+        {**KNOWN, "down": float("nan")},
+        {**KNOWN, "known": None},
+        {**KNOWN, "known": {**KNOWN["known"], "weights": -1.0}},
+        {**KNOWN, "known": {**KNOWN["known"], "uplink": None}},
+        {**KNOWN, "known": {**KNOWN["known"], "gain": {"total": 1.0, "other": 2.0}}},
+    ],
+)
+def test_what_was_learned_is_numbers(learned):
+    assert State.from_bytes(written({"round": 1, "loss": None, "learned": KNOWN})).learned == Learned()
+    with pytest.raises(CorruptMessage):
+        State.from_bytes(written({"round": 1, "loss": None, "learned": learned}))
 
 
 @pytest.mark.parametrize("group", ["elsewhere", "clients"])

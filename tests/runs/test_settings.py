@@ -30,8 +30,36 @@ def test_the_last_source_wins(tmp_path):
 def test_the_defaults_of_the_method_come_first():
     own = METHODS["trellis"].defaults()
     assert own["rate"] == 1.0
-    assert resolve("trellis").rate == 1.0
+    assert own["quality"] == 1.0
+    assert resolve("trellis").quality == 1.0
     assert resolve("trellis", profile="small").rate == 0.1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rate": 1.0},
+        {"rate_schedule": "1"},
+        {"round_budget": 9000},
+        {"downlink": "coded", "down_rate": 1.0},
+        {"downlink": "coded", "down_rate_schedule": "1"},
+    ],
+)
+def test_a_method_that_is_given_bits_holds_no_quality(given):
+    assert resolve("trellis", given=given).quality == 0
+    with pytest.raises(InvalidArgument, match=r"would have no effect, because quality is 2\.0: omit one of them"):
+        taken("trellis", {**given, "quality": 2.0})
+
+
+def test_a_quality_wins_over_the_rate_of_a_profile_and_survives_toml(tmp_path):
+    config = resolve("trellis", profile="small", given={"quality": 2.0})
+    assert config.quality == 2.0
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    assert resolve("trellis", file=tmp_path / "config.toml") == config
+    for method in METHODS.keys() - {"trellis"}:
+        assert resolve(method).quality == 0
+    with pytest.raises(InvalidArgument, match=r"eden cannot choose its rates .* that can: trellis"):
+        resolve("eden", given={"quality": 1.0})
 
 
 def test_a_configuration_survives_toml(tmp_path):

@@ -33,11 +33,11 @@ def config_of(run, **given):
     return resolve(run.split()[0], profile="small", given={**common, **own, **RUNS.get(run, {}), **given})
 
 
-def federation_of(config, hidden=250):
+def federation_of(config, hidden=250, count=40):
     """A network of 23 parameters per hidden unit; by default enough of them for a snapshot to use a table of values."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(INPUTS, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 2))
-    return Federation.of(config, model, [points(client) for client in range(config.clients)], points(99, 100))
+    return Federation.of(config, model, [points(client, count) for client in range(config.clients)], points(99, 100))
 
 
 def trained(config, federation, state=None, workers=1):

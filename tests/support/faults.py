@@ -125,7 +125,7 @@ def hostile(federation: Federation, fault: str, state: State, client: int, messa
     """Return the message of a client that means harm and keeps to the format, as far as its scheme lets it."""
     method = federation.method
     key, rng = method.key(state.round + 1, client), np.random.default_rng(client)
-    compressor, masks = method.compressor_in(state.round + 1), isinstance(method, FedPM)
+    compressor, masks = method.compressor_after(state), isinstance(method, FedPM)
     if fault == "wrong state":
         return update(federation, replace(method.init(), round=state.round), client).message
     if fault == "not a number":

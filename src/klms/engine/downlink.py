@@ -9,11 +9,12 @@ evaluated and exported. `steps.py` has the rules; following them, jumps and snap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from klms.engine import rate_choice
 from klms.engine.federation import participants
 from klms.engine.steps import CodedSteps, RelayedSteps, write_relayed
 from klms.errors import InvalidArgument
 from klms.exchange.broadcast import Sender, Trail
-from klms.exchange.held import Held, Rule, follow, lead
+from klms.exchange.held import Held, follow, lead
 from klms.methods.base import Method, Outcome
 from klms.methods.entry import RunSettings
 from klms.methods.state import State
@@ -93,7 +94,8 @@ class Downlink:
             return replace(after, held=held.of(lambda state: state.shared))
         trail = Trail(held.number + 1)
         if self.settings.downlink == "auto" and relay.size <= relay.limit:
-            trail = held.trail.then(b"".join(relay.parts), relay.limit)
+            head = self._rule().head(after)
+            trail = held.trail.then(head + b"".join(relay.parts), relay.limit)
         return replace(after, held=Held(None, trail, held.by_client))
 
     def follow(self, data: bytes, held: State | None) -> State:
@@ -109,12 +111,18 @@ class Downlink:
 
     def _lead(self, state: State, held: Held[State]) -> Held[State]:
         """Return what clients hold after a coded step or a jump towards `state`."""
-        rate = self.settings.down_rate_in(state.round + 1, self.method.layout.d)
         lags = held.lags(map(str, participants(self.settings, state.round + 1)))
         rule = CodedSteps(self.method, self.settings)
         echo = 1.0 if self.method.noisy_steps else None
-        return lead(rule, held, state, rate, lags, echo=echo)
+        learned = state.learned
+        if learned is None:
+            rate = self.settings.down_rate_in(state.round + 1, self.method.layout.d)
+            return lead(rule, held, state, rate, lags, echo=echo)
+        most = rate_choice.bearable(learned, self.settings)
+        led = lead(rule, held, state, learned.down, lags, echo=echo, bearable=most)
+        learned = rate_choice.after_step(learned, self.method.layout, rule.difference(held.model, state), led)
+        return led.of(lambda one: replace(one, learned=learned))
 
-    def _rule(self) -> Rule[State]:
+    def _rule(self) -> CodedSteps | RelayedSteps:
         coded = self.settings.downlink == "coded"
         return CodedSteps(self.method, self.settings) if coded else RelayedSteps(self.method, self.settings)

@@ -86,6 +86,19 @@ class LedgerRecord(BaseModel):
     epsilon: Annotated[float | None, Shown.IN_SUMMARY] = None
     delta: float | None = None
 
+    bits_up: float | None = None
+    """Bits per parameter of the updates without heads, if they were chosen to hold a quality."""
+    bits_down: float | None = None
+    """The same for the coded step at the start of the round; 0 if nothing was coded."""
+    noise: float | None = None
+    """Energy of the noise in the mean update, relative to the update's own."""
+    relative_error: float | None = None
+    """Energy that the noise of both directions adds to the model, relative to the model's own."""
+    repair_share: float | None = None
+    """Share of the progress that clients spend on taking errors back."""
+    harm: Annotated[float | None, Shown.IN_LOG] = None
+    """The number that constant quality holds at its target."""
+
     kl_bits_per_parameter: float | None = None
     block_kl_bits: float | None = None
     """Mean KL per block, in bits."""
@@ -229,6 +242,12 @@ def coding_share(records: Sequence[LedgerRecord]) -> float | None:
     spent = seconds_by_phase(records)
     work = sum(spent.get(phase, 0.0) for phase in WORK_PHASES)
     return (spent.get("encode", 0.0) + spent.get("decode", 0.0)) / work if work else None
+
+
+def mean_harm(records: Iterable[LedgerRecord]) -> float | None:
+    """Return the mean harm of the noise of all rounds in which it was measured; None if it was in none."""
+    measured = [record.harm for record in records if record.harm is not None]
+    return statistics.fmean(measured) if measured else None
 
 
 def last_evaluated(records: Sequence[LedgerRecord]) -> LedgerRecord | None:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from klms.container import Arrays
-from klms.engine import undo
+from klms.engine import rate_choice, undo
 from klms.engine.downlink import Broadcasts, Downlink, Relay
 from klms.engine.federation import Federation, participants
 from klms.engine.ledger import LedgerRecord
@@ -84,6 +84,8 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
             relay = intake.relay
             if clients.enough(len(intake.clients)):
                 outcome = method.conclude(broadcasts.model, intake.received)
+                energies = intake.received.energies
+                outcome = rate_choice.after_round(method, config, broadcasts.held, outcome, energies)
             else:
                 relay = Relay(state)
                 unchanged = broadcasts.model.after(broadcasts.model.shared)
@@ -142,7 +144,7 @@ class _Intake:
 
     def compared(self, uploads: Iterator[Upload]) -> Iterator[Upload]:
         """Return the uploads, with a bound on their messages if these have to be compared."""
-        factor = self._method.compressor_in(self._state.round + 1).message_factor
+        factor = self._method.compressor_after(self._state).message_factor
         if not factor:
             return uploads
         waiting = list(uploads)

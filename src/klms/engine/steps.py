@@ -7,6 +7,8 @@ A coded step is a packed container of the side information that changed, with it
 of the dense scheme for the difference between the state `w_hat` that clients hold and the server's own `w`. Its error
 is not carried over, since the next round starts from `w_hat`.
 
+If the server chooses the rates of a run, both begin with that of the updates to come (f32).
+
 A snapshot is a packed container of the shared arrays, and of what else clients need to take the server's step.
 """
 
@@ -18,17 +20,18 @@ import numpy as np
 
 from klms.codec import SharedKey
 from klms.compressors.base import Vector
-from klms.compressors.trellis import Trellis
-from klms.container import Array, grouped, joined, read_arrays, write_arrays
+from klms.compressors.trellis import MAX_RATE, MIN_RATE, Trellis
+from klms.container import Array, Arrays, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage
 from klms.exchange.broadcast import SERVER
 from klms.frame import digest_of
 from klms.methods.base import Method
 from klms.methods.entry import RunSettings
-from klms.methods.state import State
+from klms.methods.state import RATE, State, rate_array
 
 _RELAYED = struct.Struct("<II")
 _SIDE = struct.Struct("<I")
+_RATE = struct.Struct("<f")
 _SPARE_BYTES = 1 << 16
 
 
@@ -65,15 +68,32 @@ class MethodRule:
     def nbytes(self, state: State) -> int:
         return sum(array.nbytes for array in state.shared.values())
 
+    def head(self, state: State) -> bytes:
+        """Return what a step to this state begins with."""
+        return _RATE.pack(state.rate) if self.settings.quality else b""
+
+    def behead(self, step: bytes) -> tuple[Arrays, bytes]:
+        """Return the shared arrays in the head of a step, and what follows it."""
+        if not self.settings.quality:
+            return {}, step
+        if len(step) < _RATE.size:
+            raise CorruptMessage("the step is cut off")
+        (rate,) = _RATE.unpack_from(step)
+        if not MIN_RATE <= rate <= MAX_RATE:
+            raise CorruptMessage(f"updates cannot have {rate:g} bits per parameter")
+        return {RATE: rate_array(rate)}, step[_RATE.size :]
+
 
 class RelayedSteps(MethodRule):
     """Steps that are the messages of a round."""
 
     def take(self, state: State, number: int, step: bytes) -> State:
+        head, step = self.behead(step)
         received = self.method.receive(state)
         for client, message in relayed(step):
             received.add(self.method.decode(state, client, message), len(message), self.method.weight(0))
-        return self.method.conclude(state, received).state if received.count else state.after(state.shared)
+        after = self.method.conclude(state, received).state if received.count else state.after(state.shared)
+        return replace(after, shared={**after.shared, **head}) if head else after
 
 
 class CodedSteps(MethodRule):
@@ -91,15 +111,16 @@ class CodedSteps(MethodRule):
         changed = {
             name: array
             for name, array in wanted.shared.items()
-            if name != self.name and not np.array_equal(array, base.shared[name])
+            if name not in (self.name, RATE) and not np.array_equal(array, base.shared[name])
         }
         side = write_arrays(changed, packed=True) if changed else b""
         rng = np.random.default_rng([self.settings.seed, 0xD011, number])
         difference = self.difference(base, wanted)
         message = Trellis(self.method.layout, rate, echo=echo).encode(difference, {}, key=self._key(number), rng=rng)
-        return _SIDE.pack(len(side)) + side + message
+        return self.head(wanted) + _SIDE.pack(len(side)) + side + message
 
     def take(self, state: State, number: int, step: bytes) -> State:
+        head, step = self.behead(step)
         if len(step) < _SIDE.size:
             raise CorruptMessage("the step is cut off")
         end = _SIDE.size + _SIDE.unpack_from(step)[0]
@@ -108,7 +129,7 @@ class CodedSteps(MethodRule):
         side = read_arrays(step[_SIDE.size : end], _most_bytes([vector]))[0] if end > _SIDE.size else {}
         if not side.keys() <= state.shared.keys():
             raise CorruptMessage("the step has side information that the method does not know")
-        return replace(state, round=number, shared={**state.shared, **side, self.name: vector})
+        return replace(state, round=number, shared={**state.shared, **side, **head, self.name: vector})
 
     def _key(self, number: int) -> SharedKey:
         return SharedKey(self.settings.seed, number, SERVER)

@@ -19,7 +19,11 @@ target is a search over one of them. Whatever varies from round to round is aver
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+from klms.errors import CorruptMessage
 
 TARGET = 0.15
 """The default quality; `klms experiment run panel` shows what others come to."""
@@ -102,6 +106,9 @@ class Knowledge:
     """Noise of the mean update times `4^r - 1`, relative to the update: the code's error over the clients' number."""
     downlink: float = CODE
     """The same for the downlink, relative to the step."""
+    uplink_at: float = FIRST_ROUND
+    """Bits at which `uplink` was last measured."""
+    downlink_at: float = FIRST_ROUND
     repaired: float = _REPAIR / _REPAIR**2
     """Sum of the measured shares `c`, each divided by its variance."""
     certainty: float = 1 / _REPAIR**2
@@ -115,6 +122,19 @@ class Knowledge:
     def repair(self) -> float:
         """The share of an error that clients take back: its estimate and one standard deviation on top."""
         return max(0.0, self.repaired / self.certainty) + 1 / math.sqrt(self.certainty)
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "Knowledge":
+        """Undo `dataclasses.asdict`; raise `CorruptMessage` for anything else."""
+        try:
+            values: dict[str, Any] = {"gain": Gain(**{name: _size(value) for name, value in kept["gain"].items()})}
+            for name in ("uplink", "downlink", "uplink_at", "downlink_at", "certainty", "weights"):
+                values[name] = max(_TINY, _size(kept[name]))
+            for name in ("update", "progress", "step"):
+                values[name] = None if kept[name] is None else _size(kept[name])
+            return cls(**values, repaired=_number(kept["repaired"]), rounds=int(kept["rounds"]))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise CorruptMessage(f"what was learned of rates cannot be read: {error!r}") from error
 
     def prices(self) -> tuple[float, float]:
         """Return the harm of a unit of noise in the mean update, and in the model.
@@ -157,12 +177,12 @@ def bearable(known: Knowledge, target: float = TARGET) -> float:
 
 def learned(known: Knowledge, seen: Measured) -> Knowledge:
     """Return the knowledge after the replies of a round."""
-    repaired = _REMEMBERED * known.repaired
-    certainty = _REMEMBERED * known.certainty
-    if seen.error > 0:
+    repaired = known.repaired
+    certainty = known.certainty
+    if seen.error > 0:  # where nothing can be measured, nothing is forgotten
         precision = seen.error * seen.parameters / max(seen.mean, _TINY)
-        repaired += precision * -seen.echo / seen.error
-        certainty += precision
+        repaired = _REMEMBERED * repaired + precision * -seen.echo / seen.error
+        certainty = _REMEMBERED * certainty + precision
     code = seen.noise_up * (4**seen.bits_up - 1) / seen.update
     first = known.update is None
     return replace(
@@ -170,7 +190,8 @@ def learned(known: Knowledge, seen: Measured) -> Knowledge:
         update=_averaged(known.update, seen.update),
         progress=_averaged(known.progress, seen.noiseless_progress),
         step=_averaged(known.step, seen.step),
-        uplink=_averaged(None if first else known.uplink, code),
+        uplink=max(code, _TINY) if first else _averaged_code(known.uplink, known.uplink_at, code, seen.bits_up),
+        uplink_at=seen.bits_up,
         repaired=repaired,
         certainty=certainty,
         gain=_gain_after(known, seen.gain),
@@ -221,7 +242,8 @@ def stepped(known: Knowledge, step: float, error: float, bits: float) -> Knowled
     """Return the knowledge after a step of this energy was coded with so many bits, and has this error."""
     if step <= 0 or error <= 0:
         return known
-    return replace(known, downlink=_averaged(known.downlink, error * (4**bits - 1) / step))
+    code = error * (4**bits - 1) / step
+    return replace(known, downlink=_averaged_code(known.downlink, known.downlink_at, code, bits), downlink_at=bits)
 
 
 def noise(known: Knowledge, seen: Measured, rates: Rates) -> tuple[float, float]:
@@ -245,11 +267,32 @@ def _next_step(known: Knowledge, seen: Measured, noise_up: float) -> float:
     return own + known.gain.immediate * noise_up
 
 
-def _averaged(before: float | None, now: float) -> float:
+def _size(value: Any) -> float:
+    if _number(value) < 0:
+        raise ValueError(f"{value!r} is not a size")
+    return _number(value)
+
+
+def _number(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _averaged(before: float | None, now: float, kept: float = _KEPT) -> float:
     now = max(now, _TINY)
     if before is None:
         return now
-    return math.exp(_KEPT * math.log(before) + (1 - _KEPT) * math.log(now))
+    return math.exp(kept * math.log(before) + (1 - kept) * math.log(now))
+
+
+def _averaged_code(before: float, bits_before: float, now: float, bits: float) -> float:
+    """Return the average of a code's constant, which is less the more bits there are for what has structure.
+
+    What was measured at half or twice the bits counts half as much.
+    """
+    octaves = abs(math.log2(bits / bits_before))
+    return _averaged(before, now, _KEPT * 2**-octaves)
 
 
 def _gain_after(known: Knowledge, seen: Gain) -> Gain:

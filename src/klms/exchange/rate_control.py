@@ -15,7 +15,7 @@ from klms.compressors.base import Vector
 from klms.compressors.trellis import product
 from klms.errors import CorruptMessage
 from klms.exchange import quality
-from klms.exchange.quality import Gain, Knowledge, Measured
+from klms.exchange.quality import Knowledge, Measured, Rates
 from klms.exchange.server_gain import gain_of
 
 _RESOLUTION = 0.003  # of an energy: scales of pieces are rounded to powers of 2^(1/512)
@@ -39,6 +39,19 @@ class RoundQuality:
     harm: float
     """The number that constant quality holds."""
 
+    @classmethod
+    def of(cls, known: Knowledge, bits: Rates, noise_up: float, noise_down: float) -> "RoundQuality":
+        """Return what noise of these energies came to, in the mean update and in the model."""
+        added = known.gain.total * noise_up + noise_down
+        return cls(
+            bits_up=bits.up,
+            bits_down=bits.down,
+            noise=noise_up / (known.update or 1.0),
+            relative_error=added / known.weights,
+            repair_share=known.repair * added / (known.progress or 1.0),
+            harm=quality.harm(known, noise_up, noise_down),
+        )
+
     def __str__(self) -> str:
         return (
             f"{self.bits_up:.3g} bits up and {self.bits_down:.3g} down; noise {self.noise:.3g}, relative error "
@@ -47,28 +60,23 @@ class RoundQuality:
 
 
 @dataclass
-class Replies:
-    """What the replies of one round add up to."""
+class Energies:
+    """What decoded updates, whose norms are known, show of the noise in their weighted mean."""
 
-    round: int
-    total: Vector
     weight: float = 0.0
-    energy: float = 0.0
-    """Sum of the energies of all decoded updates, each times its squared weight."""
     squares: float = 0.0
     """Sum of squared weights."""
+    decoded: float = 0.0
+    """Sum of the energies of all decoded updates, each times its squared weight."""
     noises: list[float] = field(default_factory=list)
     """Noise of every message, relative to what it conveys."""
-    bits: list[float] = field(default_factory=list)
 
     def add(self, update: Vector, norm: float, weight: float, bits: float) -> None:
-        """Add a decoded update, whose norm was this one before it was coded."""
+        """Add an update that was decoded from so many bits per parameter; its norm was this one before."""
         energy = product(update, update)
-        self.total += np.float32(weight) * update
         self.weight += weight
-        self.energy += weight**2 * energy
         self.squares += weight**2
-        self.bits.append(bits)
+        self.decoded += weight**2 * energy
         if energy > 0:
             noise = 1 - min(1.0, norm**2 / energy)
             self.noises.append(noise if noise > _RESOLUTION else quality.CODE / (4**bits - 1 + quality.CODE))
@@ -76,15 +84,31 @@ class Replies:
     @property
     def noise(self) -> float:
         """Energy of the noise in the mean update. A few clients that claim other norms do not change it."""
-        return median(self.noises or [0.0]) * self.energy / self.weight**2
+        return median(self.noises or [0.0]) * self.decoded / (self.weight**2 or 1.0)
 
-    def spread(self, update: float) -> float:
-        """Energy of the difference that it makes to a mean of this energy which clients take part."""
-        own = self.energy / self.weight**2 - self.noise
-        return max(0.0, own - update * self.squares / self.weight**2)
+    def spread(self, mean: float) -> float:
+        """Energy of the difference that it makes to the mean which clients take part, if it has this energy."""
+        own = self.decoded / self.weight**2 - self.noise
+        return max(0.0, own - max(0.0, mean - self.noise) * self.squares / self.weight**2)
+
+
+@dataclass
+class Replies:
+    """What the replies of one round add up to."""
+
+    round: int
+    total: Vector
+    energies: Energies = field(default_factory=Energies)
+    bits: list[float] = field(default_factory=list)
+
+    def add(self, update: Vector, norm: float, weight: float, bits: float) -> None:
+        """Add a decoded update, whose norm was this one before it was coded."""
+        self.total += np.float32(weight) * update
+        self.energies.add(update, norm, weight, bits)
+        self.bits.append(bits)
 
     def mean(self) -> Vector:
-        return np.asarray(self.total / np.float32(self.weight), dtype=np.float32)
+        return np.asarray(self.total / np.float32(self.energies.weight), dtype=np.float32)
 
 
 class RateControl:
@@ -123,7 +147,7 @@ class RateControl:
         clients started from was from what was wanted. `bounds` are where arrays begin and end.
         """
         replies, self._replies, self._seen = self._replies, None, None
-        if replies is None or replies.weight <= 0 or replies.total.size != step.size:
+        if replies is None or replies.energies.weight <= 0 or replies.total.size != step.size:
             return
         mean = replies.mean()
         has_error = error.size == mean.size
@@ -132,8 +156,8 @@ class RateControl:
             parameters=mean.size,
             bits_up=fmean(replies.bits),
             mean=energy,
-            noise_up=replies.noise,
-            spread=replies.spread(max(0.0, energy - replies.noise)),
+            noise_up=replies.energies.noise,
+            spread=replies.energies.spread(energy),
             weights=weights,
             step=product(step, step),
             progress=product(mean, step),
@@ -156,18 +180,9 @@ class RateControl:
         if seen is None:
             return
         lost = product(error, error)
-        known = self.known
-        added = known.gain.total * seen.noise_up + lost
-        self.latest = RoundQuality(
-            bits_up=seen.bits_up,
-            bits_down=bits,
-            noise=seen.noise_up / (known.update or 1.0),
-            relative_error=added / known.weights,
-            repair_share=known.repair * added / (known.progress or 1.0),
-            harm=quality.harm(known, seen.noise_up, lost),
-        )
+        self.latest = RoundQuality.of(self.known, Rates(seen.bits_up, bits), seen.noise_up, lost)
         if unbiased:
-            self.known = quality.stepped(known, seen.step, lost, bits)
+            self.known = quality.stepped(self.known, seen.step, lost, bits)
 
     def advice(self) -> str:
         """Return what to say of rates that do more harm than the default quality allows; empty if they do not."""
@@ -188,8 +203,7 @@ class RateControl:
     def restore(self, kept: Any) -> None:
         """Undo `to_json`."""
         try:
-            known = dict(kept["known"])
-            self.known = Knowledge(**{**known, "gain": Gain(**known["gain"])})
+            self.known = Knowledge.from_json(kept["known"])
             self.up = float(kept["up"])
             self.down = float(kept["down"])
         except (KeyError, TypeError, ValueError) as error:

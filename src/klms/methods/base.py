@@ -14,7 +14,9 @@ import numpy.typing as npt
 from klms.codec import Decoded, MessageInfo, SharedKey
 from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, Vector, largest_entry
 from klms.compressors.layout import Layout
+from klms.compressors.with_norm import DecodedWithNorm
 from klms.container import Arrays
+from klms.exchange.rate_control import Energies
 from klms.exchange.robust import Robust
 from klms.learning.examples import Examples
 from klms.methods.state import State
@@ -65,6 +67,8 @@ class Received:
         self.count = 0
         self.weight = 0.0
         """Sum of the weights of all updates."""
+        self.energies = Energies()
+        """What is known of the noise in the mean, if messages say how long their updates were."""
         self.clipped = 0
         self._robust = robust
         self._updates: list[Float32] = []
@@ -82,6 +86,10 @@ class Received:
             self._updates.append(np.asarray(decoded.vector, dtype=np.float32))
         self.count += 1
         self.weight += weight
+        if isinstance(decoded, DecodedWithNorm):
+            update = np.asarray(decoded.vector, dtype=np.float32)
+            counted = weight if self._robust is None else 1.0
+            self.energies.add(update, decoded.norm, counted, 8 * message_bytes / self.total.size)
         self._learner.add(decoded)
         self._bits += 8 * message_bytes / self.total.size
         if (header := decoded.header) is not None:
@@ -162,14 +170,14 @@ class Method(ABC):
         """Return the mean loss of a client's local training as a measurement; nothing if it is not finite."""
         return {"train_loss": loss} if math.isfinite(loss) else {}
 
-    def compressor_in(self, round_: int) -> Compressor:
-        """Return the compressor of a round's messages; the same one in every round by default."""
+    def compressor_after(self, state: State) -> Compressor:
+        """Return the compressor of the messages of the round after `state`; the same one in all rounds by default."""
         return self.compressor
 
     def decode(self, state: State, client: int, message: bytes) -> Decoded:
         """Read a client's message of the round after `state`; raise a `KLMSError` on any other bytes."""
-        number = state.round + 1
-        return self.compressor_in(number).decode(message, state.shared, key=self.key(number, client))
+        key = self.key(state.round + 1, client)
+        return self.compressor_after(state).decode(message, state.shared, key=key)
 
     def weight(self, staleness: int) -> float:
         """Return the weight of an update that was trained from the state of `staleness` rounds ago."""
@@ -177,7 +185,7 @@ class Method(ABC):
 
     def receive(self, state: State) -> Received:
         """Return the sums of the round after `state`; a method that needs all updates at once overrides it."""
-        learner = self.compressor_in(state.round + 1).learner(state.shared)
+        learner = self.compressor_after(state).learner(state.shared)
         return Received(self.layout.d, learner, self.robust)
 
     def init(self) -> State:
@@ -204,7 +212,7 @@ class Method(ABC):
         with clock("train"):
             update, measurements = self.train(state, client, data, rng)
         with clock("encode"):
-            compressor, key = self.compressor_in(number), self.key(number, client)
+            compressor, key = self.compressor_after(state), self.key(number, client)
             if self.error_feedback and "residual" in kept:
                 update = update + kept["residual"].astype(np.float32, copy=False)
             message = compressor.encode(update, state.shared, key=key, rng=rng)

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ from pydantic import Field
 
 from klms.compressors.base import Compressor, Vector
 from klms.compressors.scheme import Scheme, Settings
+from klms.exchange.policy import BEST
+from klms.exchange.quality import FIRST_ROUND
 from klms.learning.examples import Examples, Schedule
 from klms.methods.base import Measurements, Method, Outcome, Received
 from klms.methods.entry import MethodEntry, Setup
 from klms.methods.limits import RobustSettings
-from klms.methods.state import State
+from klms.methods.state import RATE, Learned, State, rate_array
 
 
 class DenseSettings(Settings):
@@ -35,11 +37,19 @@ class Dense(Method):
 
     schedule: Schedule
     server_lr: float
-    by_round: Callable[[int], Compressor] | None = None
-    """The compressor of each round, if its rate changes."""
+    by_round: Callable[[State], Compressor] | None = None
+    """The compressor of the round after a state, if its rate changes."""
+    holds_quality: bool = False
+    """Whether the server chooses the rate of every round and tells it to clients in the shared array `rate`."""
 
-    def compressor_in(self, round_: int) -> Compressor:
-        return self.compressor if self.by_round is None else self.by_round(round_)
+    def compressor_after(self, state: State) -> Compressor:
+        return self.compressor if self.by_round is None else self.by_round(state)
+
+    def init(self) -> State:
+        first = super().init()
+        if not self.holds_quality:
+            return first
+        return replace(first, shared={**first.shared, RATE: rate_array(FIRST_ROUND)}, learned=Learned())
 
     def train(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> tuple[Vector, Measurements]:
         update, loss = self.local_update(state.vector("weights"), data, rng)
@@ -67,10 +77,13 @@ def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
             setup.schedule,
             own.server_lr,
             setup.by_round(scheme.name),
+            bool(setup.config.quality),
             robust=setup.robust,
             error_feedback=own.error_feedback or scheme.needs_error_feedback,
         )
 
     settings = (DenseSettings, RobustSettings, scheme.settings)
-    own = {"server_lr": scheme.default_step} if scheme.directions_only else {}
+    own: dict[str, object] = {"server_lr": scheme.default_step} if scheme.directions_only else {}
+    if scheme.name == BEST:
+        own["quality"] = 1.0
     return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make, own)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar
 
@@ -15,12 +15,14 @@ from klms.compressors.layout import Layout
 from klms.compressors.scheme import Needs, Settings, without_effect
 from klms.compressors.schemes import SCHEMES
 from klms.compressors.trellis import MAX_RATE, MIN_RATE
+from klms.compressors.with_norm import WithNorm
 from klms.errors import InvalidArgument
 from klms.exchange.robust import Robust
 from klms.learning.examples import Optimizer, Schedule
 from klms.methods.base import Method
 from klms.methods.limits import RobustSettings
 from klms.methods.rate_schedule import RateSchedule
+from klms.methods.state import State
 
 if TYPE_CHECKING:
     from klms.learning.learner import Learner
@@ -83,8 +85,10 @@ class DownlinkSettings(Settings):
     """Settings of the downlink."""
 
     needs: ClassVar[Needs] = {
-        "down_rate": {"downlink": "coded", "down_rate_schedule": "", "round_budget": 0},
-        "down_rate_schedule": {"downlink": "coded"},
+        "down_rate": {"downlink": "coded", "down_rate_schedule": "", "round_budget": 0, "quality": 0},
+        "down_rate_schedule": {"downlink": "coded", "quality": 0},
+        "rate_schedule": {"quality": 0},
+        "round_budget": {"quality": 0},
     }
 
     downlink: Literal["auto", "snapshot", "coded"] = Field(
@@ -101,6 +105,14 @@ class DownlinkSettings(Settings):
     down_rate_schedule: str = Field("", description="Rates that change over the rounds instead of down_rate.")
     round_budget: int = Field(
         0, ge=0, description="Bytes per round in both directions, from which the rates follow; 0 to set them yourself."
+    )
+
+    quality: float = Field(
+        0.0,
+        ge=0,
+        le=1e6,
+        description="Choose the rates of every round so that their noise does as little harm as this asks for: 1 for "
+        "the usual target, 2 for half of the harm; 0 if a rate, a schedule or a budget is given.",
     )
 
     @field_validator("rate_schedule", "down_rate_schedule")
@@ -212,17 +224,22 @@ class Setup:
             compressor = scheme.make(self.layout, self.settings(scheme.settings), self.threads)
         return self.learner, self.config.seed, self.config.clients, compressor
 
-    def by_round(self, name: str) -> Callable[[int], Compressor] | None:
-        """Return what makes a scheme's compressor of each round; None if its rate is always the same."""
-        if not self.config.sets_rate:
+    def by_round(self, name: str) -> Callable[[State], Compressor] | None:
+        """Return what makes a scheme's compressor after each state; None if its rate is always the same.
+
+        Messages whose rate the server chooses say how long the update was.
+        """
+        if not self.config.sets_rate and not self.config.quality:
             return None
         scheme, settings = SCHEMES[name], self.settings(SCHEMES[name].settings)
 
-        @cache
+        @lru_cache(maxsize=8)
         def at(rate: float | None) -> Compressor:
             return scheme.make(self.layout, settings.model_copy(update={"rate": rate}), self.threads)
 
-        return lambda round_: at(self.config.up_rate_in(round_, self.layout.d))
+        if self.config.quality:
+            return lambda state: WithNorm(at(state.rate))
+        return lambda state: at(self.config.up_rate_in(state.round + 1, self.layout.d))
 
 
 @dataclass(frozen=True)
@@ -252,8 +269,8 @@ class MethodEntry:
 
     @property
     def needs(self) -> Needs:
-        """What its settings need to have an effect; a schedule or a budget takes the place of `rate`."""
-        together: dict[str, Mapping[str, object]] = {"rate": {"rate_schedule": "", "round_budget": 0}}
+        """What its settings need to have an effect; a schedule, a budget or a quality takes the place of `rate`."""
+        together: dict[str, Mapping[str, object]] = {"rate": {"rate_schedule": "", "round_budget": 0, "quality": 0}}
         for kind in self.groups:
             together |= kind.needs
         return together
@@ -261,6 +278,11 @@ class MethodEntry:
     @property
     def takes_rate(self) -> bool:
         return any("rate" in kind.model_fields for kind in self.settings)
+
+    @property
+    def holds_quality(self) -> bool:
+        """Whether it can choose its rates itself, as it then does by default."""
+        return bool(self.overrides.get("quality"))
 
     def defaults(self) -> dict[str, object]:
         fields = {name: info for kind in self.settings for name, info in kind.model_fields.items()}

@@ -45,8 +45,8 @@ class Marina(Dense):
         """Return whether clients send full updates in a round; in the first they must."""
         return round_ == 1 or np.random.default_rng([self.seed, 0x3A61, round_]).random() < self.full
 
-    def compressor_in(self, round_: int) -> Compressor:
-        return Float32(self.layout) if self.is_full(round_) else self.compressor
+    def compressor_after(self, state: State) -> Compressor:
+        return Float32(self.layout) if self.is_full(state.round + 1) else self.compressor
 
     def init(self) -> State:
         weights = self.learner.network.initial(self.seed)

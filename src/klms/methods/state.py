@@ -1,15 +1,20 @@
 """The state of a run between two rounds, and its bytes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.container import Arrays, grouped, joined, read_arrays, write_arrays
+from klms.compressors.trellis import MAX_RATE, MIN_RATE
+from klms.container import Array, Arrays, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage
 from klms.exchange.held import Held
+from klms.exchange.quality import FIRST_ROUND, Knowledge
+
+RATE = "rate"
+"""Name of the shared array that holds the bits per parameter of the next updates, if the server chooses them."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,22 @@ class Sound:
     loss: float
     shared: Arrays
     private: Arrays
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the server has learned of rates in a run that holds a quality."""
+
+    known: Knowledge = field(default_factory=Knowledge)
+    down: float = FIRST_ROUND
+    """Bits per parameter of the next coded step."""
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Self:
+        down = kept["down"]
+        if not isinstance(down, float) or not MIN_RATE <= down <= MAX_RATE:
+            raise CorruptMessage(f"the next coded step cannot have {down!r} bits per parameter")
+        return cls(Knowledge.from_json(kept["known"]), down)
 
 
 @dataclass(frozen=True)
@@ -37,12 +58,19 @@ class State:
     held: Held[Arrays | None] = field(default_factory=lambda: Held(None))
     """What clients hold: the shared arrays that coded steps lead to, or None for those of this state."""
     sound: Sound | None = None
+    learned: Learned | None = None
+    """None if the settings fix the rates."""
 
     def after(self, shared: Arrays, private: Arrays | None = None) -> Self:
         return replace(self, round=self.round + 1, shared=shared, private=self.private if private is None else private)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         return np.asarray(self.shared[name], dtype=np.float32)
+
+    @property
+    def rate(self) -> float:
+        """Bits per parameter of the next updates, if the server chooses them."""
+        return float(self.shared[RATE][0])
 
     def kept(self, name: str) -> npt.NDArray[np.float64]:
         """Return a private array as float64, for further sums."""
@@ -60,7 +88,10 @@ class State:
             "sound_shared": self.sound.shared if self.sound else {},
             "sound_private": self.sound.private if self.sound else {},
         }
-        return write_arrays(joined(groups), {"round": self.round, "loss": self.sound.loss if self.sound else None})
+        meta: dict[str, Any] = {"round": self.round, "loss": self.sound.loss if self.sound else None}
+        if self.learned is not None:
+            meta["learned"] = asdict(self.learned)
+        return write_arrays(joined(groups), meta)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -75,9 +106,15 @@ class State:
             numbers = dict.fromkeys(name.partition(".")[0] for name in groups["clients"])  # in order, unlike a set
             clients = {int(client): arrays for client, arrays in grouped(groups["clients"], numbers).items()}
             sound = None if loss is None else Sound(float(loss), groups["sound_shared"], groups["sound_private"])
+            learned = Learned.from_json(meta["learned"]) if "learned" in meta else None
         except (KeyError, ValueError, TypeError) as error:
             raise CorruptMessage(f"the bytes are not a state: {error!r}") from error
         if type(number) is not int or number < 0:
             raise CorruptMessage(f"the bytes are not a state: round {number!r}")
         held: Held[Arrays | None] = Held.from_arrays(groups["held"], groups["view"] or None, groups["own"] or None)
-        return cls(number, groups["shared"], groups["private"], clients, held, sound)
+        return cls(number, groups["shared"], groups["private"], clients, held, sound, learned)
+
+
+def rate_array(rate: float) -> Array:
+    """Return the bits per parameter of updates as the shared array that tells them to clients."""
+    return np.array([rate], dtype=np.float32)

@@ -32,6 +32,12 @@ _BITS = "Size of the messages of a round, mean over its clients."
 _BYTES = "What all clients of a round send, and what they are sent."
 _KL = "KL of the clients' distributions to the shared one, and the bits of the indices that convey it."
 _KL_MEASURES = {"kl_bits_per_parameter": "KL", "index_bits_per_parameter": "index bits"}
+_CHOSEN = "Chosen to hold a quality, without heads."
+_NOISE = (
+    "Noise in the mean update, relative to the update; what both directions add to the model, relative to the model; "
+    "the progress that clients spend on taking errors back; and the harm, which a quality holds at its target."
+)
+_NOISE_MEASURES = {"noise": "noise", "relative_error": "relative error", "repair_share": "repair share", "harm": "harm"}
 CURVES = (
     Curve("accuracy", "Accuracy", "On the test data.", "accuracy", {"accuracy": "accuracy"}),
     Curve("nll", "Negative log-likelihood", "On the test data, in nats.", "nll", {"nll": "nll"}),
@@ -40,6 +46,8 @@ CURVES = (
     Curve("epsilon", "Privacy spent", "Epsilon until that round.", "epsilon", {"epsilon": "epsilon"}),
     Curve("bits", "Bits per parameter up", _BITS, "bits/parameter up", {"bits": "bits/parameter up"}, log=True),
     Curve("megabytes", "Megabytes per round", _BYTES, "MB", {"round_up": "up", "round_down": "down"}, log=True),
+    Curve("rates", "Rates", _CHOSEN, "bits/parameter", {"bits_up": "up", "bits_down": "down"}, log=True),
+    Curve("noise", "Noise and the harm that it does", _NOISE, "relative energy", _NOISE_MEASURES, log=True),
     Curve("kl", "KL and the bits spent on it", _KL, "bits/parameter", _KL_MEASURES, log=True),
 )
 """All figures of curves. To draw one more field of the ledger is one more entry."""

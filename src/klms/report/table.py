@@ -110,6 +110,10 @@ _COLUMNS: dict[str, tuple[str, Callable[[Row], Cell]]] = {
     "nll": ("negative log-likelihood, in nats", _mean(lambda run: run.evaluated.nll, 4, spread=True)),
     "ece": ("expected calibration error", _mean(lambda run: run.evaluated.ece, 4, spread=True)),
     "loss": ("at the last evaluation", _mean(lambda run: run.evaluated.loss, 4, spread=True)),
+    "harm": (
+        "harm of the noise of both directions, which a quality holds at its target: mean over rounds",
+        _mean(lambda run: ledger.mean_harm(run.records)),
+    ),
     "coding": (
         "encoding and decoding as a share of the working time of clients and server",
         _mean(lambda run: ledger.coding_share(run.records), 1, unit="%"),

@@ -30,6 +30,9 @@ PRESETS: dict[str, dict[str, object]] = {
 }
 """Settings of the codec by name; `paper` is the paper's own rule, to compare with what is tuned."""
 
+RATES = frozenset({"rate", "rate_schedule", "down_rate", "down_rate_schedule", "round_budget"})
+"""Settings that fix bytes: where one of them is given, a method does not choose its rates itself."""
+
 
 def resolve(
     method: str,
@@ -41,7 +44,7 @@ def resolve(
 ) -> RunConfig:
     """Build and check the configuration of a run of `method`."""
     check_name("method", method, METHODS)
-    values: dict[str, object] = dict(METHODS[method].defaults())
+    values: dict[str, object] = {}
     if profile is not None:
         values |= profile_settings(profile, method)
     if preset is not None:
@@ -50,7 +53,9 @@ def resolve(
     if file is not None:
         values |= read_toml(file, str(file))
     values |= given or {}
-    values["method"] = method
+    if values.keys() & RATES:
+        values.setdefault("quality", 0.0)
+    values = {**METHODS[method].defaults(), **values, "method": method}
     for name in values:
         check_name("setting", name, RunConfig.model_fields)
     config = RunConfig.checked(values)
@@ -58,6 +63,9 @@ def resolve(
         able = ", ".join(name for name, entry in METHODS.items() if entry.takes_rate)
         given_name = "round_budget" if config.round_budget else "rate_schedule"
         raise InvalidArgument(f"{method} has no rate that {given_name} could set; methods with one: {able}")
+    if config.quality and not METHODS[method].holds_quality:
+        able = ", ".join(name for name, entry in METHODS.items() if entry.holds_quality)
+        raise InvalidArgument(f"{method} cannot choose its rates to hold a quality; methods that can: {able}")
     return config
 
 

@@ -1,0 +1,103 @@
+"""Constant quality in a run: what the server learns from a round, and which rates follow for the next one.
+
+`klms.exchange.quality` says what is held. Two numbers come from elsewhere than in an exchange with any app: the gain of
+the server's step is its learning rate, squared, and messages that are relayed add no noise to the model. Then nothing
+shows how much of an error clients take back, and what is assumed of it stays as it is.
+
+The rates of messages count their heads, which are a good part of a small message and convey nothing. What is learned
+and chosen are the bits without them.
+"""
+
+from dataclasses import asdict, replace
+
+from klms.compressors.base import Vector
+from klms.compressors.layout import Layout
+from klms.compressors.trellis import MAX_RATE, Trellis, product
+from klms.exchange import quality
+from klms.exchange.held import Held
+from klms.exchange.quality import LEAST, TARGET, Gain, Measured, Rates
+from klms.exchange.rate_control import Energies, RoundQuality
+from klms.methods.base import Method, Outcome
+from klms.methods.dense import Dense
+from klms.methods.entry import RunSettings
+from klms.methods.state import RATE, Learned, State, rate_array
+
+
+def bearable(learned: Learned, settings: RunSettings) -> float:
+    """Return the energy of an error that may become part of the model, once."""
+    return quality.bearable(learned.known, TARGET / settings.quality)
+
+
+def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]) -> Learned:
+    """Return what is known after this step was coded, which led clients to what is now held."""
+    if held.own is not None:  # a jump, or a step on the way from one, whose error says nothing of the next
+        return learned
+    bits = without_heads(layout, learned.down)
+    known = quality.stepped(learned.known, _square(step), _square(held.error), bits)
+    return replace(learned, known=known)
+
+
+def after_round(
+    method: Method, settings: RunSettings, held: Held[State], outcome: Outcome, energies: Energies
+) -> Outcome:
+    """Return the outcome of a round with the rates of the next one, and with what the noise of this one came to.
+
+    `held` is what clients trained from, and `energies` are those of their updates.
+    """
+    learned = outcome.state.learned
+    if learned is None or outcome.undone or not isinstance(method, Dense):
+        return outcome
+    coded = held.error.size > 0
+    rate = held.state.rate
+    bits = Rates(without_heads(method.layout, rate), without_heads(method.layout, learned.down) if coded else 0.0)
+    seen = _measured(method, held, outcome.state, bits.up, energies)
+    known = replace(quality.learned(learned.known, seen), gain=seen.gain)  # which is known, without any average
+    found = RoundQuality.of(known, bits, seen.noise_up, seen.error)
+
+    name = str(method.vector_name)
+    away = _square(held.model.vector(name) - held.state.vector(name))
+    if away > bearable(replace(learned, known=known), settings):  # then it must be coded, too
+        seen = replace(seen, step=seen.step + away)
+    messages = (1, 1) if settings.downlink == "coded" else (1, 0)
+    chosen = quality.chosen(known, seen, TARGET / settings.quality, messages)
+    shared = {**outcome.state.shared, RATE: rate_array(with_heads(method.layout, chosen.up))}
+    learned = Learned(known, with_heads(method.layout, chosen.down))
+    state = replace(outcome.state, shared=shared, learned=learned)
+    return replace(outcome, state=state, metrics={**outcome.metrics, **asdict(found)})
+
+
+def without_heads(layout: Layout, rate: float) -> float:
+    """Return the bits per parameter that convey something, in a message of this rate."""
+    return max(LEAST, Trellis(layout, rate).free_bits / layout.d)
+
+
+def with_heads(layout: Layout, bits: float) -> float:
+    """Return the rate of messages in which so many bits per parameter convey something."""
+    heads = bits - Trellis(layout, bits).free_bits / layout.d
+    return min(MAX_RATE, bits + heads)
+
+
+def _measured(method: Dense, held: Held[State], after: State, bits_up: float, energies: Energies) -> Measured:
+    name = str(method.vector_name)
+    weights = after.vector(name)
+    step = weights - held.model.vector(name)
+    factor = method.server_lr
+    mean = _square(step) / factor**2
+    coded = held.error.size > 0
+    return Measured(
+        parameters=weights.size,
+        bits_up=bits_up,
+        mean=mean,
+        noise_up=energies.noise,
+        spread=energies.spread(mean),
+        weights=_square(weights),
+        step=_square(step),
+        progress=_square(step) / factor,
+        error=_square(held.error) if coded else 0.0,
+        echo=product(held.error, step) / factor if coded else 0.0,
+        gain=Gain(factor**2, factor**2),
+    )
+
+
+def _square(vector: Vector) -> float:
+    return product(vector, vector)
