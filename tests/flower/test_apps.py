@@ -58,6 +58,8 @@ METHODS = ["fedpm", "fedpm-klms", "qsgd", "qsgd-klms", "signsgd", "signsgd-klms"
 RATES = [
     {"rate_schedule": "1:1,0.1", "down_rate_schedule": "1:2,0.3", "downlink": "coded"},
     {"round_budget": 100_000},
+    {"quality": 1.0},
+    {"quality": 2.0, "downlink": "coded"},
 ]
 
 
