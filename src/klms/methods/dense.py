@@ -13,7 +13,7 @@ from pydantic import Field
 
 from klms.compressors.base import Compressor, Vector
 from klms.compressors.scheme import Scheme, Settings
-from klms.exchange.policy import BEST
+from klms.compressors.trellis import TrellisSettings
 from klms.exchange.quality import FIRST_ROUND
 from klms.learning.examples import Examples, Schedule
 from klms.methods.base import Measurements, Method, Outcome, Received
@@ -84,6 +84,6 @@ def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
 
     settings = (DenseSettings, RobustSettings, scheme.settings)
     own: dict[str, object] = {"server_lr": scheme.default_step} if scheme.directions_only else {}
-    if scheme.name == BEST:
+    if scheme.settings is TrellisSettings:
         own["quality"] = 1.0
     return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make, own)
