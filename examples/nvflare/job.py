@@ -22,7 +22,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--diff", action="store_true", help="send differences instead of trained weights")
     parser.add_argument("--cross_site_eval", action="store_true")
-    parser.add_argument("--workspace", default="/tmp/nvflare/simulation")
+    parser.add_argument("--workspace", default="simulation")
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)

@@ -81,16 +81,16 @@ class Measured:
     """Inner product of that error and the decoded mean update."""
     gain: Gain = field(default_factory=Gain)
     spread: float = 0.0
-    """Energy of the difference that it makes to the mean update which clients take part."""
+    """Energy by which the mean update would change with other clients."""
 
     @property
     def update(self) -> float:
-        """Energy of the clients' mean update without noise, at least what could not be told from noise."""
+        """Energy of the clients' mean update without noise, and at least as much as noise could hide."""
         return max(self.mean - self.noise_up, 2 * self.noise_up / math.sqrt(self.parameters), _TINY)
 
     @property
     def noiseless_progress(self) -> float:
-        """Progress without noise, at least what could not be told from the choice of the clients."""
+        """Progress without noise, and at least as much as other clients would have changed it."""
         slope = math.sqrt(self.gain.immediate)
         return max(self.progress - slope * self.noise_up, slope * self.spread, _LEAST_PROGRESS * slope * self.update)
 

@@ -87,7 +87,7 @@ class Energies:
         return median(self.noises or [0.0]) * self.decoded / (self.weight**2 or 1.0)
 
     def spread(self, mean: float) -> float:
-        """Energy of the difference that it makes to the mean which clients take part, if it has this energy."""
+        """Return the energy by which the mean, which has this one, would change with other clients."""
         own = self.decoded / self.weight**2 - self.noise
         return max(0.0, own - max(0.0, mean - self.noise) * self.squares / self.weight**2)
 
@@ -142,9 +142,9 @@ class RateControl:
     def received(self, step: Vector, off: float, weights: float, error: Vector, bounds: list[int]) -> None:
         """Learn from the replies of the round, once it is known what the strategy makes of them.
 
-        `step` leads from the model to the next one. `off` is the energy of how far the model that clients started from
-        is from the server's own, `weights` that of the next model, and `error` how far what
-        clients started from was from what was wanted. `bounds` are where arrays begin and end.
+        `step` leads from the model to the next one, whose energy is `weights`. Clients started from another model than
+        the server's own, at a distance whose square is `off`; `error` is the difference to the model that they should
+        have had. `bounds` are where arrays begin and end.
         """
         replies, self._replies, self._seen = self._replies, None, None
         if replies is None or replies.energies.weight <= 0 or replies.total.size != step.size:
