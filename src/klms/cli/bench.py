@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 import klms
-from klms.benchmarks import codec, downlink, mean, server
+from klms.benchmarks import codec, downlink, link, mean, server
 from klms.benchmarks.rows import table
 from klms.benchmarks.updates import KINDS
 from klms.cli.live import Live
@@ -131,6 +131,32 @@ def bench_downlink(
     measured = downlink.run(d=d, clients=clients, rate=rate)
     rows = _collect(measured, lambda row: f"round {row.round} of {row.scheme}, {row.downlink}")
     _print(rows, as_json, f"Downlink: {d:,} parameters, {clients} clients")
+
+
+@app.command("link")
+def bench_link(
+    parameters: Annotated[
+        list[int] | None,
+        typer.Option(help="Number of parameters; may be repeated. 400,000, 11 and 100 million by default."),
+    ] = None,
+    speed: Annotated[
+        list[float] | None,
+        typer.Option(help="Link speed in Mbit/s; may be repeated. 1, 10, 100 and 500 by default."),
+    ] = None,
+    bits: Annotated[float, typer.Option(help="Bits per parameter in both directions.")] = 1.0,
+    clients: Annotated[int, typer.Option(help="Clients per round.", min=1)] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Compute how long a round's messages take at a link speed, with klms and without, from measured bytes and time.
+
+    Example: `klms bench link --parameters 11000000 --bits 0.1`
+    """
+    measured = link.run(
+        parameters=parameters or link.PARAMETERS, speeds=speed or link.SPEEDS, bits=bits, clients=clients
+    )
+    rows = _collect(measured, lambda row: f"{row.parameters:,} parameters at {row.speed:g} Mbit/s")
+    title = f"One round of {clients} clients, computed from measured bytes and processor seconds on one thread"
+    _print(rows, as_json, title, clients=clients)
 
 
 def _collect(rows: Iterable[Row], describe: Callable[[Row], str], total: int | None = None) -> list[Row]:

@@ -22,6 +22,7 @@ _SECTION = re.compile(r"<<begin ([a-z]+)>>\n(.*?)<<end \1>>\n\n", re.DOTALL)
 _README = re.compile(r"(<!-- results -->\n).*(<!-- /results -->)", re.DOTALL)
 _MEASURED: dict[str, Callable[[Any], str]] = {
     "coding-share": tables.coding,
+    "link": tables.links,
     "mean": tables.mean_estimation,
     "panel": panel.markdown,
     "flower-quickstart": tables.flower,

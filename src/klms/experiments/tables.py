@@ -220,6 +220,20 @@ def coding(results: dict[str, Any]) -> str:
     return table(("method", "training, s", "encoding, s", "decoding, s", "share of coding"), lines)
 
 
+def links(results: dict[str, Any]) -> str:
+    """Return a table of what a round takes at every link speed, without klms and with it."""
+    by_size: dict[int, list[dict[str, Any]]] = {}
+    for row in results["rows"]:
+        by_size.setdefault(row["parameters"], []).append(row)
+    lines = []
+    for parameters, rows in by_size.items():
+        times = [f"{row['stock']:.3g} to {row['coded']:.3g}" for row in rows]
+        coding_seconds = rows[0]["client_seconds"] + rows[0]["server_seconds"]
+        lines.append([f"{parameters:,}", f"{coding_seconds:.2f}", *times, f"{rows[0]['break_even']:.0f}"])
+    speeds = [f"{row['speed']:g} Mbit/s" for row in next(iter(by_size.values()))]
+    return table(("parameters", "coding, s", *speeds, "break-even, Mbit/s"), lines)
+
+
 def mean_estimation(results: dict[str, Any]) -> str:
     """Return a table of what to pick at a few rates, with default effort, and what other efforts change."""
     rows = [mean_bench.Row(**row) for row in results["rows"]]
