@@ -1,4 +1,4 @@
-"""Real updates to measure schemes on: what clients of FedAvg send, of three kinds of models; made once and kept."""
+"""Real updates to measure schemes on: what clients of FedAvg send, of five kinds of models; made once and kept."""
 
 import io
 import json
@@ -18,19 +18,22 @@ _CLIENTS = 10
 _ROUNDS = 3
 _SGD = {"optimizer": "sgd", "batch": 32}
 _ADAM = {"optimizer": "adam", "batch": 16}
-KINDS: dict[str, dict[str, Any]] = {
+_RUNS: dict[str, dict[str, Any]] = {
     "lenet": {"data": "mnist", "model": "lenet", "images": 6000, "lr": 0.1, **_SGD},
     "conv6": {"data": "cifar10", "model": "conv6", "images": 2000, "lr": 0.05, **_SGD},
     "lstm": {"data": "chitchat", "model": "lstm", "split": "natural", "images": 4000, "lr": 0.01, **_ADAM},
 }
 """Settings of the runs whose updates of round 3 are taken: LeNet on MNIST, CONV6 on CIFAR-10, an LSTM on chat."""
+_TASKS = ("transformer", "lora")
+"""Tasks of the panel whose updates of round 3 are taken: a transformer on MNIST, LoRA adapters on Fashion-MNIST."""
+KINDS = (*_RUNS, *_TASKS)
 
 
 def real_updates(kind: str, clients: int) -> tuple[Layout, list[Vector]]:
     """Return the updates of up to 10 clients; they are kept beside the data sets (see `klms data`)."""
     path = location(f"real-updates-{kind}")
     if not path.exists():
-        trained, updates = _train(kind)
+        trained, updates = _of_task(kind) if kind in _TASKS else _of_run(kind)
         content = io.BytesIO()
         np.savez(content, layout=np.array(json.dumps([trained.names, trained.shapes])), updates=updates)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,9 +43,9 @@ def real_updates(kind: str, clients: int) -> tuple[Layout, list[Vector]]:
         return Layout(tuple(names), tuple(map(tuple, shapes))), list(stored["updates"][:clients])
 
 
-def _train(kind: str) -> tuple[Layout, list[Vector]]:
+def _of_run(kind: str) -> tuple[Layout, list[Vector]]:
     common = {"method": "fedavg", "clients": _CLIENTS, "epochs": 1}
-    federation = Federation.create(RunConfig.model_validate(common | KINDS[kind]))
+    federation = Federation.create(RunConfig.model_validate(common | _RUNS[kind]))
     method = federation.method
     assert isinstance(method, Dense)
     weights = method.init().vector("weights")
@@ -54,3 +57,19 @@ def _train(kind: str) -> tuple[Layout, list[Vector]]:
         ]
         weights = (weights + np.mean(updates, axis=0)).astype(np.float32)
     return method.layout, updates
+
+
+def _of_task(kind: str) -> tuple[Layout, list[Vector]]:
+    from klms.learning.panel.tasks import make
+
+    task = make(kind, _CLIENTS, seed=0)
+    first = task.initial()
+    layout = Layout(tuple(first), tuple(array.shape for array in first.values()))
+    weights = np.concatenate([array.reshape(-1) for array in first.values()])
+    updates: list[Vector] = []
+    for number in range(1, _ROUNDS + 1):
+        arrays = {name: part.copy() for name, part in layout.split(weights)}
+        trained = [task.trained(arrays, client, number) for client in range(_CLIENTS)]
+        updates = [np.concatenate([array.reshape(-1) for array in one.values()]) - weights for one in trained]
+        weights = (weights + np.mean(updates, axis=0)).astype(np.float32)
+    return layout, updates

@@ -66,7 +66,10 @@ def bench_codec(
 def bench_mean(
     vectors: Annotated[
         list[str] | None,
-        typer.Option(help="Kind of vectors: gaussian, lognormal, lenet, conv6 or lstm (real updates); repeatable."),
+        typer.Option(
+            help="Kind of vectors: gaussian, lognormal, or real updates of a model; may be repeated: "
+            "lenet, conv6, lstm, transformer, lora."
+        ),
     ] = None,
     scheme: Schemes = None,
     clients: Annotated[int, typer.Option(help="Number of clients whose vectors are averaged.", min=1)] = 10,

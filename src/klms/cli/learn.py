@@ -158,7 +158,7 @@ def results(
         bool, typer.Option("--measure", help="First measure the cost of coding and mean estimation.")
     ] = False,
 ) -> None:
-    """Write docs/results.md, its pictures and the table of the README from the JSON files in results/.
+    """Write docs/results.md, docs/peers.md, pictures and the table of the README from the JSON files in results/.
 
     `klms experiment run NAME` writes those JSON files.
 
@@ -175,9 +175,11 @@ def results(
             results_file.write_json(folder / "mean.json", {"clients": 10, "rows": rows})
         text = committed.document(folder)
         readme = committed.readme(folder, Path("README.md").read_text())
+        peers = committed.peers_page(folder, Path("docs/peers.md").read_text())
         Path("docs/results.md").write_text(text)
         Path("README.md").write_text(readme)
+        Path("docs/peers.md").write_text(peers)
         committed.draw(folder, committed.FIGURES)
     except FileNotFoundError as error:
         raise fail(f"there is no {error.filename}: run this in the repository, after `klms experiment run`") from error
-    say(f"written: docs/results.md, README.md, {committed.FIGURES}")
+    say(f"written: docs/results.md, docs/peers.md, README.md, {committed.FIGURES}")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _TICKS = (0.005, 0.01, 0.02, 0.05, 0.1)
 
 
-def _figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure; raise `MissingExtra` without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -30,7 +31,7 @@ def _figure(width: float, height: float) -> "Figure":
 
 def toy(results: dict[str, Any], path: Path | str) -> None:
     """Draw the paper's figure: deviation (left) and mean (right) of the gap against the number of clients."""
-    figure = _figure(9, 3.8)
+    figure = new_figure(9, 3.8)
     panels = figure.subplots(1, 2)
     for axes, what in zip(panels, ("deviation", "mean"), strict=True):
         for value, curve in results["curves"].items():
@@ -46,7 +47,7 @@ def both_ways(results: Results, path: Path | str) -> None:
     (rows,) = results.values()
     shown = {name: row for name, row in reversed(rows.items()) if not row["config"]["per_round"]}
     totals = {name: megabytes(row, "up", "down") for name, row in shown.items()}
-    figure = _figure(8, 2.8)
+    figure = new_figure(8, 2.8)
     axes = figure.add_subplot()
     colours = ["C0" if "klms" in name or "trellis" in name else "0.6" for name in shown]
     bars = axes.barh(list(shown), list(totals.values()), color=colours)
@@ -61,7 +62,7 @@ def fewest_bits(results: Mapping[str, Results], path: Path | str) -> None:
     """Draw accuracy against bits, one panel per data set."""
     by_data = beside_klms(results)
     methods = dict.fromkeys(row["config"]["method"] for rows in by_data.values() for row in rows.values())
-    figure = _figure(11, 4.2)
+    figure = new_figure(11, 4.2)
     panels = figure.subplots(1, len(by_data))
     for axes, (data, rows) in zip(panels, by_data.items(), strict=True):
         reference = mean(rows["fedavg"], "accuracy")
@@ -86,7 +87,7 @@ def mean_estimation(rows: Sequence[Row], clients: int, path: Path | str) -> None
     labels = {row.scheme: row.scheme if row.unbiased else f"{row.scheme} (biased)" for row in rows}
     columns = min(len(kinds), 3)
     lines = -(-len(kinds) // columns)
-    figure = _figure(4.6 * columns + 1.6, 4.2 * lines)
+    figure = new_figure(4.6 * columns + 1.6, 4.2 * lines)
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes in panels[len(kinds) :]:
         axes.remove()
@@ -119,7 +120,7 @@ def _draw_curves(axes: "Axes", curves: Mapping[str, list[tuple[float, float]]], 
 
 def demo(runs: Mapping[str, Sequence[LedgerRecord]], path: Path | str) -> None:
     """Draw the accuracy of runs against the megabytes that were sent up and down."""
-    figure = _figure(7, 4.2)
+    figure = new_figure(7, 4.2)
     axes = figure.add_subplot()
     for method, records in runs.items():
         sent = accumulate(record.uplink_bytes + record.downlink_bytes for record in records)

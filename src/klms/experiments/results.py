@@ -1,6 +1,7 @@
 """The committed results: JSON files in `results/`, and the documents that are made from them alone.
 
-`docs/results.md` is a template with a placeholder for every results file; the README has one table between two marks.
+`docs/results.md` is a template with a placeholder for every results file; the README and `docs/peers.md` have tables
+between two marks.
 A part of the template between `<<begin PROFILE>>` and `<<end PROFILE>>` is left out unless that profile has results.
 """
 
@@ -12,19 +13,20 @@ from typing import Any
 
 from klms.benchmarks.mean import Row
 from klms.errors import InvalidArgument
-from klms.experiments import catalogue, pictures, results_file, tables
+from klms.experiments import catalogue, peers, pictures, results_file, tables
 from klms.experiments.panel import panel
 from klms.experiments.results_file import Entry, Results
 from klms.experiments.toy import TOYS
 
 FIGURES = Path("docs/figures")
 _SECTION = re.compile(r"<<begin ([a-z]+)>>\n(.*?)<<end \1>>\n\n", re.DOTALL)
-_README = re.compile(r"(<!-- results -->\n).*(<!-- /results -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- results -->\n).*(<!-- /results -->)", re.DOTALL)
 _MEASURED: dict[str, Callable[[Any], str]] = {
     "coding-share": tables.coding,
     "link": tables.links,
     "mean": tables.mean_estimation,
     "panel": panel.markdown,
+    "peers": peers.markdown,
     "flower-quickstart": tables.flower,
     "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, tables.toy),
@@ -82,10 +84,18 @@ def _profile(folder: Path | str, profile: str) -> str:
 
 def readme(folder: Path | str, text: str) -> str:
     """Return the README with a new table."""
-    if not _README.search(text):
-        raise InvalidArgument("the README has no <!-- results --> and <!-- /results --> marks for its table")
-    table = tables.readme(_mnist(folder))
-    return _README.sub(lambda match: f"{match.group(1)}{table}\n{match.group(2)}", text)
+    return _with_table(text, tables.readme(_mnist(folder)))
+
+
+def peers_page(folder: Path | str, text: str) -> str:
+    """Return `docs/peers.md` with new tables."""
+    return _with_table(text, peers.markdown(_read(folder, peers.NAME)))
+
+
+def _with_table(text: str, table: str) -> str:
+    if not _MARKED.search(text):
+        raise InvalidArgument("the document has no <!-- results --> and <!-- /results --> marks for its table")
+    return _MARKED.sub(lambda match: f"{match.group(1)}{table}\n{match.group(2)}", text)
 
 
 def draw(folder: Path | str, figures: Path | str) -> None:
@@ -99,6 +109,7 @@ def draw(folder: Path | str, figures: Path | str) -> None:
     measured = _read(folder, "mean")
     rows = [Row(**row) for row in measured["rows"]]
     pictures.mean_estimation(rows, measured["clients"], figures / "mean.png")
+    peers.draw(_read(folder, peers.NAME), figures / "peers.png")
 
 
 def _read(folder: Path | str, name: str, profile: str = "small") -> Any:

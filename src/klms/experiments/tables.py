@@ -227,11 +227,15 @@ def links(results: dict[str, Any]) -> str:
         by_size.setdefault(row["parameters"], []).append(row)
     lines = []
     for parameters, rows in by_size.items():
-        times = [f"{row['stock']:.3g} to {row['coded']:.3g}" for row in rows]
+        times = [f"{_seconds(row['stock'])} to {_seconds(row['coded'])}" for row in rows]
         coding_seconds = rows[0]["client_seconds"] + rows[0]["server_seconds"]
         lines.append([f"{parameters:,}", f"{coding_seconds:.2f}", *times, f"{rows[0]['break_even']:.0f}"])
     speeds = [f"{row['speed']:g} Mbit/s" for row in next(iter(by_size.values()))]
     return table(("parameters", "coding, s", *speeds, "break-even, Mbit/s"), lines)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def mean_estimation(results: dict[str, Any]) -> str:

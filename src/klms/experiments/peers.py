@@ -1,0 +1,73 @@
+"""What `examples/peers/compare.py` measured: codecs of other projects beside `trellis` at the same number of bytes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from klms.experiments import pictures
+from klms.experiments.tables import table
+
+NAME = "peers"
+Rows = Sequence[dict[str, Any]]
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return one table of errors and one of times."""
+    return f"{errors(results['rows'])}\n\n{times(results['rows'])}"
+
+
+def errors(rows: Rows) -> str:
+    """Return a table of bits and of the error of the average: a peer's, and that of `trellis` relative to it."""
+    kinds = list(dict.fromkeys(row["vectors"] for row in rows))
+    lines = []
+    for peer, setting in _settings(rows):
+        cells = {row["vectors"]: _error_cell(row) for row in rows if (row["peer"], row["setting"]) == (peer, setting)}
+        lines.append([peer, setting, *(cells.get(kind, "") for kind in kinds)])
+    return table(("peer", "setting", *kinds), lines)
+
+
+def times(rows: Rows) -> str:
+    """Return a table of nanoseconds per parameter: medians over all kinds of vectors."""
+    lines = []
+    for peer, setting in _settings(rows):
+        own = [row for row in rows if (row["peer"], row["setting"]) == (peer, setting)]
+        beside = [row["trellis"] for row in own if row["trellis"]]
+        cells = [f"{median(row[name] for row in own):,.0f}" for name in ("encode_ns", "decode_ns")]
+        for name in ("encode_ns", "decode_ns"):
+            cells.append(f"{median(row[name] for row in beside):,.0f}" if beside else "")
+        lines.append([peer, setting, *cells])
+    return table(("peer", "setting", "encodes, ns", "decodes, ns", "trellis encodes, ns", "trellis decodes, ns"), lines)
+
+
+def _settings(rows: Rows) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((row["peer"], row["setting"]) for row in rows))
+
+
+def _error_cell(row: dict[str, Any]) -> str:
+    text = f"{row['bits_per_parameter']:.2f} bits: {row['average_error']:.2g}"
+    if not row["trellis"]:
+        return text
+    return f"{text} (x {row['trellis']['average_error'] / row['average_error']:.2g})"
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Draw the error of the average against bits, one panel per kind of vectors."""
+    rows = results["rows"]
+    kinds = list(dict.fromkeys(row["vectors"] for row in rows))
+    figure = pictures.new_figure(13, 7.4)
+    panels = figure.subplots(2, -(-len(kinds) // 2), squeeze=False).ravel()
+    for axes, kind in zip(panels, kinds, strict=False):
+        own = [row for row in rows if row["vectors"] == kind and row["clients"] > 2 and row["trellis"]]
+        ours = sorted((row["bits_per_parameter"], row["trellis"]["average_error"]) for row in own)
+        axes.plot(*zip(*ours, strict=True), marker="o", markersize=4, color="C0", label="trellis")
+        for n, peer in enumerate(dict.fromkeys(row["peer"] for row in own), start=1):
+            points = [(row["bits_per_parameter"], row["average_error"]) for row in own if row["peer"] == peer]
+            axes.plot(*zip(*points, strict=True), linestyle="", marker="sDv^"[n % 4], color=f"C{n}", label=peer)
+        axes.set(xscale="log", yscale="log", title=kind, xlabel="bits per parameter")
+        axes.grid(alpha=0.3)
+    for axes in panels[len(kinds) :]:
+        axes.remove()
+    panels[0].set_ylabel("relative squared error of the average of ten")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
+    figure.savefig(path, dpi=150)
