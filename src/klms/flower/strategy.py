@@ -61,7 +61,7 @@ class Compressed(Strategy):
         if callable(up := exchange.get("up")) and "node" in signature(up).parameters:
             self._exchange["up"] = _by_client(up)
         self._begin()
-        check_within(strategy, self.server.bits_up)
+        check_within(strategy, self.server.rates.known(self.server.round))
         self._inner: dict[str, Callable[..., Any]] = {name: getattr(strategy, name) for name in _HOOKS}
         self._timeout = 3600.0
         self.strategy = strategy
