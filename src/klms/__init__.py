@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from klms.errors import InvalidArgument as InvalidArgument
     from klms.errors import OutOfSync as OutOfSync
     from klms.exchange.client import Client as Client
+    from klms.exchange.rates import RateRule as RateRule
     from klms.exchange.server import Server as Server
     from klms.runs.federate import Run as Run
     from klms.runs.federate import federate as federate
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Client": "exchange.client",
+    "RateRule": "exchange.rates",
     "Server": "exchange.server",
     "ErrorFeedback": "error_feedback",
     "InvalidArgument": "errors",

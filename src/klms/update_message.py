@@ -88,7 +88,7 @@ def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, c
 
         with reporting(coding.progress, "compressing") as report:
             settings = Trellis(layout, rate, coding.effort, coding.threads, coding.echo, progress=report)
-            for part in ChunkedTrellis(settings).encode(load, key, rng, most):
+            for part in ChunkedTrellis(settings).encode_parts(load, key, rng, most):
                 writer.write(part)
     return writer.finish()
 
@@ -146,7 +146,7 @@ def read_segments(
     layout = Layout(tuple(one.name for one in dense), tuple(one.shape for one in dense))
     with reporting(progress, "decompressing") as report:
         chunked = ChunkedTrellis(Trellis(layout, threads=threads, agreed=False, progress=report))
-        chunked.decode(read, end - file.tell(), key, store)
+        chunked.decode_parts(read, end - file.tell(), key, store)
     if file.tell() != end:
         raise CorruptMessage("there is more in the message than its arrays")
     return exact

@@ -55,7 +55,7 @@ def test_rounds_keep_to_their_budget_and_use_it(downlink, budget):
 def test_a_budget_that_no_rate_keeps_to_is_refused_before_training():
     config = config_of("trellis", **EVERYBODY, round_budget=1)
     method = federation_of(config).method
-    with pytest.raises(InvalidArgument, match=r"round_budget 1 leaves .* at least 0\.0001"):
+    with pytest.raises(InvalidArgument, match=r"budget of 1 bytes leaves .* at least 0\.0001"):
         method.compressor_after(method.init())
 
 

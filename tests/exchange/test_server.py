@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from klms.compressors.trellis import chunks
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, OutOfSync, SideInformationMismatch
 from klms.exchange.client import Client
 from klms.exchange.held import JUMP_RATE
@@ -200,3 +201,18 @@ def test_one_line_of_arguments_that_cannot_be_met():
             Server(model(), **wrong)
     with pytest.raises(InvalidArgument, match="no model yet"):
         Server().request("a")
+
+
+def test_large_models_are_coded_in_chunks_in_both_directions(monkeypatch):
+    fleets = []
+    for most in (1 << 25, 4000):
+        monkeypatch.setattr(chunks, "CHUNK", most)
+        server = Server(model(), bits_per_parameter=1, seed=1)
+        fleet = Fleet()
+        for _ in range(6):
+            fleet.round(server, "abc")
+        fleets.append((distance(server.model), server.uplink_bytes, server.downlink_bytes))
+    whole, cut = fleets
+    assert cut[0] == pytest.approx(whole[0], rel=0.5)
+    assert cut[1] == pytest.approx(whole[1], rel=0.1)
+    assert cut[2] == pytest.approx(whole[2], rel=0.1)

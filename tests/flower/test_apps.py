@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from klms import SharedKey
 from klms.compressors.envelope import wrap
@@ -89,7 +89,7 @@ def test_a_server_that_is_started_again_resumes_with_the_next_absolute_round(mni
 
     def fail_in_round_3(messages, *, timeout=None):
         messages = list(messages)
-        asked.append({int(m.content["klms.round"]["round"]) for m in messages if m.metadata.message_type == "train"})
+        asked.append({int(m.content["klms"]["round"]) for m in messages if m.metadata.message_type == "train"})
         if {3} in asked:
             raise KeyboardInterrupt
         return send(messages, timeout=timeout)
@@ -101,7 +101,7 @@ def test_a_server_that_is_started_again_resumes_with_the_next_absolute_round(mni
     assert RunFolder(tmp_path / "flower").rounds() == 2
     again = InProcessGrid(client_app(config), 3)
     serve(server_app(config, own), again)
-    rounds = [m.content["klms.round"]["round"] for m in again.sent if m.metadata.message_type == "train"]
+    rounds = [m.content["klms"]["round"] for m in again.sent if m.metadata.message_type == "train"]
     assert rounds == [3] * 6  # these nodes have lost their states, and are asked again with a snapshot
     assert list(RunFolder(tmp_path / "flower").records())[-1].resyncs == 3
     assert (tmp_path / "flower" / CHECKPOINT).read_bytes() == (tmp_path / "whole" / CHECKPOINT).read_bytes()
@@ -360,8 +360,7 @@ def test_a_node_that_does_not_say_who_it_is_is_told(mnist, tmp_path):
     config = config_of("fedpm", mnist, rounds=1)
     grid = InProcessGrid(client_app(config), 1)
     grid.contexts[1].node_config = {}
-    arrays = ArrayRecord({"state": Array(np.zeros(1, dtype=np.uint8))})
-    content = RecordDict({"klms": arrays, "klms.round": ConfigRecord({"round": 1, "seed": config.seed})})
+    content = RecordDict({"klms": ConfigRecord({"request": b"0", "round": 1, "seed": config.seed})})
     (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
     assert "partition-id=0" in reply.error.reason
 

@@ -60,7 +60,7 @@ class Nodes(InProcessGrid):
 
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
-        rounds = [m.content["klms.round"]["round"] for m in messages if m.metadata.message_type == "train"]
+        rounds = [m.content["klms"]["round"] for m in messages if m.metadata.message_type == "train"]
         self.trained = max([self.trained, *map(int, rounds)])
         return super().send_and_receive(messages, timeout=timeout)
 
@@ -113,11 +113,11 @@ def online(*nodes):
 
 
 def held(grid, node):
-    return State.from_bytes(grid.contexts[node].state[HELD]["state"].numpy().tobytes())
+    return State.from_bytes(grid.contexts[node].state[HELD]["state"].data)
 
 
 def store(grid, node, data):
-    grid.contexts[node].state[HELD] = ArrayRecord({"state": Array(np.frombuffer(data, dtype=np.uint8))})
+    grid.contexts[node].state[HELD] = ArrayRecord({"state": Array("uint8", (len(data),), "klms", data)})
 
 
 EVERYBODY = tuple(range(CLIENTS))
@@ -299,8 +299,7 @@ def test_a_broadcast_that_is_damaged_harms_nobody_s_state(tmp_path):
     run(config, grid, tmp_path / "run")
     before = held(grid, 1).to_bytes()
     for data in (b"", b"KD", bytes(100), np.random.default_rng(0).bytes(300)):
-        arrays = ArrayRecord({"state": Array(np.frombuffer(data, dtype=np.uint8))})
-        content = RecordDict({"klms": arrays, "klms.round": ConfigRecord({"round": 4, "seed": 3})})
+        content = RecordDict({"klms": ConfigRecord({"request": data, "round": 4, "seed": 3})})
         (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
         assert reply.has_error()
         assert "not of klms" in reply.error.reason

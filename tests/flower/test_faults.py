@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from klms.flower import Compressed, client_app, compress, server_app
-from klms.flower.client import ROUND, federation_of
+from klms.flower.client import federation_of
 from klms.flower.settings import ServerSettings
 from klms.frame import Frame, Kind
 from klms.methods.state import State
@@ -44,10 +44,8 @@ def is_training(message: Message) -> bool:
 
 
 def round_of(message: Message) -> int:
-    records = message.content.config_records
-    if ROUND in records:
-        return int(records[ROUND]["round"])
-    return Frame.from_bytes(records["klms"]["request"], Kind.REQUEST).first
+    asked = message.content["klms"]
+    return int(asked["round"]) if "round" in asked else Frame.from_bytes(asked["request"], Kind.REQUEST).first
 
 
 class FaultyGrid(InProcessGrid):
@@ -110,7 +108,7 @@ class FaultyGrid(InProcessGrid):
             return replace(frame, digest=bytes(8)).to_bytes()
         if self.federation is None:  # the client itself has done it
             return payload
-        held = State.from_bytes(self.contexts[node].state["klms.held"]["state"].numpy().tobytes())
+        held = State.from_bytes(self.contexts[node].state["klms.held"]["state"].data)
         return replace(frame, body=hostile(self.federation, fault, held, node - 1, frame.body)).to_bytes()
 
 

@@ -115,11 +115,11 @@ class Downlink:
         rule = CodedSteps(self.method, self.settings)
         echo = 1.0 if self.method.noisy_steps else None
         learned = state.learned
+        rate = self.settings.rates.down(self.settings.moment_after(state, self.method.layout.d))
+        most = None if learned is None else rate_choice.bearable(learned.known, self.settings)
+        led = lead(rule, held, state, rate, lags, echo=echo, bearable=most)
         if learned is None:
-            rate = self.settings.down_rate_in(state.round + 1, self.method.layout.d)
-            return lead(rule, held, state, rate, lags, echo=echo)
-        most = rate_choice.bearable(learned, self.settings)
-        led = lead(rule, held, state, learned.down, lags, echo=echo, bearable=most)
+            return led
         learned = rate_choice.after_step(learned, self.method.layout, rule.difference(held.model, state), led)
         return led.of(lambda one: replace(one, learned=learned))
 

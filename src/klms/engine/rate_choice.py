@@ -15,7 +15,7 @@ from klms.compressors.layout import Layout
 from klms.compressors.trellis import MAX_RATE, Trellis, product
 from klms.exchange import quality
 from klms.exchange.held import Held
-from klms.exchange.quality import LEAST, TARGET, Gain, Measured, Rates
+from klms.exchange.quality import LEAST, TARGET, Gain, Knowledge, Measured, Rates
 from klms.exchange.rate_control import Energies, RoundQuality
 from klms.methods.base import Method, Outcome
 from klms.methods.dense import Dense
@@ -23,9 +23,9 @@ from klms.methods.entry import RunSettings
 from klms.methods.state import RATE, Learned, State, rate_array
 
 
-def bearable(learned: Learned, settings: RunSettings) -> float:
+def bearable(known: Knowledge, settings: RunSettings) -> float:
     """Return the energy of an error that may become part of the model, once."""
-    return quality.bearable(learned.known, TARGET / settings.quality)
+    return quality.bearable(known, settings.rates.target or TARGET)
 
 
 def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]) -> Learned:
@@ -56,10 +56,10 @@ def after_round(
 
     name = str(method.vector_name)
     away = _square(held.model.vector(name) - held.state.vector(name))
-    if away > bearable(replace(learned, known=known), settings):  # then it must be coded, too
+    if away > bearable(known, settings):  # then it must be coded, too
         seen = replace(seen, step=seen.step + away)
     messages = (1, 1) if settings.downlink == "coded" else (1, 0)
-    chosen = quality.chosen(known, seen, TARGET / settings.quality, messages)
+    chosen = quality.chosen(known, seen, settings.rates.target or TARGET, messages)
     shared = {**outcome.state.shared, RATE: rate_array(with_heads(method.layout, chosen.up))}
     learned = Learned(known, with_heads(method.layout, chosen.down))
     state = replace(outcome.state, shared=shared, learned=learned)

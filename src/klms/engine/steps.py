@@ -20,7 +20,7 @@ import numpy as np
 
 from klms.codec import SharedKey
 from klms.compressors.base import Vector
-from klms.compressors.trellis import MAX_RATE, MIN_RATE, Trellis
+from klms.compressors.trellis import MAX_RATE, MIN_RATE, ChunkedTrellis, Trellis
 from klms.container import Array, Arrays, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage
 from klms.exchange.broadcast import SERVER
@@ -116,7 +116,8 @@ class CodedSteps(MethodRule):
         side = write_arrays(changed, packed=True) if changed else b""
         rng = np.random.default_rng([self.settings.seed, 0xD011, number])
         difference = self.difference(base, wanted)
-        message = Trellis(self.method.layout, rate, echo=echo).encode(difference, {}, key=self._key(number), rng=rng)
+        coder = ChunkedTrellis(Trellis(self.method.layout, rate, echo=echo))
+        message = coder.encode(difference, {}, key=self._key(number), rng=rng)
         return self.head(wanted) + _SIDE.pack(len(side)) + side + message
 
     def take(self, state: State, number: int, step: bytes) -> State:
@@ -124,7 +125,8 @@ class CodedSteps(MethodRule):
         if len(step) < _SIDE.size:
             raise CorruptMessage("the step is cut off")
         end = _SIDE.size + _SIDE.unpack_from(step)[0]
-        decoded = Trellis(self.method.layout, agreed=False).decode(step[end:], {}, key=self._key(number))
+        coder = ChunkedTrellis(Trellis(self.method.layout, agreed=False))
+        decoded = coder.decode(step[end:], {}, key=self._key(number))
         vector = self.method.feasible(state.vector(self.name) + decoded.vector.astype(np.float32, copy=False))
         side = read_arrays(step[_SIDE.size : end], _most_bytes([vector]))[0] if end > _SIDE.size else {}
         if not side.keys() <= state.shared.keys():

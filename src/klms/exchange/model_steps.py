@@ -18,7 +18,7 @@ import numpy as np
 
 from klms.codec import SharedKey
 from klms.compressors.base import Vector
-from klms.compressors.trellis import Trellis
+from klms.compressors.trellis import ChunkedTrellis, Trellis
 from klms.container import Array, Arrays, Description, describe, read_arrays, read_description, write_arrays
 from klms.errors import CorruptMessage
 from klms.exchange.broadcast import SERVER
@@ -87,7 +87,7 @@ class ModelSteps:
             _shift(model, difference, [-exponent for exponent in exponents])
         message = b""
         if model.layout.d:
-            coder = Trellis(model.layout, rate, echo=echo, threads=self.threads)
+            coder = ChunkedTrellis(Trellis(model.layout, rate, echo=echo, threads=self.threads))
             message = coder.encode(difference, {}, key=self.key(number), rng=rng)
         return b"".join([_LENGTH.pack(len(described)), described, _LENGTH.pack(len(head)), head, message])
 
@@ -103,7 +103,7 @@ class ModelSteps:
             raise CorruptMessage("a step of the model leaves arrays out")
         change = np.zeros(0, dtype=np.float32)
         if model.layout.d:
-            coder = Trellis(model.layout, threads=self.threads, agreed=False)
+            coder = ChunkedTrellis(Trellis(model.layout, threads=self.threads, agreed=False))
             decoded = coder.decode(message, {}, key=self.key(number))
             change = decoded.vector.astype(np.float32, copy=False)
         if description is not None:

@@ -1,4 +1,4 @@
-"""Which scheme compresses an update, and at which rate: what the user of Flower asked for, fitted to the model."""
+"""Which scheme compresses an update, and at which rate: what the user asked for, fitted to the model."""
 
 import logging
 from collections.abc import Callable, Mapping

@@ -1,151 +1,262 @@
-"""How many bits each direction may take: what holds a quality, or what the user named.
+"""How many bits each direction has in a round: rules of one interface.
 
-Named bits are always the same, by round, client or array, or follow from a budget in bytes.
+Without any bits the server holds a quality (`ConstantQuality`); bits per parameter are `NamedBits`, and bytes per round
+a `Budget`. `klms.Server(model, rates=MoreAtFirst())` takes a `RateRule` of one's own:
+
+    class MoreAtFirst(klms.RateRule):
+        def up(self, now):
+            return 2 / now.round
+
+        def down(self, now):
+            return 1 if now.latest is None or now.latest.harm < 0.1 else 2
 """
 
 import math
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
+from typing import Protocol
 
 from klms.compressors.budget import bits_within
 from klms.compressors.schemes import UPDATE_SCHEMES
-from klms.compressors.trellis import MAX_RATE
+from klms.compressors.trellis import MAX_RATE, MIN_RATE
 from klms.errors import InvalidArgument
-from klms.exchange.policy import AUTO, BEST, DEFAULT_BITS, UNCOMPRESSED, ArrayBits, CompressionPolicy
-from klms.exchange.quality import TARGET
-from klms.exchange.rate_control import RateControl
-from klms.exchange.reply import OVERHEAD
+from klms.exchange.held import JUMP_RATE
+from klms.exchange.policy import AUTO, BEST, DEFAULT_BITS, UNCOMPRESSED, ArrayBits
+from klms.exchange.quality import FIRST_ROUND, TARGET, Rates
+from klms.exchange.rate_control import RoundQuality
 
 Rate = float | Callable[..., float]
 """A number, or a function of the round; of a `round` and a `client` if it has parameters of these names."""
 
 
-@dataclass
-class Rates:
-    """What the user asked for. `policy_up` and `policy_down` are what it means in a round."""
+@dataclass(frozen=True)
+class Moment:
+    """What is known when a rule is asked for bits."""
 
-    scheme: str
-    settings: Mapping[str, object]
-    up: Rate | None
-    down: Rate | None
-    array_bits: ArrayBits | None = None
-    budget: Rate | None = None
-    control: RateControl = field(default_factory=lambda: RateControl(None))
-    """What the rates come to, and their choice if they are to hold a quality."""
-    overhead: int = OVERHEAD
-    """Bytes of an update's payload besides its head and message."""
-    _policies: dict[tuple[str, float | None], CompressionPolicy] = field(default_factory=dict)
+    round: int
+    parameters: int = 0
+    """Entries of the arrays that the message stands for; 0 if they are not known yet."""
+    clients: int = 0
+    """Clients of a round, as many as the last one had; 0 if they are not known yet."""
+    client: str = ""
+    """The client whose update it is; empty for the model, which is the same for all."""
+    chosen: Rates = field(default_factory=lambda: Rates(FIRST_ROUND, FIRST_ROUND))
+    """The cheapest bits that hold the rule's `target`, if it has one."""
+    latest: RoundQuality | None = None
+    """What the noise of the last round came to; None before the second model."""
 
-    @classmethod
-    def of(
-        cls,
-        scheme: str,
-        settings: Mapping[str, object],
-        both: Rate | None,
-        up: Rate | None,
-        down: Rate | None,
-        array_bits: ArrayBits | None,
-        budget: Rate | None,
-        quality: float | None,
-    ) -> "Rates":
-        """Check that no direction is given twice."""
-        named = any(one is not None for one in (both, up, down, array_bits, budget))
-        holds = not named and scheme in (AUTO, BEST) and not settings
-        if quality is not None and not holds:
-            raise InvalidArgument("a quality finds the bits itself: omit the scheme and all bits, or the quality")
-        if quality is not None and not 0 < quality < math.inf:
-            raise InvalidArgument(f"quality must be above 0; 1 is the default, 2 allows half the harm; got {quality}")
-        if both is not None and up is not None:
-            raise InvalidArgument("bits_per_parameter is for both directions: use up= and down= to set them apart")
-        if budget is not None and (both is not None or (up is not None and down is not None)):
-            raise InvalidArgument("a budget sets the bits per parameter: omit bits_per_parameter, or up= or down=")
-        if budget is not None and scheme in UPDATE_SCHEMES and not UPDATE_SCHEMES[scheme].takes_rate:
-            raise InvalidArgument(f"the rate of {scheme} cannot be set, so that it cannot keep to a budget")
-        down = both if down is None else down
-        if _wants_client(down):
-            raise InvalidArgument("all clients are sent one model: bits may depend on the client with up= only")
-        control = RateControl(TARGET / (quality or 1.0) if holds else None)
-        return cls(scheme, settings, both if up is None else up, down, array_bits, budget, control)
 
-    @property
-    def holds_quality(self) -> bool:
-        """Whether the rates are chosen to hold a quality."""
-        return self.control.target is not None
+class RateRule(Protocol):
+    """Says how many bits per parameter the messages of a round have. A rule of one's own needs `up` and `down` only."""
 
     @property
     def known(self) -> bool:
-        """Whether the uplink's bits are known before it is known who takes part in a round."""
-        return not _wants_client(self.up) and (self.budget is None or self.up is not None)
+        """Whether the bits of updates do not depend on who takes part; then they are checked before the first round."""
+        return False
 
-    def policy_up(self, number: int, client: str = "", parameters: int = 0, messages: int = 0) -> CompressionPolicy:
-        """Return how the updates of a client are compressed in a round with so many messages of so many parameters."""
-        if self.holds_quality:
-            return CompressionPolicy.at(self.control.up)
-        bits = _in_round(self.up, number, client)
-        if bits is None and self.budget is not None:
-            bits = self._within_budget(number, parameters, messages, alone=self.down is not None)
-        if ("up", bits) not in self._policies:
-            self._policies["up", bits] = CompressionPolicy.of(
-                self.scheme, bits, self.settings, self.array_bits, self.overhead
-            )
-        return self._policies["up", bits]
+    @property
+    def target(self) -> float | None:
+        """The harm at which `Moment.chosen` is to hold the noise, for a rule that uses it."""
+        return None
 
-    def policy_down(self, number: int, parameters: int = 0, messages: int = 0) -> CompressionPolicy | None:
-        """Return how the model is compressed in a round; None if it is not."""
-        if self.holds_quality:
-            return CompressionPolicy.at(self.control.down)
-        bits = _in_round(self.down, number)
-        if bits is None and self.budget is not None:
-            bits = self._within_budget(number, parameters, messages, alone=self.up is not None)
-        elif bits is None:  # a scheme whose rate cannot be set says nothing of the downlink
-            bits = (self.policy_up(number).bits or UNCOMPRESSED) if self.known else DEFAULT_BITS
-        if bits >= UNCOMPRESSED:
-            return None
-        bits = min(bits, MAX_RATE)
-        if ("down", bits) not in self._policies:
-            self._policies["down", bits] = CompressionPolicy.of(BEST, bits, {})
-        return self._policies["down", bits]
+    @property
+    def heads(self) -> bool:
+        """Whether the bits are those of whole messages; otherwise they are the vector's, and heads come on top."""
+        return True
 
-    def described(self, number: int) -> str:
+    @property
+    def least_first(self) -> float:
+        """Bits of the first model, if a step would have fewer."""
+        return JUMP_RATE
+
+    @abstractmethod
+    def up(self, now: Moment) -> float | None:
+        """Return the bits of a client's update; None for a scheme whose rate cannot be set."""
+
+    @abstractmethod
+    def down(self, now: Moment) -> float:
+        """Return the bits of the step to the next model; from 32 on, the model goes out unchanged."""
+
+    def described(self, now: Moment) -> str:
         """Say in a line what goes in which direction."""
-        if self.holds_quality:
-            return f"models and updates at the bits that keep the harm of their noise at {self.control.target:g}"
-        if self.budget is not None:
-            return f"updates and models within {_in_round(self.budget, number):g} bytes per round"
-        up = self.policy_up(number).bits if self.known else None
-        bits = "" if up is None else f" at {up:g} bits per parameter"
-        down = self.policy_down(number)
-        model = "uncompressed" if down is None else f"at {down.bits:g} bits per parameter"
-        return f"updates compressed with '{self.scheme}'{bits}, the model sent {model}"
+        return f"models and updates at the bits of {type(self).__name__}"
 
-    def _within_budget(self, number: int, parameters: int, messages: int, *, alone: bool) -> float:
-        """Return the bits of one direction: half of the budget is for each, or all of it if the other's are set."""
-        budget = _in_round(self.budget, number)
-        if budget is None or not 0 < budget < math.inf:
-            raise InvalidArgument(f"the budget must be a number of bytes above 0, got {budget}")
-        bits = bits_within(budget if alone else budget / 2, parameters, messages)
+
+@dataclass(frozen=True)
+class ConstantQuality(RateRule):
+    """As many bits as keep the harm of both directions' noise at a target (`quality.py`)."""
+
+    target: float = TARGET
+    known = True
+    heads = False
+    least_first = 0.0
+
+    def up(self, now: Moment) -> float:
+        return now.chosen.up
+
+    def down(self, now: Moment) -> float:
+        return now.chosen.down
+
+    def described(self, now: Moment) -> str:
+        return f"models and updates at the bits that keep the harm of their noise at {self.target:g}"
+
+
+@dataclass(frozen=True)
+class NamedBits(RateRule):
+    """The bits that the user named: always the same, or functions of the round, and for updates of the client."""
+
+    up_bits: Rate | None
+    """None for a scheme whose rate cannot be set."""
+    down_bits: Rate
+
+    @property
+    def known(self) -> bool:
+        return not _wants_client(self.up_bits)
+
+    def up(self, now: Moment) -> float | None:
+        return None if self.up_bits is None else in_round(self.up_bits, now)
+
+    def down(self, now: Moment) -> float:
+        return in_round(self.down_bits, now)
+
+    def described(self, now: Moment) -> str:
+        up = self.up(now) if self.known else None
+        updates = "updates at the bits of their scheme or client" if up is None else f"updates at {up:g} bits"
+        down = self.down(now)
+        models = "models uncompressed" if down >= UNCOMPRESSED else f"models at {min(down, MAX_RATE):g} bits"
+        return f"{updates} and {models} per parameter"
+
+
+@dataclass(frozen=True)
+class Budget(RateRule):
+    """Bytes per round, from which the bits of all messages follow, or of those in the direction without named bits."""
+
+    total: Rate
+    most: float = MAX_RATE
+    """Most bits per parameter that the scheme takes."""
+    messages: int = 2
+    """Messages per client that share the budget."""
+    up_bits: Rate | None = None
+    down_bits: Rate | None = None
+    rounded: bool = True
+    """Whether bits are cut to three digits, so that rounds with almost the same rate share what was fitted to it."""
+
+    @property
+    def known(self) -> bool:
+        return self.up_bits is not None and not _wants_client(self.up_bits)
+
+    def up(self, now: Moment) -> float:
+        return self._share(now) if self.up_bits is None else in_round(self.up_bits, now)
+
+    def down(self, now: Moment) -> float:
+        return self._share(now) if self.down_bits is None else in_round(self.down_bits, now)
+
+    def described(self, now: Moment) -> str:
+        return f"updates and models within {in_round(self.total, now):g} bytes per round"
+
+    def _share(self, now: Moment) -> float:
+        total = in_round(self.total, now)
+        if not 0 < total < math.inf:
+            raise InvalidArgument(f"the budget must be a number of bytes above 0, got {total}")
+        bits = bits_within(total, now.parameters, now.clients * self.messages)
+        if bits < MIN_RATE:
+            raise InvalidArgument(
+                f"a budget of {total:,} bytes leaves {bits:.2g} bits per parameter; it must be at least {MIN_RATE:g}, "
+                f"which takes {math.ceil(total * MIN_RATE / bits):,} bytes"
+            )
+        return min(self.most, _rounded_down(bits) if self.rounded else bits)
+
+
+@dataclass(frozen=True)
+class RateArguments:
+    """What the user of a server asked for."""
+
+    scheme: str = AUTO
+    has_settings: bool = False
+    both: Rate | None = None
+    up: Rate | None = None
+    down: Rate | None = None
+    array_bits: ArrayBits | None = None
+    budget: Rate | None = None
+    quality: float | None = None
+    rates: RateRule | None = None
+
+    @property
+    def takes_rate(self) -> bool:
+        return self.scheme == AUTO or UPDATE_SCHEMES[self.scheme].takes_rate
+
+    @property
+    def names_bits(self) -> bool:
+        return any(bits is not None for bits in (self.both, self.up, self.down, self.array_bits, self.budget))
+
+    def rule(self) -> RateRule:
+        """Return the rule that is meant, and raise an error if that is none or more than one."""
+        if self.rates is not None:
+            return self._own(self.rates)
+        if self.names_bits or self.scheme not in (AUTO, BEST) or self.has_settings:
+            if self.quality is not None:
+                raise InvalidArgument("a quality finds the bits itself: omit the scheme and all bits, or the quality")
+            return self._named() if self.budget is None else self._within(self.budget)
+        quality = 1.0 if self.quality is None else self.quality
+        if not 0 < quality < math.inf:
+            raise InvalidArgument(f"quality must be above 0; 1 is the default, 2 allows half the harm; got {quality}")
+        return ConstantQuality(TARGET / quality)
+
+    def _own(self, rule: RateRule) -> RateRule:
+        if self.quality is not None or any(one is not None for one in (self.both, self.up, self.down, self.budget)):
+            raise InvalidArgument("rates= is a rule for all bits: omit all bits, the budget and the quality")
+        if not self.takes_rate:
+            raise InvalidArgument(f"the rate of {self.scheme} cannot be set, so that it cannot keep to rates=")
+        return rule
+
+    def _named(self) -> NamedBits:
+        if self.both is not None and self.up is not None:
+            raise InvalidArgument("bits_per_parameter is for both directions: use up= and down= to set them apart")
+        up = self.both if self.up is None else self.up
+        if up is None and self.takes_rate:
+            up = DEFAULT_BITS
+        down = self.both if self.down is None else self.down
+        _check_one_model(down)
+        if down is None:  # a scheme whose rate cannot be set says nothing of the downlink
+            down = UNCOMPRESSED if up is None else up
+            down = DEFAULT_BITS if _wants_client(down) else down
+        return NamedBits(up, down)
+
+    def _within(self, budget: Rate) -> Budget:
+        if self.both is not None or (self.up is not None and self.down is not None):
+            raise InvalidArgument("a budget sets the bits per parameter: omit bits_per_parameter, or up= or down=")
+        if not self.takes_rate:
+            raise InvalidArgument(f"the rate of {self.scheme} cannot be set, so that it cannot keep to a budget")
+        _check_one_model(self.down)
         most = UNCOMPRESSED if self.scheme == AUTO else UPDATE_SCHEMES[self.scheme].max_rate
-        return min(most, _rounded_down(bits))
+        alone = self.up is not None or self.down is not None
+        return Budget(budget, most, 1 if alone else 2, self.up, self.down)
+
+
+def in_round(rate: Rate, now: Moment) -> float:
+    """Return the rate; a function that does not ask for the client is given the round, whatever it calls it."""
+    if not callable(rate):
+        return rate
+    parameters = signature(rate).parameters
+    if "client" not in parameters:
+        return rate(now.round)
+    takes_all = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+    asked = {"round": now.round, "client": now.client}
+    return rate(**{name: value for name, value in asked.items() if takes_all or name in parameters})
 
 
 def _wants_client(rate: Rate | None) -> bool:
     return callable(rate) and "client" in signature(rate).parameters
 
 
-def _in_round(rate: Rate | None, number: int, client: str = "") -> float | None:
-    """Return the rate; a function that does not ask for the client is given the round, whatever it calls it."""
-    if not callable(rate):
-        return rate
-    parameters = signature(rate).parameters
-    if "client" not in parameters:
-        return rate(number)
-    takes_all = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    asked = {"round": number, "client": client}
-    return rate(**{name: value for name, value in asked.items() if takes_all or name in parameters})
+def _check_one_model(down: Rate | None) -> None:
+    if _wants_client(down):
+        raise InvalidArgument("all clients are sent one model: bits may depend on the client with up= only")
 
 
 def _rounded_down(bits: float) -> float:
-    """Return three digits of a number, so that rounds with almost the same rate share what was fitted to it."""
+    """Return three digits of a number."""
     digits = 10.0 ** (2 - math.floor(math.log10(bits)))
     return math.floor(bits * digits) / digits

@@ -27,14 +27,15 @@ from klms.container import Array, Arrays, describe, grouped, joined, read_arrays
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, SideInformationMismatch
 from klms.exchange import reply as replies_module
 from klms.exchange.broadcast import ANCHOR, Sender, Trail
-from klms.exchange.held import JUMP_RATE, Held, jump, lead
+from klms.exchange.held import Held, jump, lead
 from klms.exchange.model import Apart
 from klms.exchange.model_steps import ModelSteps
 from klms.exchange.policy import AUTO, ArrayBits, CompressionPolicy
 from klms.exchange.rate_control import RoundQuality
-from klms.exchange.rates import Rate, Rates
+from klms.exchange.rates import Rate, RateArguments, RateRule
 from klms.exchange.reply import Expected, Reply
 from klms.exchange.request import RequestBody, Terms, agreement, changed
+from klms.exchange.round_rates import RoundRates
 from klms.exchange.uplink import Ask, Uplink
 from klms.frame import Frame, Kind, LostAgain, digest_of
 from klms.numerics.checks import check_name
@@ -73,10 +74,10 @@ class Server:
     `down=32` the model goes out unchanged. Each may be a function of the round, and `up` also
     of the client: `lambda round, client: ...`. `array_bits` gives some arrays of the updates rates of their own, by
     patterns of their names or by a function. Instead of all these, `budget` is in bytes per round, for all clients and
-    both directions. `scheme` is for the updates, with its settings by name; `auto` is the one of least error. `step`
-    multiplies decoded updates: schemes that send signs alone need it. With `replies="updates"`, clients answer with
-    differences instead of trained arrays. With `client_secrets`, replies are encrypted so that only the server can read
-    them.
+    both directions; and `rates` is a rule of one's own, a `klms.RateRule`. `scheme` is for the updates, with its
+    settings by name; `auto` is the one of least error. `step` multiplies decoded updates: schemes that send signs alone
+    need it. With `replies="updates"`, clients answer with differences instead of trained arrays. With `client_secrets`,
+    replies are encrypted so that only the server can read them.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
     server that starts anew must be given the number of `rounds_before`; `Server.restored(state, ...)` does without.
@@ -93,6 +94,7 @@ class Server:
         array_bits: ArrayBits | None = None,
         budget: Rate | None = None,
         quality: float | None = None,
+        rates: RateRule | None = None,
         step: float | None = None,
         replies: Literal["weights", "updates"] = "weights",
         seed: int | None = None,
@@ -100,8 +102,8 @@ class Server:
         client_secrets: bool = False,
         **settings: object,
     ) -> None:
+        check_name("scheme", scheme, [AUTO, *UPDATE_SCHEMES])
         _check_names(scheme, settings)
-        self.rates = Rates.of(scheme, settings, bits_per_parameter, up, down, array_bits, budget, quality)
         _check(scheme, step, replies, seed, rounds_before)
         self.scale = 1.0 if step is None else step
         self.round = rounds_before + 1
@@ -110,14 +112,17 @@ class Server:
         """How many clients a round has, as far as a budget needs to know; by default as many as the last one."""
         self._before = self.round if rounds_before else 0  # at most one model per round, and the last
         self._key = None
+        overhead = replies_module.OVERHEAD
         if client_secrets:
             from klms.exchange.sealing import OVERHEAD, ServerKey
 
             self._key = ServerKey()
-            self.rates.overhead = replies_module.OVERHEAD + OVERHEAD
-        if self.rates.known:
-            self.rates.policy_up(self.round)  # raises an error if it cannot be met
-        self.rates.policy_down(self.round, 1, 1)
+            overhead += OVERHEAD
+        named = (bits_per_parameter, up, down, array_bits, budget, quality, rates)
+        rule = RateArguments(scheme, bool(settings), *named).rule()
+        self.rates = RoundRates(rule, scheme, settings, array_bits, overhead)
+        """How many bits each direction has, and what they come to."""
+        self.rates.check(self.round)
         drawn = secrets.randbits(63) if seed is None else seed
         public = b"" if self._key is None else self._key.public
         self.uplink = Uplink(drawn, public, replies == "updates")
@@ -129,7 +134,6 @@ class Server:
         self._number = 0
         self._asks: dict[tuple[object, ...], Ask] = {}
         self._requests = 0
-        self._advised = False
         self._lags: list[int] = []
         self.uplink_bytes = 0
         """Bytes of all replies that counted, since the start."""
@@ -145,18 +149,13 @@ class Server:
         return self._key is not None
 
     @property
-    def bits_up(self) -> float | None:
-        """Bits per parameter of updates in this round, if they are known before it is known who takes part."""
-        return self.rates.policy_up(self.round).bits if self.rates.known else None
-
-    @property
     def quality(self) -> RoundQuality | None:
         """What the noise of the last round came to, in both directions; None before the second model."""
         return self.rates.control.latest
 
     def codes(self, parameters: int) -> bool:
         """Return whether a model of so many parameters is sent at fewer bits than it has in this round."""
-        return self.rates.policy_down(self.round, parameters, self.clients or 1) is not None
+        return self._down(parameters) is not None
 
     @property
     def model(self) -> dict[str, Array]:
@@ -214,7 +213,7 @@ class Server:
         """
         base = self.base() if base is None else base
         sent = self._sent.setdefault(client, Sent())
-        policy = self.rates.policy_up(self.round, client, _entries(base.arrays), self.clients or 1)
+        policy = self.rates.up(self.round, _entries(base.arrays), self.clients or 1, client)
         ask = self._ask(base, policy)
         number, self._number = self._number, self._number + 1
         terms = ask.request.terms()
@@ -322,6 +321,9 @@ class Server:
             raise CorruptMessage(f"these bytes are not the state of a server: {error!r}") from error
         return server
 
+    def _down(self, parameters: int) -> CompressionPolicy | None:
+        return self.rates.down(self.round, parameters, self.clients or 1)
+
     def _lead(self, wanted: Arrays) -> None:
         if _shapes(wanted) != _shapes(self.held.state) and self.held.state:  # another model altogether
             self.held = Held({})
@@ -330,24 +332,19 @@ class Server:
                 sent.terms = {}
         if self.held.state:
             self._learn(wanted)
-        policy = self.rates.policy_down(self.round, _entries(wanted), self.clients or 1)
+        policy = self._down(_entries(wanted))
         rate = None if policy is None else self._rate(policy, wanted)
         self._sender = None
         if rate is None:
             self.held = Held(wanted, Trail(self.held.number + 1), self.held.by_client)
             return
         if not self.held.state:
-            first = rate if self.rates.holds_quality else max(rate, JUMP_RATE)
+            first = max(rate, self.rates.rule.least_first)
             self.held = jump(self._rule(wanted), self.held, wanted, first)
             return
         self.held = lead(self._rule(), self.held, wanted, rate, self._lags, bearable=self.rates.control.bearable)
-        control = self.rates.control
-        control.stepped(rate, self.held.error, unbiased=self.held.own is None)
-        if control.latest is not None:
-            log.info("klms: round %d had %s", self.round, control.latest)
-        if (advice := control.advice()) and not self._advised:
-            self._advised = True
-            log.warning("klms: %s", advice)
+        self.rates.control.stepped(rate, self.held.error, unbiased=self.held.own is None)
+        self.rates.tell(self.round)
 
     def _learn(self, wanted: Arrays) -> None:
         """Let the replies of the last round, and what became of them, say which rates the next messages need."""
@@ -379,7 +376,7 @@ class Server:
         """Return how steps of this model are coded; what is sent how is decided with the first."""
         if self._steps is None:
             arrays = self.held.state if wanted is None else wanted
-            policy = self.rates.policy_down(self.round, _entries(arrays), self.clients or 1)
+            policy = self._down(_entries(arrays))
             apart = self.uplink.apart_of(arrays)
             model = apart.model(arrays, None if policy is None else policy.bits)
             before = self._before + self.held.number
@@ -423,7 +420,7 @@ class Server:
 
 
 def _check(scheme: str, step: float | None, replies: str, seed: int | None, rounds_before: int) -> None:
-    if step is None and scheme != AUTO and scheme in UPDATE_SCHEMES and UPDATE_SCHEMES[scheme].directions_only:
+    if step is None and scheme != AUTO and UPDATE_SCHEMES[scheme].directions_only:
         raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
     if rounds_before < 0:
         raise InvalidArgument(f"rounds_before must be at least 0, got {rounds_before}")
@@ -436,7 +433,7 @@ def _check(scheme: str, step: float | None, replies: str, seed: int | None, roun
 def _check_names(scheme: str, settings: Mapping[str, object]) -> None:
     """Raise an error that names the likely argument, if one is neither of the server nor a setting of a scheme."""
     arguments = [name for name in signature(Server).parameters if name not in ("model", "settings")]
-    schemes = UPDATE_SCHEMES.values() if scheme not in UPDATE_SCHEMES else [UPDATE_SCHEMES[scheme]]
+    schemes = UPDATE_SCHEMES.values() if scheme == AUTO else [UPDATE_SCHEMES[scheme]]
     known = dict.fromkeys([*arguments, *(name for one in schemes for name in one.settings.model_fields)])
     for name in settings:
         check_name("argument", name, known)

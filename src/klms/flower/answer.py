@@ -87,22 +87,21 @@ class Answer:
         return encoded + sum(array.size for own in self.plain.values() for array in own.values())
 
     def usable(self, key: str | None) -> bool:
-        """Return whether a strategy can use the answer: it has arrays, and a weight if one is needed."""
+        """Return whether a strategy can use the answer: it has arrays, and one weight if the strategy has a key."""
         has_arrays = any(self.plain.values()) or self.coded
-        return has_arrays and (key is None or len(self._weights(key)) == 1)
-
-    def check_weight(self, key: str | None) -> None:
-        """Raise an error if the metric by which the strategy weights clients cannot be a weight."""
-        for weight in [] if key is None else self._weights(key):
-            if not isinstance(weight, (int, float)) or not 0 <= weight <= _LARGEST_WEIGHT:
-                raise CorruptMessage(f"{key} must be one number from 0 to {_LARGEST_WEIGHT:g}, got {weight!r}")
+        return has_arrays and len(self._weights(key)) == 1
 
     def weight(self, key: str | None) -> float:
-        """Return what the answer, which has passed `check_weight`, counts in the strategy's average."""
-        return 1.0 if key is None else float(next(iter(self._weights(key)), 1.0))  # type: ignore[arg-type]
+        """Return what an answer that is usable counts in the average; raise an error if that cannot be a weight."""
+        (weight,) = self._weights(key)
+        if not isinstance(weight, (int, float)) or not 0 <= weight <= _LARGEST_WEIGHT:
+            raise CorruptMessage(f"{key} must be one number from 0 to {_LARGEST_WEIGHT:g}, got {weight!r}")
+        return float(weight)
 
-    def _weights(self, key: str) -> list[object]:
-        return [record[key] for record in self.message.content.metric_records.values() if key in record]
+    def _weights(self, key: str | None) -> list[object]:
+        """Return the metrics by which the strategy may weight the answer; without a key, all count the same."""
+        records = self.message.content.metric_records.values()
+        return [1.0] if key is None else [record[key] for record in records if key in record]
 
     @property
     def signature(self) -> tuple[tuple[str, ...], ...]:

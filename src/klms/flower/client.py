@@ -11,22 +11,23 @@ new.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from klms.container import read_arrays, write_arrays
 from klms.engine.downlink import Downlink
 from klms.engine.federation import Federation, Parts
 from klms.engine.local import update
-from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
+from klms.errors import CorruptMessage, InvalidArgument, KLMSError, OutOfSync
 from klms.exchange.broadcast import Broadcast
 from klms.exchange.sealing import seal
-from klms.flower.records import RECORD, REPLY
+from klms.flower.records import RECORD, REPLY, REQUEST, keep, kept
 from klms.flower.settings import run_config
 from klms.frame import Frame, Kind
 from klms.learning.examples import Examples
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from flwr.clientapp.typing import Mod
     from torch import nn
 
-STATE = "state"
-ROUND = "klms.round"
 SERVER = "server"  # the server's public key, if payloads are to be sealed
 METRICS = "metrics"
 CLIENT = "client"
@@ -75,14 +74,13 @@ def client_app(
         chosen = config or run_config(context.run_config)
         if chosen.private_randomness == "auto":
             chosen = chosen.model_copy(update={"private_randomness": "system"})
-        asked = message.content.config_records[ROUND]
-        number, seed = asked["round"], asked["seed"]
-        if not isinstance(number, int) or not isinstance(seed, int):
+        asked = message.content.config_records[RECORD]
+        number, seed, broadcast = asked["round"], asked["seed"], asked[REQUEST]
+        if not isinstance(number, int) or not isinstance(seed, int) or not isinstance(broadcast, bytes):
             raise CorruptMessage(f"the server's request is of round {number!r} and has the seed {seed!r}")
         chosen = chosen.model_copy(update={"seed": seed})  # the server may have drawn it
         if "data-dir" in node:
             chosen = chosen.model_copy(update={"data_dir": Path(str(node["data-dir"]))})
-        broadcast = message.content.array_records[RECORD][STATE].numpy().tobytes()
         federation = _federation(chosen, model, loss)
         if data is not None:
             federation = replace(federation, clients={client: data(client)})
@@ -94,12 +92,11 @@ def client_app(
             state = downlink.follow(broadcast, _held(context))
         except OutOfSync as error:
             return Message(RecordDict({OUT_OF_SYNC: ConfigRecord({"reason": str(error)})}), reply_to=message)
-        stored = np.frombuffer(state.to_bytes(), dtype=np.uint8)
-        context.state[_HELD] = ArrayRecord({STATE: Array(stored)})
-        keeps = context.state.array_records.get(_KEEPS) or ArrayRecord()
-        upload = update(federation, state, client, {name: array.numpy() for name, array in keeps.items()})
+        keep(context, _HELD, state.to_bytes())
+        keeps = kept(context, _KEEPS)
+        upload = update(federation, state, client, read_arrays(keeps)[0] if keeps else {})
         if upload.keeps:
-            context.state[_KEEPS] = ArrayRecord({name: Array(array) for name, array in upload.keeps.items()})
+            keep(context, _KEEPS, write_arrays(upload.keeps))
         digest = Broadcast.from_bytes(broadcast).digest  # that of the state, or `follow` had raised
         payload = Frame(Kind.METHOD, number, client, digest, upload.message).to_bytes()
         metrics = MetricRecord({SECONDS + phase: value for phase, value in upload.seconds.items()})
@@ -132,11 +129,9 @@ def _federation(config: RunConfig, model: "Callable[[], nn.Module] | None", loss
 
 def _held(context: Context) -> State | None:
     """Return the state of the node's last round; None if there is none, or if it cannot be read."""
-    kept = context.state.array_records.get(_HELD)
-    try:
-        return None if kept is None else State.from_bytes(kept[STATE].numpy().tobytes())
-    except Exception:  # Flower's and NumPy's readers raise almost any kind, depending on the damage
-        return None
+    with suppress(KLMSError):
+        return State.from_bytes(kept(context, _HELD))
+    return None
 
 
 def _client(context: Context) -> int:

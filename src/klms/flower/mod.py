@@ -4,11 +4,12 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from klms.container import Array as NumPyArray
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.exchange.client import Client
+from klms.flower import records
 from klms.flower.records import (
     ARRAYS,
     MODEL,
@@ -16,11 +17,11 @@ from klms.flower.records import (
     REPLY,
     REQUEST,
     Places,
-    answers,
     arrays_of,
     gathered,
+    keep,
+    kept,
     places_of,
-    record_of,
 )
 from klms.printable import printable
 
@@ -48,20 +49,20 @@ def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod
         asked = message.content.config_records.get(RECORD)
         if asked is None:
             return call_next(message, context)
-        client = Client(_kept(context), threads=threads, seed=seed)
+        client = Client(kept(context, _STATE), threads=threads, seed=seed)
         try:
             places = _received(message, asked, client)
         except OutOfSync as lost:
             log.warning("klms: %s; the server is asked for the whole model", printable(lost))
             return Message(RecordDict({RECORD: ConfigRecord({REPLY: lost.reply})}), reply_to=message)
-        _keep(context, client)
+        keep(context, _STATE, client.state)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
         replaced, trained = _compressible(reply.content, places, client)
         payload = client.reply(trained)
         if client.error_feedback:
-            _keep(context, client)
+            keep(context, _STATE, client.state)
         others = {name: record for name, record in reply.content.items() if name not in replaced}
         record = ConfigRecord({REPLY: payload, **({ARRAYS: replaced} if replaced else {})})
         reply.content = RecordDict({**others, RECORD: record})
@@ -83,10 +84,10 @@ def _received(message: Message, asked: ConfigRecord, client: Client) -> Places:
     }
     arrays = client.receive(request, beside)
     own = {name: array for name, array in arrays.items() if name not in beside}
-    records = {model if name == RECORD else name: record for name, record in content.items() if name != RECORD or model}
+    restored = {model if name == RECORD else name: one for name, one in content.items() if name != RECORD or model}
     if model:
-        records[model] = record_of(own)
-    message.content = RecordDict(records)
+        restored[model] = records.record_of(own)
+    message.content = RecordDict(restored)
     return places_of({name: dict(record) for name, record in message.content.array_records.items()}, model)
 
 
@@ -95,7 +96,7 @@ def _compressible(reply: RecordDict, places: Places, client: Client) -> tuple[li
     names: list[str] = []
     trained: dict[str, NumPyArray] = {}
     received = dict.fromkeys(record for record, _ in places.values())
-    for record, answer in answers(received, reply.array_records).items():
+    for record, answer in records.answers(received, reply.array_records).items():
         own = _fitting(places, record, answer, reply, client)
         if own:
             names.append(answer)
@@ -118,14 +119,3 @@ def _fitting(places: Places, record: str, answer: str, reply: RecordDict, client
     except InvalidArgument as error:
         log.warning("klms: the record %r of a reply passes uncompressed: %s", answer, printable(error))
         return {}
-
-
-def _kept(context: Context) -> bytes:
-    record = context.state.array_records.get(_STATE)
-    array = None if record is None else record.get("state")
-    return b"" if array is None else array.data
-
-
-def _keep(context: Context, client: Client) -> None:
-    state = client.state
-    context.state[_STATE] = ArrayRecord({"state": Array("uint8", (len(state),), "klms", state)})

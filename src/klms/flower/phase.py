@@ -196,16 +196,16 @@ class Phase:
         usual = common[0][0] if common else None
         bound = _bound_among([one for one in usable if one.signature == usual])
 
-        def check(one: Answer) -> None:
+        def weight(one: Answer) -> float:
             if not one.usable(key):
                 raise SideInformationMismatch("it has no arrays, or no metric to weight them by")
             if one.signature != usual:
                 raise SideInformationMismatch("its records, arrays or metrics differ from those of most clients")
-            one.check_weight(key)
             if one.reply is not None:
                 bound.check(one.reply.message)
+            return one.weight(key)
 
-        decoded = self._decoded(answers, check, lambda one: one.weight(key))
+        decoded = self._decoded(answers, weight)
         if robust is not None and decoded:
             decoded = self._averaged(decoded, robust)
         self.counts["ok"] += len(decoded)
@@ -214,15 +214,13 @@ class Phase:
 
     def evaluated(self, answers: Sequence[Answer]) -> list[Message]:
         """Decode the answers to evaluation, and return them; there, arrays are not expected but may be there."""
-        return self._put(self._decoded(answers, lambda one: None, lambda one: 0.0))
+        return self._put(self._decoded(answers, lambda one: 0.0))
 
-    def _decoded(
-        self, answers: Sequence[Answer], check: Callable[[Answer], None], weight: Callable[[Answer], float]
-    ) -> Decoded:
+    def _decoded(self, answers: Sequence[Answer], weight: Callable[[Answer], float]) -> Decoded:
+        """Return the answers with their arrays; those for which `weight` raises an error do not count."""
         decoded: Decoded = []
         for one in answers:
             try:
-                check(one)
                 decoded.append((one, one.decode(self.server, weight(one))))
             except KLMSError as error:
                 self.refuse(one.message, error)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Context, Message
 
 from klms.container import Array as NumPyArray
 from klms.errors import InvalidArgument
@@ -22,6 +22,8 @@ RECORD = "klms"
 """Name of our record, in requests and in replies."""
 REQUEST, REPLY, MODEL, ARRAYS = "request", "reply", "model", "arrays"
 """Names of its entries: the bytes of the exchange, and the names of the records whose place they take."""
+
+_KEPT = "state"  # name of the array that keeps bytes in a node's context
 
 
 def places_of(records: Mapping[str, Mapping[str, object]], model: str = "") -> Places:
@@ -80,6 +82,18 @@ def matched(sent: Sequence[Message], replies: Iterable[Message]) -> list[tuple[i
         which = answered if answered in left else next(iter(left), "")
         found.append((left.pop(which, None), reply))
     return found
+
+
+def kept(context: Context, name: str) -> bytes:
+    """Return what `keep` has left in a node's context; nothing if it has not."""
+    record = context.state.array_records.get(name)
+    array = None if record is None else record.get(_KEPT)
+    return b"" if array is None else array.data
+
+
+def keep(context: Context, name: str, data: bytes) -> None:
+    """Leave bytes for the next message of the run."""
+    context.state[name] = ArrayRecord({_KEPT: Array("uint8", (len(data),), "klms", data)})
 
 
 def record_of(arrays: Mapping[str, NumPyArray]) -> ArrayRecord:

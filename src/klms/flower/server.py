@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from klms.engine.downlink import Broadcasts
@@ -25,9 +24,9 @@ from klms.engine.ledger import LedgerRecord, Shown, measured_by_clients
 from klms.engine.rounds import Results, Wanted, rounds
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, SideInformationMismatch
 from klms.exchange.sealing import ServerKey
-from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, ROUND, SECONDS, SERVER, STATE, federation_of
+from klms.flower.client import CLIENT, METRICS, OUT_OF_SYNC, SECONDS, SERVER, federation_of
 from klms.flower.phase import cause_of_failure
-from klms.flower.records import RECORD, REPLY, matched
+from klms.flower.records import RECORD, REPLY, REQUEST, matched
 from klms.flower.settings import ServerSettings, run_config, server_settings
 from klms.frame import CAUSES, Frame, Kind, cause_of
 from klms.methods.base import Upload
@@ -164,12 +163,10 @@ class FlowerClients:
             return {}
         sent = []
         for node, broadcast in messages.values():
-            state = ArrayRecord({STATE: Array(np.frombuffer(broadcast, dtype=np.uint8))})
-            asked = ConfigRecord({"round": self.round, "seed": seed})
+            asked = ConfigRecord({REQUEST: broadcast, "round": self.round, "seed": seed})
             if self.settings.client_secrets:
                 asked[SERVER] = self.key.public
-            content = RecordDict({RECORD: state, ROUND: asked})
-            sent.append(Message(content, dst_node_id=node, message_type=MessageType.TRAIN))
+            sent.append(Message(RecordDict({RECORD: asked}), dst_node_id=node, message_type=MessageType.TRAIN))
             self.downlink_bytes += len(broadcast)
         replies: dict[int, Message] = {}
         clients = list(messages)

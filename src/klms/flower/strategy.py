@@ -18,7 +18,7 @@ from klms.exchange.model import check_finite
 from klms.exchange.robust import Robust
 from klms.exchange.server import Server
 from klms.flower.phase import Phase, Run
-from klms.flower.records import arrays_of, equal, record_of
+from klms.flower.records import arrays_of, record_of
 from klms.flower.surroundings import check_kind, check_within
 from klms.printable import printable
 
@@ -61,7 +61,7 @@ class Compressed(Strategy):
         if callable(up := exchange.get("up")) and "node" in signature(up).parameters:
             self._exchange["up"] = _by_client(up)
         self._begin()
-        check_within(strategy, self.server.bits_up)
+        check_within(strategy, self.server.rates.known(self.server.round))
         self._inner: dict[str, Callable[..., Any]] = {name: getattr(strategy, name) for name in _HOOKS}
         self._timeout = 3600.0
         self.strategy = strategy
@@ -71,7 +71,6 @@ class Compressed(Strategy):
         """The exchange with the clients; every start makes a new one."""
         self._run = Run()
         self._phase: Phase | None = None
-        self._model: tuple[ArrayRecord, ArrayRecord] | None = None  # what the strategy wants, and what it is given
         self._started = False
 
     @property
@@ -219,18 +218,15 @@ class Compressed(Strategy):
         """Lead clients to a model, and return the one to which updates are added; None if it goes out as it is."""
         if not arrays or not self.server.codes(sum(math.prod(array.shape) for array in arrays.values())):
             return None
-        if closer or self._model is None or not equal(arrays, self._model[0]):
-            wanted = arrays_of(arrays)
-            if not any(array.dtype.kind == "f" for array in wanted.values()):
-                return None
-            try:
-                self.server.lead(wanted, closer=closer)
-            except InvalidArgument as error:
-                self._run.tell("plain", "klms: the model goes out uncompressed: %s", error)
-                return None
-            kept = ArrayRecord(dict(arrays))
-            self._model = (kept, kept if self.server.held.own is not None else record_of(self.server.model))
-        return self._model[1]
+        wanted = arrays_of(arrays)
+        if not any(array.dtype.kind == "f" for array in wanted.values()):
+            return None
+        try:
+            model = self.server.lead(wanted, closer=closer)
+        except InvalidArgument as error:
+            self._run.tell("plain", "klms: the model goes out uncompressed: %s", error)
+            return None
+        return arrays if self.server.held.own is not None else record_of(model)
 
     def _finite(self, arrays: ArrayRecord | None) -> ArrayRecord | None:
         """Return the strategy's result, or None, which leaves the model unchanged, if it is not finite."""

@@ -1,8 +1,7 @@
 """What a method says of itself, and what it is made from."""
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar
@@ -10,19 +9,19 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from klms.compressors.base import Compressor
-from klms.compressors.budget import bits_within
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Needs, Settings, without_effect
 from klms.compressors.schemes import SCHEMES
 from klms.compressors.trellis import MAX_RATE, MIN_RATE
 from klms.compressors.with_norm import WithNorm
-from klms.errors import InvalidArgument
+from klms.exchange.quality import FIRST_ROUND, TARGET, Rates
+from klms.exchange.rates import Budget, ConstantQuality, Moment, NamedBits, RateRule
 from klms.exchange.robust import Robust
 from klms.learning.examples import Optimizer, Schedule
 from klms.methods.base import Method
 from klms.methods.limits import RobustSettings
 from klms.methods.rate_schedule import RateSchedule
-from klms.methods.state import State
+from klms.methods.state import RATE, State
 
 if TYPE_CHECKING:
     from klms.learning.learner import Learner
@@ -157,30 +156,24 @@ class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettin
         """Whether a schedule or a budget takes the place of the method's `rate`."""
         return bool(self.rate_schedule or self.round_budget)
 
-    def up_rate_in(self, round_: int, parameters: int) -> float | None:
-        """Return the bits per parameter of a round's uplink; None for a method that has no rate."""
-        if self.round_budget:
-            return self._rate_within_budget(parameters)
-        if self.rate_schedule:
-            return RateSchedule.parse(self.rate_schedule).in_round(round_)
-        return getattr(self, "rate", None)
+    @property
+    def rates(self) -> RateRule:
+        """How many bits each direction has in a round."""
+        if self.quality:
+            return ConstantQuality(TARGET / self.quality)
+        if self.round_budget:  # a client sends one message, and gets one or those that are relayed
+            down = 1 if self.downlink == "coded" else self.participants
+            return Budget(self.round_budget, messages=1 + down, rounded=False)
+        up = RateSchedule.parse(self.rate_schedule).in_round if self.rate_schedule else getattr(self, "rate", None)
+        return NamedBits(up, RateSchedule.parse(self.down_rate_schedule or str(self.down_rate)).in_round)
 
-    def down_rate_in(self, round_: int, parameters: int) -> float:
-        """Return the bits per parameter of the coded difference at the start of a round."""
-        if self.round_budget:
-            return self._rate_within_budget(parameters)
-        return RateSchedule.parse(self.down_rate_schedule or str(self.down_rate)).in_round(round_)
-
-    def _rate_within_budget(self, parameters: int) -> float:
-        """Return one rate for all messages of a round: a client sends one, and gets one or those that are relayed."""
-        down = 1 if self.downlink == "coded" else self.participants
-        bits = bits_within(self.round_budget, parameters, self.participants * (1 + down))
-        if bits < MIN_RATE:
-            raise InvalidArgument(
-                f"round_budget {self.round_budget:,} leaves {bits:.2g} bits per parameter; it must be at least "
-                f"{MIN_RATE:g}, which takes {math.ceil(self.round_budget * MIN_RATE / bits):,} bytes"
-            )
-        return min(bits, MAX_RATE)
+    def moment_after(self, state: State, parameters: int) -> Moment:
+        """Return what a rule for rates is told before the round after a state."""
+        now = Moment(state.round + 1, parameters, self.participants)
+        if RATE not in state.shared:
+            return now
+        down = FIRST_ROUND if state.learned is None else state.learned.down  # clients do not know it
+        return replace(now, chosen=Rates(state.rate, down))
 
 
 RUN_GROUPS: tuple[type[Settings], ...] = (DataSettings, ClientSettings, TrainingSettings, DownlinkSettings)
@@ -237,9 +230,13 @@ class Setup:
         def at(rate: float | None) -> Compressor:
             return scheme.make(self.layout, settings.model_copy(update={"rate": rate}), self.threads)
 
-        if self.config.quality:
-            return lambda state: WithNorm(at(state.rate))
-        return lambda state: at(self.config.up_rate_in(state.round + 1, self.layout.d))
+        rule = self.config.rates
+
+        def after(state: State) -> Compressor:
+            compressor = at(rule.up(self.config.moment_after(state, self.layout.d)))
+            return compressor if rule.target is None else WithNorm(compressor)
+
+        return after
 
 
 @dataclass(frozen=True)

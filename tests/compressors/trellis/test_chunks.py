@@ -3,6 +3,7 @@
 import io
 import struct
 import tracemalloc
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ import klms
 from klms import KLMSError, SharedKey
 from klms.compression import inspect_update
 from klms.compressors.layout import Layout
-from klms.compressors.trellis import chunks
+from klms.compressors.trellis import SCHEME, chunks
 from klms.compressors.trellis.chunks import cut, key_of_chunk
 from tests.support.mutation import mutate
 
@@ -180,6 +181,36 @@ def test_memory_beside_a_large_update_is_that_of_a_chunk(small_chunks, turned):
     file = io.BytesIO()
     assert _peak(lambda: klms.compress_to(file, update, 0.5, threads=1)) < len(message) * 2 + 8 * chunk
     assert _peak(lambda: klms.decompress(message, threads=1)) < update["a"].nbytes + 4 * chunk
+
+
+def compressor(rate=0.5):
+    layout = Layout(("a", "b", "c"), ((300, 300), (0, 4), (50_000,)))
+    return SCHEME.make(layout, SCHEME.settings(rate=rate), 1)
+
+
+def test_a_compressor_of_a_large_model_codes_chunks(small_chunks):
+    update = np.random.default_rng(0).standard_normal(140_000, dtype=np.float32)
+    update[90_000:] *= 1e-3
+    coder = compressor()
+    assert len(coder.chunks) == 3
+    message = coder.encode(update, {}, key=KEY, rng=np.random.default_rng(1))
+    assert len(message) == pytest.approx(0.5 * 140_000 / 8, rel=0.02)
+    decoded = coder.decode(message, {}, key=KEY).vector
+    assert np.sum((decoded - update) ** 2) < 0.8 * np.sum(update**2)  # 1 or more, if all entries had the same bits
+
+
+def test_a_compressor_of_a_large_model_refuses_damage_and_more_bytes_than_were_agreed(small_chunks):
+    rng = np.random.default_rng(0)
+    update = rng.standard_t(2, 140_000).astype(np.float32)
+    message, other = (compressor(rate).encode(update, {}, key=KEY, rng=rng) for rate in (0.05, 0.5))
+    with pytest.raises(KLMSError, match="too many"):
+        compressor(0.05).decode(other, {}, key=KEY)
+    for broken, words in [(message + b"\0", "after its chunks"), (message[:-1], "in the middle")]:
+        with pytest.raises(KLMSError, match=words):
+            compressor(0.05).decode(broken, {}, key=KEY)
+    for _ in range(100):
+        with suppress(KLMSError):
+            assert np.isfinite(compressor(0.05).decode(mutate(message, other, rng), {}, key=KEY).vector).all()
 
 
 def _peak(work) -> int:

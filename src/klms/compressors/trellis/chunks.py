@@ -12,24 +12,25 @@ and the seed of chunk `n` is the BLAKE2b of 8 bytes of the 20 bytes of the key a
 share randomness.
 """
 
+import io
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 
-from klms.codec import SharedKey
+from klms.codec import Decoded, SharedKey
+from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.layout import Layout
 from klms.compressors.trellis.low_rank import LowRankPlan
+from klms.compressors.trellis.message import Trellis, most_bytes
 from klms.compressors.trellis.outliers import PriceCurve, common_price
 from klms.compressors.trellis.payload import section
 from klms.compressors.trellis.rates import MAX_RATE, MIN_RATE
-from klms.compressors.trellis.scheme import Trellis
-from klms.errors import InvalidArgument
+from klms.errors import CorruptMessage, InvalidArgument
 from klms.numerics.jit import Float32
 
 CHUNK = 1 << 25
@@ -102,21 +103,47 @@ def _chunk(layout: Layout, parts: list[tuple[Segment, tuple[int, ...]]]) -> Chun
     return Chunk(tuple(segment for segment, _ in parts), Layout(names, tuple(shape for _, shape in parts)))
 
 
-@dataclass(frozen=True)
-class ChunkedTrellis:
-    """The dense scheme for updates that are read and written in parts; `settings` are those of all chunks."""
+class ChunkedTrellis(Compressor):
+    """The dense scheme for updates of any size, which may be read and written in parts."""
 
-    settings: Trellis
+    def __init__(self, settings: Trellis) -> None:
+        self.settings = settings
+        """Those of all chunks; the rate is that of the whole."""
+        self.layout = settings.layout
+        self.rate = settings.rate
+        self.chunks = cut(self.layout)
 
-    @property
-    def layout(self) -> Layout:
-        return self.settings.layout
+    def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:
+        if len(self.chunks) <= 1:
+            return self.settings._encode(update, side, key, rng)
+        starts = [part.start for part in self.layout.parts]
+        return b"".join(self.encode_parts(lambda one: update[_place(starts, one)], key, rng))
 
-    @cached_property
-    def chunks(self) -> list[Chunk]:
-        return cut(self.layout)
+    def _decode(self, message: bytes, side: Side, key: SharedKey) -> Decoded:
+        if len(self.chunks) <= 1:
+            return self.settings._decode(message, side, key)
+        if self.settings.agreed and len(message) > self._most_bytes():
+            raise CorruptMessage(f"{len(message)} bytes are too many for {self.d} parameters at {self.rate:g} bits")
+        vector = np.empty(self.d, dtype=np.float32)
+        starts = [part.start for part in self.layout.parts]
+        stream = io.BytesIO(message)
 
-    def encode(self, load: Load, key: SharedKey, rng: np.random.Generator, most: int | None = None) -> Iterator[bytes]:
+        def read(count: int) -> bytes:
+            if count > len(message) - stream.tell():
+                raise CorruptMessage("the message ends in the middle of a chunk")
+            return stream.read(count)
+
+        def store(segment: Segment, floats: Float32) -> None:
+            vector[_place(starts, segment)] = floats
+
+        self.decode_parts(read, len(message), key, store)
+        if stream.tell() < len(message):
+            raise CorruptMessage("the message has bytes after its chunks")
+        return Decoded(vector)
+
+    def encode_parts(
+        self, load: Load, key: SharedKey, rng: np.random.Generator, most: int | None = None
+    ) -> Iterator[bytes]:
         """Yield the bytes of an update, in parts, which are `most` bytes at most in all.
 
         `load` returns the entries of a segment, which are finite, and is called several times for each.
@@ -137,12 +164,14 @@ class ChunkedTrellis:
             schemes = self._at_one_price(curves, plans)
         yield from self._encoded(schemes, plans, load, key, rng, most)
 
-    def decode(self, read: Callable[[int], bytes], rest: int, key: SharedKey, store: Store) -> None:
+    def decode_parts(self, read: Callable[[int], bytes], rest: int, key: SharedKey, store: Store) -> None:
         """Store the segments of an update; `read` returns as many of the `rest` untrusted bytes, or raises an error."""
         single = len(self.chunks) == 1
         for n, chunk in enumerate(self.chunks):
             length = rest if single else _LENGTH.unpack(read(_LENGTH.size))[0]
             scheme = self._scheme(n, self.settings.rate, 0)
+            if not single:  # chunks have rates of their own, and only all of them together keep to an agreed one
+                scheme = replace(scheme, agreed=False)
             decoded = scheme.decode(read(length), {}, key=key if single else key_of_chunk(key, n))
             vector = np.asarray(decoded.vector, dtype=np.float32)
             start = 0
@@ -150,6 +179,10 @@ class ChunkedTrellis:
                 stop = start + segment.stop - segment.start
                 store(segment, vector[start:stop])
                 start = stop
+
+    def _most_bytes(self) -> int:
+        schemes = [self._scheme(n, self.settings.rate, 0) for n in range(len(self.chunks))]
+        return sum(_LENGTH.size + most_bytes(scheme.rate, scheme.pieces) for scheme in schemes)
 
     def _curve(self, n: int, load: Load) -> PriceCurve:
         """Return the bits of a chunk by their price, without products."""
@@ -225,6 +258,11 @@ class ChunkedTrellis:
         if self.settings.progress is not None:
             in_stage = (last - first) * (n * total + done) // total
             self.settings.progress(first * chunks + in_stage, _STEPS * chunks)
+
+
+def _place(starts: Sequence[int], segment: Segment) -> slice:
+    """Return where a segment is in a vector in which arrays begin at `starts`."""
+    return slice(starts[segment.array] + segment.start, starts[segment.array] + segment.stop)
 
 
 def key_of_chunk(key: SharedKey, n: int) -> SharedKey:

@@ -48,17 +48,10 @@ class Process:
         self._process.terminate()
 
     def stop(self) -> None:
-        """Ask the process and then its children to end, and kill those that do not.
-
-        Flower's children end by themselves after their parent, but notice its end only after seconds.
-        """
-        deadline = time.monotonic() + PATIENCE
+        """Ask the process to end, and kill it if it does not, and what is left of its children."""
         self.terminate()
-        while self.running and time.monotonic() < deadline:
-            time.sleep(0.05)
-        _send(self._mark, signal.SIGTERM)
-        while marked(self._mark) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE)
         self.kill()
 
     def kill(self) -> None:
@@ -103,15 +96,11 @@ def marked(mark: str) -> list[int]:
 def kill_marked(mark: str) -> None:
     """Kill all processes with the mark, repeatedly because one of them may have been starting another."""
     deadline = time.monotonic() + PATIENCE / 2
-    while marked(mark) and time.monotonic() < deadline:
-        _send(mark, signal.SIGKILL)
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-
-
-def _send(mark: str, number: signal.Signals) -> None:
-    for pid in marked(mark):
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 if __name__ == "__main__":
