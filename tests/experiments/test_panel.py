@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from klms.errors import InvalidArgument
+from klms.exchange import quality
 from klms.exchange.quality import TARGET
 from klms.experiments.panel import panel
-from klms.experiments.panel.cells import CODINGS, FEDERATIONS, STOCK, Coding, Federation
+from klms.experiments.panel.cells import ABLATIONS, CODINGS, FEDERATIONS, STOCK, Coding, Federation
 from klms.experiments.panel.optimizers import Optimizer
 from klms.experiments.panel.run import run
 
@@ -76,3 +77,16 @@ def test_optimizers_of_the_server() -> None:
     assert np.allclose(Optimizer("FedAdam").step(update), [0.00990099, -0.00995025], atol=1e-6)
     with pytest.raises(InvalidArgument, match="FedSGD"):
         Optimizer("FedSGD")
+
+
+def test_an_ablation_changes_a_constant_for_its_run_only() -> None:
+    without = Coding(quality=1.0, constant=("WEIGHTS", 1.0))
+    assert without in ABLATIONS
+    usual = run(RATINGS, Coding(quality=1.0), 0)
+    changed = run(RATINGS, without, 0)
+    assert quality.WEIGHTS > 0
+    assert changed["downlink_bytes"] < usual["downlink_bytes"]
+    assert {one.coding for one in panel.grid(only=["WEIGHTS 1"])} == {STOCK, without}
+    runs = {f"{RATINGS}; {name}; seed 0": found for name, found in (("quality 1", usual), ("WEIGHTS 1", changed))}
+    runs[f"{RATINGS}; stock; seed 0"] = run(RATINGS, STOCK, 0)
+    assert "| WEIGHTS 1 | WEIGHTS 5 | 1 |" in panel.ablations({"runs": runs})

@@ -26,12 +26,14 @@ from typing import Any
 from klms.errors import CorruptMessage
 
 TARGET = 0.15
-"""The default quality; `klms experiment run panel` shows what others come to."""
+"""The default quality. `klms experiment run panel` shows what others come to, and what the constants below are for."""
 WEIGHTS = 5.0
 """What a relative error of the weights counts in comparison with a repair share."""
 ADAPTIVE = 10.0
 """What noise counts in comparison where the server divides by the size of coordinates: most coordinates of an update
 are far smaller than its root mean square, while noise is spread evenly."""
+MOMENTUM = 10.0
+"""Gain of noise that is assumed before the server's steps show whether it has momentum; 0.7 would have it."""
 FIRST_ROUND = 1.0
 """Bits of the first round, of which nothing is known."""
 LEAST, MOST = 0.02, 8.0
@@ -41,7 +43,6 @@ CODE = 1.25
 _REPAIR = 0.1  # the share of an error that is assumed to be taken back, before any was measured, and its deviation
 _KEPT = 0.5  # weight of earlier rounds in an average of logarithms
 _REMEMBERED = 0.8  # weight of earlier rounds in the estimate of the repaired share, which is noisier
-_MOMENTUM = 10.0  # gain of noise by a momentum of 0.7, before it is known
 _TRIED = 96  # rates per search
 _LEAST_PROGRESS = 0.1  # of the server's step along the update: a step may be mostly momentum
 _TINY = 1e-30
@@ -298,7 +299,7 @@ def _averaged_code(before: float, bits_before: float, now: float, bits: float) -
 def _gain_after(known: Knowledge, seen: Gain) -> Gain:
     """Return the gain to reckon with; the first step does not show whether the server has momentum."""
     if known.rounds == 0:
-        return replace(seen, total=_MOMENTUM * seen.immediate)
+        return replace(seen, total=MOMENTUM * seen.immediate)
     return seen if known.rounds == 1 else _averaged_gain(known.gain, seen)
 
 

@@ -58,6 +58,8 @@ def document(folder: Path | str) -> str:
             return tables.claims(_mnist(folder))
         if name == "fewest-bits":
             return tables.fewest_bits(_fewest_bits(folder))
+        if name == "ablations":
+            return panel.ablations(_read(folder, panel.NAME))
         if name.startswith("profile "):
             return _profile(folder, name.removeprefix("profile "))
         show = (_MEASURED | _TRAINED).get(name, tables.uplink)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from klms.exchange import quality
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -24,8 +26,12 @@ class Coding:
 
     quality: float | None = None
     bits: float | None = None
+    constant: tuple[str, float] | None = None
+    """A constant of `klms.exchange.quality` that has another value in this run, to see what it is good for."""
 
     def __str__(self) -> str:
+        if self.constant is not None:
+            return f"{self.constant[0]} {self.constant[1]:g}"
         if self.quality is not None:
             return f"quality {self.quality:g}"
         return "stock" if self.bits is None else f"{self.bits:g} bits"
@@ -60,4 +66,24 @@ CODINGS = (
     Coding(bits=0.3),
     Coding(bits=0.1),
 )
+ABLATIONS = tuple(
+    Coding(quality=1.0, constant=(name, value))
+    for name, values in {"WEIGHTS": (1.0, 2.5, 10.0), "ADAPTIVE": (0.0, 5.0, 20.0), "MOMENTUM": (1.0, 100.0)}.items()
+    for value in values
+)
+"""The default quality with one of its constants changed, in the federations that `affected` names."""
 SEEDS = 3
+
+
+def affected(coding: Coding) -> tuple[Federation, ...]:
+    """Return the federations in which a coding differs from the default quality, or all if it is no ablation."""
+    if coding.constant is None or coding.constant[0] == "WEIGHTS":
+        return FEDERATIONS
+    return tuple(one for one in FEDERATIONS if one.optimizer != "FedAvg")
+
+
+def default_of(coding: Coding) -> str:
+    """Return what the constant of an ablation is otherwise."""
+    assert coding.constant is not None
+    name = coding.constant[0]
+    return f"{name} {getattr(quality, name):g}"

@@ -1,13 +1,14 @@
 """All runs of the panel, resumed where an earlier command ended, and the results file that holds them."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from klms import files
-from klms.experiments.panel.cells import CODINGS, FEDERATIONS, SEEDS, STOCK, Coding, Federation
+from klms.experiments.panel.cells import ABLATIONS, CODINGS, SEEDS, STOCK, Coding, Federation, affected, default_of
 from klms.experiments.tables import table
 from klms.numerics.checks import check_name
 
@@ -31,13 +32,18 @@ class PanelRun(NamedTuple):
 def grid(*, seeds: int = SEEDS, only: Sequence[str] = ()) -> list[PanelRun]:
     """Return the runs seed by seed, so that every federation has its first seed early.
 
-    `only` names some of the codings; the runs without compression, which they are compared with, always belong to them.
+    `only` names some of the codings or ablations; the runs without compression, which they are compared with, always
+    belong to them. Ablations are run only if they are named.
     """
     for name in only:
-        check_name("coding of the panel", name, [str(coding) for coding in CODINGS])
+        check_name("coding of the panel", name, [str(coding) for coding in CODINGS + ABLATIONS])
     codings = [coding for coding in CODINGS if not only or coding == STOCK or str(coding) in only]
+    codings += [coding for coding in ABLATIONS if str(coding) in only]
     return [
-        PanelRun(federation, coding, seed) for seed in range(seeds) for coding in codings for federation in FEDERATIONS
+        PanelRun(federation, coding, seed)
+        for seed in range(seeds)
+        for coding in codings
+        for federation in affected(coding)
     ]
 
 
@@ -80,7 +86,8 @@ def lost(coded: dict[str, Any], stock: dict[str, Any]) -> float:
 
 def markdown(results: dict[str, Any]) -> str:
     """Return a table of what every coding lost in every federation, averaged over seeds, and how much less was sent."""
-    rows = list(_rows(results))
+    shown_codings = [str(coding) for coding in CODINGS]
+    rows = [row for row in _rows(results) if row.coding in shown_codings]
     codings = list(dict.fromkeys(row.coding for row in rows))
     cells = {(row.federation, row.coding): row for row in rows}
     lines = []
@@ -91,6 +98,33 @@ def markdown(results: dict[str, Any]) -> str:
         ["mean loss, median factor", *(_summary([row for row in rows if row.coding == one]) for one in codings)]
     )
     return table(("federation", *codings), lines)
+
+
+def ablations(results: dict[str, Any]) -> str:
+    """Return a table of what other constants come to, beside the usual ones in the same federations and seeds."""
+    runs = results["runs"]
+    lines = []
+    for coding in ABLATIONS:
+        done = [name for name in runs if name.split("; ")[1] == str(coding)]
+        usual = [name.replace(f"; {coding};", "; quality 1;") for name in done]
+        both = [(name, other) for name, other in zip(done, usual, strict=True) if other in runs]
+        if not both:
+            continue
+        changed = _of_runs(runs, [name for name, _ in both])
+        default = _of_runs(runs, [other for _, other in both])
+        lines.append([str(coding), default_of(coding), str(len(both)), *changed, *default])
+    head = ("constant", "usual", "runs", "lost", "worst", "x smaller")
+    return table((*head, "lost, usual", "worst, usual", "x smaller, usual"), lines)
+
+
+def _of_runs(runs: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """Return the mean and the largest loss of some runs, and the median of how many times less was sent."""
+    losses, times = [], []
+    for name in names:
+        federation, _, seed = name.split("; ")
+        losses.append(lost(runs[name], runs[f"{federation}; stock; {seed}"]))
+        times.append(runs[name].get("times_smaller_total", math.nan))
+    return [f"{fmean(losses):+.2f}", f"{max(losses):+.1f}", f"{median(times):.0f}"]
 
 
 class Row(NamedTuple):

@@ -1,6 +1,7 @@
 """One run of the panel: a server, its clients, real bytes in both directions, all in this process."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from klms.container import Array, Arrays
 from klms.errors import KLMSError
+from klms.exchange import quality
 from klms.exchange.client import Client
 from klms.exchange.model import statistics_of
 from klms.exchange.server import Server
@@ -52,10 +54,26 @@ def run(federation: Federation, coding: Coding, seed: int) -> dict[str, Any]:
     task = make(federation.kind, federation.clients, seed, skewed=federation.skewed)
     names = Names.of(task.initial())
     try:
-        outcome = _stock(federation, task, names) if coding == STOCK else _coded(federation, coding, task, names)
+        with _changed(coding.constant):
+            outcome = _stock(federation, task, names) if coding == STOCK else _coded(federation, coding, task, names)
     except KLMSError as error:
         return {"error": str(error)}
     return outcome.to_json(accuracy=task.accuracy, parameters=names.parameters)
+
+
+@contextmanager
+def _changed(constant: tuple[str, float] | None) -> Iterator[None]:
+    """Let a constant of `klms.exchange.quality` have another value for a while."""
+    if constant is None:
+        yield
+        return
+    name, value = constant
+    usual = getattr(quality, name)
+    setattr(quality, name, value)
+    try:
+        yield
+    finally:
+        setattr(quality, name, usual)
 
 
 @dataclass(frozen=True)

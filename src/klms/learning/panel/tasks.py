@@ -15,6 +15,7 @@ from klms.data.cache import location
 from klms.data.cache import read as read_cached
 from klms.data.load import get, load
 from klms.data.text import Corpus
+from klms.learning.learner import use_one_thread
 from klms.learning.panel import networks
 
 TEST = 2000
@@ -88,6 +89,7 @@ class Task:
 
 def make(kind: str, clients: int, seed: int, *, skewed: bool = False) -> Task:
     """Return the task of this kind with its examples dealt to clients."""
+    use_one_thread()
     torch.manual_seed(seed)
     task = KINDS[kind](seed)
     task.seed = seed
