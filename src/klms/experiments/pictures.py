@@ -10,7 +10,7 @@ import numpy as np
 from klms.benchmarks.mean import Row, limit, with_default_effort
 from klms.engine.ledger import LedgerRecord
 from klms.errors import MissingExtra
-from klms.experiments.results_file import Results
+from klms.experiments.results_file import Entry, Results
 from klms.experiments.tables import HALF_A_POINT, beside_klms, mean, megabytes
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def toy(results: dict[str, Any], path: Path | str) -> None:
     figure.savefig(path, dpi=150)
 
 
-def both_ways(results: Results, path: Path | str) -> None:
-    """Draw the total of the runs in which all clients take part, with their accuracies."""
-    (rows,) = results.values()
-    shown = {name: row for name, row in reversed(rows.items()) if not row["config"]["per_round"]}
-    totals = {name: megabytes(row, "up", "down") for name, row in shown.items()}
-    figure = new_figure(8, 2.8)
+def both_ways(rows: Mapping[str, Entry], path: Path | str) -> None:
+    """Draw the bytes of both directions of every row, with its accuracy, the least at the top."""
+    totals = {name: megabytes(row, "up", "down") for name, row in rows.items()}
+    shown = {name: rows[name] for name in sorted(totals, key=lambda name: -totals[name])}
+    totals = {name: totals[name] for name in shown}
+    figure = new_figure(8, 3.6)
     axes = figure.add_subplot()
     colours = ["C0" if "klms" in name or "trellis" in name else "0.6" for name in shown]
     bars = axes.barh(list(shown), list(totals.values()), color=colours)

@@ -86,7 +86,7 @@ def _profile(folder: Path | str, profile: str) -> str:
 
 def readme(folder: Path | str, text: str) -> str:
     """Return the README with a new table."""
-    return _with_table(text, tables.readme(_mnist(folder)))
+    return _with_table(text, tables.readme(_all_of_mnist(folder)))
 
 
 def peers_page(folder: Path | str, text: str) -> str:
@@ -106,7 +106,7 @@ def draw(folder: Path | str, figures: Path | str) -> None:
     figures.mkdir(parents=True, exist_ok=True)
     for name in TOYS:
         pictures.toy(_read(folder, name), figures / f"{name}.png")
-    pictures.both_ways(_read(folder, "both-ways"), figures / "both-ways.png")
+    pictures.both_ways(_all_of_mnist(folder), figures / "both-ways.png")
     pictures.fewest_bits(_fewest_bits(folder), figures / "fewest-bits.png")
     measured = _read(folder, "mean")
     rows = [Row(**row) for row in measured["rows"]]
@@ -125,3 +125,7 @@ def _fewest_bits(folder: Path | str) -> dict[str, Results]:
 
 def _mnist(folder: Path | str) -> dict[str, Entry]:
     return {**_read(folder, "table1")["mnist"], **_read(folder, "sgld-vs-qlsd")["mnist"]}
+
+
+def _all_of_mnist(folder: Path | str) -> dict[str, Entry]:
+    return dict(_read(folder, "table1", "cpu")["mnist"])
