@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from klms.errors import RunFolderError
 from klms.methods.base import Measurements
-from klms.methods.entry import ClientSettings
 
 WORK_PHASES = ("train", "encode", "decode", "aggregate")
 """Phases that count as work of clients and server; evaluation does not."""
@@ -178,18 +177,6 @@ def measured_by_clients(reported: Mapping[str, object], layers: int) -> Measurem
             if isinstance(mark, Reported) and (value := mark.read(reported.get(name), layers)) is not None:
                 found[name] = value
     return found
-
-
-def complete(records: Sequence[LedgerRecord], settings: ClientSettings) -> bool:
-    """Return whether a run with these records has come to its end."""
-    reached = [record.accuracy for record in records if record.accuracy is not None and not record.undone]
-    enough = settings.stop_at > 0 and max(reached, default=0.0) >= settings.stop_at
-    return enough or len(records) >= settings.rounds
-
-
-def rounds_left(records: Sequence[LedgerRecord], settings: ClientSettings) -> int:
-    """Return how many rounds a run may still take; 0 if it is complete."""
-    return 0 if complete(records, settings) else settings.rounds - len(records)
 
 
 def bits_per_parameter(records: Iterable[LedgerRecord]) -> float:
