@@ -8,6 +8,7 @@ from klms import (
     Bernoulli,
     Codec,
     CorruptMessage,
+    Distribution,
     KLMSError,
     SideInformationMismatch,
     UnsupportedMessage,
@@ -156,3 +157,11 @@ def test_all_errors_are_caught_as_one():
     errors = [error for error in vars(klms.errors).values() if isinstance(error, type)]
     assert {CorruptMessage, UnsupportedMessage, SideInformationMismatch} < set(errors)
     assert all(issubclass(error, KLMSError) for error in errors)
+
+
+def test_no_two_families_have_the_same_number():
+    with pytest.raises(TypeError, match="laplace has number 3, which is that of gaussian"):
+
+        class Laplace(Distribution):
+            family = "laplace"
+            number = 3

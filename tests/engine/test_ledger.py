@@ -2,8 +2,7 @@
 
 import pytest
 
-from klms.engine.ledger import LedgerRecord, Shown, complete, measured_by_clients, rounds_left
-from klms.methods.entry import ClientSettings
+from klms.engine.ledger import LedgerRecord, Shown, measured_by_clients
 
 RECORD = LedgerRecord(round=1, uplink_bytes=10, bits_per_parameter=0.5, accuracy=0.9, epsilon=1.0, replies={"ok": 3})
 
@@ -32,13 +31,3 @@ def test_a_field_is_shown_where_its_mark_says():
         "accuracy": 0.9,
         "replies": {"ok": 3},
     }
-
-
-def test_a_run_is_complete_after_its_rounds_or_at_the_accuracy_that_suffices():
-    forever = ClientSettings(rounds=2)
-    assert not complete([], forever)
-    assert [rounds_left([RECORD] * done, forever) for done in range(4)] == [2, 1, 0, 0]
-    assert complete([RECORD], ClientSettings(rounds=2, stop_at=0.9))
-    assert not complete([RECORD], ClientSettings(rounds=2, stop_at=0.91))
-    undone = RECORD.model_copy(update={"undone": 1.0})  # the model that was that accurate was thrown away
-    assert rounds_left([undone], ClientSettings(rounds=2, stop_at=0.9)) == 1

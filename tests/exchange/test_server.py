@@ -93,9 +93,49 @@ def test_a_reply_counts_once_for_its_client_round_and_message():
     with pytest.raises(SideInformationMismatch):
         server.receive("a", replies["a"])
     server.step(model())
+    with pytest.raises(WrongRound):
+        server.receive("b", replies["b"])
     server.request("b")
     with pytest.raises(WrongRound):
         server.receive("b", replies["b"])
+
+
+def test_a_late_reply_is_added_to_the_model_of_the_round_in_which_it_comes():
+    server, client = Server(model(), bits_per_parameter=8, down=32, late=2), Client()
+    began = client.receive(server.request("slow"))
+    reply = client.reply(trained(began))
+    for _ in range(2):
+        server.step({name: array + 1 for name, array in server.model.items()})
+    opened = server.open("slow", reply)
+    assert (opened.round, server.round) == (1, 3)
+    arrays = server.decode(opened, weight=1 / (1 + server.round - opened.round) ** 0.5)
+    moved = arrays["weight"] - server.model["weight"]
+    np.testing.assert_allclose(moved, trained(began)["weight"] - began["weight"], atol=0.01)
+
+
+def test_buffered_updates_of_any_age_teach_the_model():
+    """FedBuff: a step after every three replies, whichever come; clients take 1 to 3 rounds."""
+    server, fleet, waiting = Server(model(), bits_per_parameter=2, seed=1, late=3), Fleet(), []
+    ages = set()
+    for _ in range(20):
+        for name in "abcdef":
+            if name not in {one for _, one, _ in waiting}:
+                due = server.round + "abcdef".index(name) % 3
+                waiting.append((due, name, fleet.answer(server, name, server.request(name))[1]))
+        total, weights = {}, 0.0
+        for one in sorted(waiting)[:3]:
+            waiting.remove(one)
+            opened = server.open(one[1], one[2])
+            age = server.round - opened.round
+            ages.add(age)
+            weight = (1 + age) ** -0.5
+            weights += weight
+            for key, array in server.decode(opened, weight=weight).items():
+                total[key] = total.get(key, 0) + weight * array
+        server.step({key: (array / weights).astype(server.model[key].dtype) for key, array in total.items()})
+    assert len(ages) > 1
+    assert fleet.resyncs == 0
+    assert distance(server.model) < 0.1
 
 
 def test_no_key_is_used_twice_whatever_is_asked():

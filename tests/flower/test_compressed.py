@@ -1,5 +1,6 @@
 """`Compressed` and `compress` around stock strategies, with clients in this process that behave and misbehave."""
 
+import io
 import itertools
 import logging
 import struct
@@ -293,6 +294,12 @@ def raw(data: bytes):
     return tamper
 
 
+def archive() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, a=np.zeros(3))
+    return file.getvalue()
+
+
 def npy(header: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
 
@@ -302,6 +309,7 @@ def npy(header: str) -> bytes:
     [
         b"",
         b"PK\x03\x04" + bytes(50),
+        archive(),
         npy("{'a': ("),
         npy("  x\n y"),
         npy("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 27 + ",)}"),

@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 from klms.flower.deployment import Deployment
 from klms.flower.deployment.certificates import create_server_certificate
 from klms.flower.deployment.commands import environment, free_ports, supernode
-from klms.flower.deployment.processes import Process
+from klms.processes import Process
 
 pytestmark = [
     pytest.mark.soak,

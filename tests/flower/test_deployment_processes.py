@@ -1,15 +1,8 @@
-"""Tests of a Flower deployment: the relay counts, the certificates are valid, and no process is left behind."""
+"""Tests of a Flower deployment: the certificates are valid, and no process is left behind."""
 
 import json
-import os
-import signal
 import socket
 import ssl
-import struct
-import subprocess
-import sys
-import threading
-import uuid
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
@@ -20,85 +13,11 @@ pytest.importorskip("flwr")
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from klms.flower.deployment import Deployment, DeploymentFailed, Relay, WireBytes
+from klms.flower.deployment import Deployment, DeploymentFailed
 from klms.flower.deployment import deployment as deployment_module
 from klms.flower.deployment.certificates import create_node_keys, create_server_certificate
-from klms.flower.deployment.processes import Process
-from tests.support.waiting import FOREVER, wait_until
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux: it looks into /proc")
-
-
-def working_in(folder: Path) -> list[int]:
-    """Return the living processes whose working folder is this folder or inside it."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            if entry.readlink().is_relative_to(folder.resolve()):
-                found.append(int(entry.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def assert_none_is_left_in(folder: Path) -> None:
-    """Wait for the last: a process that was killed may take a moment to leave the table of processes."""
-    wait_until(lambda: not working_in(folder))
-
-
-def read_all(connection: socket.socket) -> bytes:
-    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-
-
-@pytest.fixture
-def echo():
-    """A server that reads each connection to its end and sends back what it read, followed by `tail`."""
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-                with connection:
-                    connection.sendall(read_all(connection) + b"tail")
-            except ConnectionError:
-                continue
-            except OSError:
-                return
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield listener.getsockname()
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
-
-
-@pytest.mark.parametrize("size", [0, 5, 3_000_000])
-def test_the_relay_counts_exactly_what_passes_each_way(echo, size: int) -> None:
-    sent = os.urandom(size)
-    with Relay(echo) as relay:
-        for connections in (1, 2):
-            with socket.create_connection(relay.address) as connection:
-                sender = threading.Thread(target=lambda c=connection: (c.sendall(sent), c.shutdown(socket.SHUT_WR)))
-                sender.start()
-                assert read_all(connection) == sent + b"tail"
-                sender.join()
-            assert relay.counted() == WireBytes(up=connections * size, down=connections * (size + 4))
-
-
-def test_the_relay_survives_resets_and_a_missing_server(echo) -> None:
-    with Relay(echo) as relay:
-        with socket.create_connection(relay.address) as connection:
-            connection.sendall(b"not finished")
-            wait_until(lambda: relay.counted().up == 12)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so closing resets
-        with socket.create_connection(relay.address) as connection:
-            connection.shutdown(socket.SHUT_WR)
-            assert read_all(connection) == b"tail"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        nobody = listener.getsockname()
-    with Relay(nobody) as relay, socket.create_connection(relay.address) as connection:
-        assert connection.recv(1) == b""
+from tests.support.processes import assert_none_is_left_in, needs_proc, working_in
+from tests.support.waiting import FOREVER
 
 
 def test_the_certificates_are_valid_for_this_machine_only(tmp_path: Path) -> None:
@@ -136,36 +55,6 @@ def test_the_keys_of_a_node_are_a_pair(tmp_path: Path) -> None:
     assert keys.private.stat().st_mode & 0o777 == 0o600
     private = load_ssh_private_key(keys.private.read_bytes(), None)
     assert private.public_key() == load_ssh_public_key(keys.public.read_bytes())
-
-
-@needs_proc
-def test_killing_a_process_kills_children_in_other_sessions(tmp_path: Path) -> None:
-    script = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
-    process = Process([sys.executable, "-c", script], tmp_path, os.environ, f"{uuid.uuid4()}/")
-    wait_until(lambda: len(working_in(tmp_path)) == 2)
-    process.kill()
-    assert_none_is_left_in(tmp_path)
-    assert not process.running
-
-
-@needs_proc
-def test_the_guard_ends_the_processes_of_a_killed_owner(tmp_path: Path) -> None:
-    mark = f"{uuid.uuid4()}/"
-    script = f"""
-import os, signal, time
-from pathlib import Path
-from klms.flower.deployment.processes import Guard, Process
-guard = Guard({mark!r})
-Process(["sleep", "600"], Path({str(tmp_path)!r}), os.environ, {mark!r})
-print("started", flush=True)
-time.sleep(600)
-"""
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == b"started\n"
-        assert len(working_in(tmp_path)) == 1
-        owner.send_signal(signal.SIGKILL)
-    wait_until(lambda: working_in(tmp_path) == [])
 
 
 PROJECT = """

@@ -8,6 +8,7 @@ pytest.importorskip("flwr")
 from flwr.serverapp.strategy import FedAvg
 
 from klms.errors import InvalidArgument
+from klms.exchange.rates import RateRule
 from klms.flower import Compressed, compress
 from tests.flower.in_process import InProcessGrid
 from tests.flower.test_any_app import app_of, arrays_of, record
@@ -36,6 +37,20 @@ def test_every_node_may_have_a_rate_of_its_own():
     assert all(1.9 < sent <= 2.01 for sent in bits[1])
     assert all(0.45 < sent <= 0.505 for node in (2, 3, 4) for sent in bits[node])
     assert all(metrics["klms-ok"] == 4 for metrics in result.train_metrics_clientapp.values())
+
+
+class Halving(RateRule):
+    def up(self, now):
+        return 2 / 2**now.round if now.client == "1" else 0.25
+
+    def down(self, now):
+        return 1.0
+
+
+def test_a_rule_of_the_users_own_reaches_the_exchange():
+    bits, _ = run(rates=Halving())
+    assert bits[1] == pytest.approx([1, 0.5, 0.25], rel=0.05)
+    assert bits[2] == pytest.approx([0.25] * 3, rel=0.05)
 
 
 def test_arrays_with_rates_of_their_own_arrive_more_exactly():

@@ -10,14 +10,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from klms.cli.show import console, say, show_table
 from klms.engine.ledger import (
     LedgerRecord,
-    complete,
     downlink_bytes,
     last_evaluated,
-    rounds_left,
     seconds_per_round,
     total_bytes,
     uplink_bytes,
 )
+from klms.engine.stopping import complete, rounds_left
 from klms.experiments.catalogue import Cell
 from klms.methods.table import RunConfig
 from klms.printable import printable

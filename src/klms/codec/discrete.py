@@ -102,6 +102,7 @@ class Bernoulli(Discrete):
     """
 
     family = "bernoulli"
+    number = 1
     values = frozen(np.array([1, 0], dtype=np.uint8))
 
     def __init__(self, probability: npt.ArrayLike) -> None:
@@ -126,6 +127,7 @@ class Categorical(Discrete):
     """
 
     family = "categorical"
+    number = 2
 
     def __init__(self, probabilities: npt.ArrayLike, values: npt.ArrayLike) -> None:
         table = np.asarray(probabilities, dtype=np.float64)

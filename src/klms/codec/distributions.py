@@ -24,6 +24,8 @@ from klms.numerics.jit import Float32, Float64, UInt8, UInt16
 
 Values = UInt8 | Float32
 
+FAMILIES: dict[int, str] = {}
+"""Names of all families by their numbers."""
 _KL_PART = 1 << 20  # 8 MB
 
 
@@ -31,7 +33,14 @@ class Distribution(ABC):
     """A distribution over independent coordinates. Instances are immutable."""
 
     family: ClassVar[str]
+    number: ClassVar[int]
+    """Number of the family in messages."""
     d: int
+
+    def __init_subclass__(cls) -> None:
+        """Make the family known to the readers of messages."""
+        if "family" in vars(cls) and FAMILIES.setdefault(cls.number, cls.family) != cls.family:
+            raise TypeError(f"{cls.family} has number {cls.number}, which is that of {FAMILIES[cls.number]}")
 
     def kl(self, p: Self) -> Float64:
         """Return `D(self || p)` in bits for each coordinate; at least 0 and finite."""

@@ -49,6 +49,7 @@ class Gaussian(Distribution):
     """
 
     family = "gaussian"
+    number = 3
 
     def __init__(self, mean: npt.ArrayLike, std: npt.ArrayLike) -> None:
         self.mean = parameters("mean", mean)

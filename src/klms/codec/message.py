@@ -19,7 +19,7 @@ import numpy as np
 from klms.codec.block_sizes import pack_sizes, unpack_sizes
 from klms.codec.blocks import Blocks, largest_piece
 from klms.codec.candidates import MAX_BITS
-from klms.codec.distributions import Distribution
+from klms.codec.distributions import FAMILIES, Distribution
 from klms.errors import CorruptMessage, InvalidArgument, UnsupportedMessage
 from klms.numerics.bit_packing import pack_bits, unpack_bits
 from klms.numerics.jit import UInt16
@@ -28,7 +28,6 @@ from klms.numerics.philox import SharedKey
 MAGIC = b"KL"
 VERSION = 2
 """Version of messages with memory. Messages without memory have version 1, with nothing but the bits in byte 5."""
-FAMILY_NUMBERS = {"bernoulli": 1, "categorical": 2, "gaussian": 3}
 MAX_SCALARS = (1 << 16) - 1
 
 _CARRIES_BLOCKS = 1
@@ -99,7 +98,7 @@ def write(
         MAGIC,
         VERSION if memory else 1,
         _CARRIES_BLOCKS * send_blocks | _SHORT_SCALARS * lossless,
-        FAMILY_NUMBERS[p.family],
+        p.number,
         memory << 4 | bits - 1 if memory else bits,
         len(sides),
         blocks.d,
@@ -167,8 +166,7 @@ def parse(data: bytes | bytearray | memoryview) -> Message:
         raise CorruptMessage("the checksum does not match: the bytes were changed or truncated in transit")
     if flags & ~(_CARRIES_BLOCKS | _SHORT_SCALARS):
         raise UnsupportedMessage(f"flags {flags:#04x} are unknown in format version {version}")
-    names = {number: name for name, number in FAMILY_NUMBERS.items()}
-    if family not in names:
+    if family not in FAMILIES:
         raise UnsupportedMessage(f"family {family} is unknown in format version {version}")
     memory = 0
     if version > 1:
@@ -191,7 +189,7 @@ def parse(data: bytes | bytearray | memoryview) -> Message:
     if not all(map(math.isfinite, (mean_kl, *sides))) or mean_kl < 0:
         raise CorruptMessage("the mean KL or a side scalar is not finite, or the mean KL is negative")
     lengths = (len(message), width * scalars, block_size_bytes, index_bytes)
-    name = names[family]
+    name = FAMILIES[family]
     return Message(
         message, MessageInfo(version, name, bits, memory, d, blocks, carries_blocks, mean_kl, sides, tag, *lengths)
     )

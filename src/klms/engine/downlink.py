@@ -113,11 +113,10 @@ class Downlink:
         """Return what clients hold after a coded step or a jump towards `state`."""
         lags = held.lags(map(str, participants(self.settings, state.round + 1)))
         rule = CodedSteps(self.method, self.settings)
-        echo = 1.0 if self.method.noisy_steps else None
         learned = state.learned
         rate = self.settings.rates.down(self.settings.moment_after(state, self.method.layout.d))
         most = None if learned is None else rate_choice.bearable(learned.known, self.settings)
-        led = lead(rule, held, state, rate, lags, echo=echo, bearable=most)
+        led = lead(rule, held, state, rate, lags, bearable=most)
         if learned is None:
             return led
         learned = rate_choice.after_step(learned, self.method.layout, rule.difference(held.model, state), led)

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from klms.errors import RunFolderError
 from klms.methods.base import Measurements
-from klms.methods.entry import ClientSettings
 
 WORK_PHASES = ("train", "encode", "decode", "aggregate")
 """Phases that count as work of clients and server; evaluation does not."""
@@ -50,6 +49,16 @@ class Shown(Enum):
     IN_LOG = "in the log line of a round"
 
 
+@dataclass(frozen=True)
+class InTable:
+    """Marks a field that has a column of its name in the report's table."""
+
+    hint: str
+    """What the column's numbers are."""
+    over_rounds: bool = False
+    """Whether they are means over rounds; otherwise they are those of the last evaluation."""
+
+
 class LedgerRecord(BaseModel):
     """What happened in one round."""
 
@@ -75,12 +84,12 @@ class LedgerRecord(BaseModel):
     clipped: float | None = None
     """Number of updates whose norm was reduced; absent if there were none."""
 
-    accuracy: Annotated[float | None, Shown.IN_SUMMARY, Shown.IN_LOG] = None
+    accuracy: Annotated[float | None, Shown.IN_SUMMARY, Shown.IN_LOG, InTable("at the last evaluation")] = None
     accuracy_averaged: Annotated[float | None, Shown.IN_SUMMARY] = None
     accuracy_of_sample: Annotated[float | None, Shown.IN_SUMMARY] = None
-    nll: Annotated[float | None, Shown.IN_SUMMARY] = None
-    ece: Annotated[float | None, Shown.IN_SUMMARY] = None
-    loss: Annotated[float | None, Shown.IN_SUMMARY, Shown.IN_LOG] = None
+    nll: Annotated[float | None, Shown.IN_SUMMARY, InTable("negative log-likelihood, in nats")] = None
+    ece: Annotated[float | None, Shown.IN_SUMMARY, InTable("expected calibration error")] = None
+    loss: Annotated[float | None, Shown.IN_SUMMARY, Shown.IN_LOG, InTable("at the last evaluation")] = None
     train_loss: Annotated[float | None, Reported(-1e30, 1e30), Shown.IN_LOG] = None
     """Mean loss during local training; the bounds keep a mean over clients finite."""
     epsilon: Annotated[float | None, Shown.IN_SUMMARY] = None
@@ -96,8 +105,11 @@ class LedgerRecord(BaseModel):
     """Energy that the noise of both directions adds to the model, relative to the model's own."""
     repair_share: float | None = None
     """Share of the progress that clients spend on taking errors back."""
-    harm: Annotated[float | None, Shown.IN_LOG] = None
-    """The number that constant quality holds at its target."""
+    harm: Annotated[
+        float | None,
+        Shown.IN_LOG,
+        InTable("harm of the noise of both directions, which a quality holds at its target: mean over rounds", True),
+    ] = None
 
     kl_bits_per_parameter: float | None = None
     block_kl_bits: float | None = None
@@ -167,18 +179,6 @@ def measured_by_clients(reported: Mapping[str, object], layers: int) -> Measurem
     return found
 
 
-def complete(records: Sequence[LedgerRecord], settings: ClientSettings) -> bool:
-    """Return whether a run with these records has come to its end."""
-    reached = [record.accuracy for record in records if record.accuracy is not None and not record.undone]
-    enough = settings.stop_at > 0 and max(reached, default=0.0) >= settings.stop_at
-    return enough or len(records) >= settings.rounds
-
-
-def rounds_left(records: Sequence[LedgerRecord], settings: ClientSettings) -> int:
-    """Return how many rounds a run may still take; 0 if it is complete."""
-    return 0 if complete(records, settings) else settings.rounds - len(records)
-
-
 def bits_per_parameter(records: Iterable[LedgerRecord]) -> float:
     """Return the bitrate of a run: the mean over rounds, except those that were skipped; 0 if there is none."""
     rates = [record.bits_per_parameter for record in records if record.aggregated]
@@ -242,12 +242,6 @@ def coding_share(records: Sequence[LedgerRecord]) -> float | None:
     spent = seconds_by_phase(records)
     work = sum(spent.get(phase, 0.0) for phase in WORK_PHASES)
     return (spent.get("encode", 0.0) + spent.get("decode", 0.0)) / work if work else None
-
-
-def mean_harm(records: Iterable[LedgerRecord]) -> float | None:
-    """Return the mean harm of the noise of all rounds in which it was measured; None if it was in none."""
-    measured = [record.harm for record in records if record.harm is not None]
-    return statistics.fmean(measured) if measured else None
 
 
 def last_evaluated(records: Sequence[LedgerRecord]) -> LedgerRecord | None:

@@ -24,6 +24,7 @@ from klms.compressors.trellis import MAX_RATE, MIN_RATE, ChunkedTrellis, Trellis
 from klms.container import Array, Arrays, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage
 from klms.exchange.broadcast import SERVER
+from klms.exchange.held import echo_in
 from klms.frame import digest_of
 from klms.methods.base import Method
 from klms.methods.entry import RunSettings
@@ -119,6 +120,9 @@ class CodedSteps(MethodRule):
         coder = ChunkedTrellis(Trellis(self.method.layout, rate, echo=echo))
         message = coder.encode(difference, {}, key=self._key(number), rng=rng)
         return self.head(wanted) + _SIDE.pack(len(side)) + side + message
+
+    def echo(self, difference: Vector, error: Vector) -> float:
+        return 1.0 if self.method.noisy_steps else echo_in(difference, error)
 
     def take(self, state: State, number: int, step: bytes) -> State:
         head, step = self.behead(step)

@@ -68,8 +68,12 @@ class CodedRule(Rule[T], Protocol[T]):
     def code(self, base: T, wanted: T, number: int, rate: float, echo: float = 1.0) -> bytes:
         """Return a step from the base to state `number`, at so many bits per parameter.
 
-        `echo` is the share of the last error in the difference; with all of it, the step has the least error.
+        `echo` is the share of its error that the next difference is expected to hold. It shortens the step: with all of
+        it, the step has the least error, and with none of it, the right length on average.
         """
+
+    def echo(self, difference: Vector, error: Vector) -> float:
+        """Return that share for a step, given the error of the last one: `echo_in` measures it."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +103,10 @@ class Held(Generic[T]):
         own = None if self.own is None else form(self.own)
         return Held(form(self.state), self.trail, self.by_client, self.error, own)
 
-    def reached(self, *clients: str) -> "Held[T]":
-        """Return the same, where these clients hold the latest state."""
-        return replace(self, by_client={**self.by_client, **dict.fromkeys(clients, self.number)})
+    def reached(self, *clients: str, number: int | None = None) -> "Held[T]":
+        """Return the same, where these clients hold a state: by default the latest."""
+        number = self.number if number is None else number
+        return replace(self, by_client={**self.by_client, **dict.fromkeys(clients, number)})
 
     def without(self, client: str) -> "Held[T]":
         """Return the same, where this client holds nothing of use."""
@@ -171,14 +176,13 @@ def lead(
     rate: float,
     lags: Sequence[int],
     *,
-    echo: float | None = None,
     bearable: float | None = None,
 ) -> Held[T]:
     """Return what clients hold after a step towards the wanted state, or after a jump if that is cheaper for them.
 
     A step takes `rate` bits per parameter. `lags` are how many steps the clients that will come lack besides this one.
-    `echo` is as in `CodedRule.code`, and measured unless it is given. `bearable` is the energy of a jump's error that
-    becomes part of the model; unless it is given, that is about as much as the noise of a step.
+    `bearable` is the energy of a jump's error that becomes part of the model; unless it is given, that is about as much
+    as the noise of a step.
     """
     difference = rule.difference(held.model, wanted)
     size = rule.nbytes(wanted)
@@ -197,8 +201,7 @@ def lead(
     if own is not None:
         step = rule.code(held.state, wanted, number, rate)
     else:
-        share = echo_in(difference, held.error) if echo is None else echo
-        step = rule.code(held.model, wanted, number, rate, share)
+        step = rule.code(held.model, wanted, number, rate, rule.echo(difference, held.error))
     state = rule.take(held.state, number, step)
     return Held(state, held.trail.then(step, size), held.by_client, rule.difference(wanted, state), own)
 

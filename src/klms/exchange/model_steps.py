@@ -22,6 +22,7 @@ from klms.compressors.trellis import ChunkedTrellis, Trellis
 from klms.container import Array, Arrays, Description, describe, read_arrays, read_description, write_arrays
 from klms.errors import CorruptMessage
 from klms.exchange.broadcast import SERVER
+from klms.exchange.held import echo_in
 from klms.exchange.model import Model, check_finite
 from klms.frame import digest_of
 
@@ -90,6 +91,9 @@ class ModelSteps:
             coder = ChunkedTrellis(Trellis(model.layout, rate, echo=echo, threads=self.threads))
             message = coder.encode(difference, {}, key=self.key(number), rng=rng)
         return b"".join([_LENGTH.pack(len(described)), described, _LENGTH.pack(len(head)), head, message])
+
+    def echo(self, difference: Vector, error: Vector) -> float:
+        return echo_in(difference, error)
 
     def take(self, state: Arrays, number: int, step: bytes) -> dict[str, Array]:
         described, rest = _cut(step)

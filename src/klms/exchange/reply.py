@@ -8,7 +8,7 @@ has an empty body; it tells the server that the request has arrived.
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -41,6 +41,8 @@ class Expected:
     """None if the model has nothing to compress."""
     bits: float | None
     """Bits per parameter that were asked for; None if the scheme's rate cannot be set."""
+    state: int | None
+    """Number of the state that the request led to; None if it did not lead anywhere."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ class Reply:
         """The part of the model that the reply updates."""
         return self.expected.model.only(self.dtypes)
 
+    @property
+    def round(self) -> int:
+        """Round of the request that it answers."""
+        return self.expected.frame.first
+
     def decode(self) -> Vector:
         """Return the update of the arrays that are compressed, and learn from its message."""
         layout = self.model.layout
@@ -92,9 +99,15 @@ class Reply:
         learner.add(decoded)
         return decoded.vector.astype(np.float32, copy=bool(request.side))  # a learner needs it unchanged
 
-    def arrays(self, update: Vector) -> dict[str, Array]:
-        """Return the arrays that the client trained, if this is its update, whose memory is used for them."""
-        return self.model.apply(update, self.dtypes, self.exact) if self.dtypes else {}
+    def arrays(self, update: Vector, later: Arrays | None = None) -> dict[str, Array]:
+        """Return the arrays that the client trained, if this is its update, whose memory is used for them.
+
+        With the arrays of a `later` model, return those with the update, instead of those that the client began with.
+        """
+        model = self.model
+        if later is not None:
+            model = replace(model, arrays={name: later.get(name, array) for name, array in model.arrays.items()})
+        return model.apply(update, self.dtypes, self.exact) if self.dtypes else {}
 
     def _coder(self, model: Model) -> tuple[Compressor, SideLearner]:
         """Return the compressor of the whole model, or one for the part of it that was sent, which teaches nothing."""

@@ -37,7 +37,7 @@ from klms.exchange.reply import Expected, Reply
 from klms.exchange.request import RequestBody, Terms, agreement, changed
 from klms.exchange.round_rates import RoundRates
 from klms.exchange.uplink import Ask, Uplink
-from klms.frame import Frame, Kind, LostAgain, digest_of
+from klms.frame import Frame, Kind, LostAgain, WrongRound, digest_of
 from klms.numerics.checks import check_name
 
 log = logging.getLogger("klms")
@@ -56,9 +56,9 @@ class Base:
 
 @dataclass
 class Sent:
-    """What one client was sent and has not answered yet, by the number of the request."""
+    """What one client was sent and has not answered yet, by the round and the number of the request."""
 
-    expected: dict[int, Expected] = field(default_factory=dict)
+    expected: dict[tuple[int, int], Expected] = field(default_factory=dict)
     terms: Terms = field(default_factory=dict)
     """The latest terms that the client is known to hold."""
     snapshot_round: int = -1
@@ -76,8 +76,9 @@ class Server:
     patterns of their names or by a function. Instead of all these, `budget` is in bytes per round, for all clients and
     both directions; and `rates` is a rule of one's own, a `klms.RateRule`. `scheme` is for the updates, with its
     settings by name; `auto` is the one of least error. `step` multiplies decoded updates: schemes that send signs alone
-    need it. With `replies="updates"`, clients answer with differences instead of trained arrays. With `client_secrets`,
-    replies are encrypted so that only the server can read them.
+    need it. With `replies="updates"`, clients answer with differences instead of trained arrays. Replies that are up to
+    `late` rounds late count, too: they are added to the model of this round, and `open` says of which round they are.
+    With `client_secrets`, replies are encrypted so that only the server can read them.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
     server that starts anew must be given the number of `rounds_before`; `Server.restored(state, ...)` does without.
@@ -99,6 +100,7 @@ class Server:
         replies: Literal["weights", "updates"] = "weights",
         seed: int | None = None,
         rounds_before: int = 0,
+        late: int = 0,
         client_secrets: bool = False,
         **settings: object,
     ) -> None:
@@ -106,6 +108,7 @@ class Server:
         _check_names(scheme, settings)
         _check(scheme, step, replies, seed, rounds_before)
         self.scale = 1.0 if step is None else step
+        self.late = late
         self.round = rounds_before + 1
         """Number of this round, which keys and rates depend on; it never repeats."""
         self.clients = 0
@@ -209,7 +212,7 @@ class Server:
     def request(self, client: str, base: Base | None = None) -> bytes:
         """Return the bytes for a client: what leads it to the model, and how to code its answer.
 
-        Every request is to be answered on its own; those of earlier rounds no longer count.
+        Every request is to be answered on its own; those of earlier rounds count no longer than `late` says.
         """
         base = self.base() if base is None else base
         sent = self._sent.setdefault(client, Sent())
@@ -226,8 +229,10 @@ class Server:
         body = RequestBody(lacking, not knows, ask.request.side, broadcast)
         frame = Frame(Kind.REQUEST, self.round, number, digest)
         request = replace(frame, body=body.to_bytes()).to_bytes()
-        sent.expected = {n: one for n, one in sent.expected.items() if one.frame.first == self.round}
-        sent.expected[number] = Expected(frame, ask.request, terms, ask.model, ask.coder, policy.bits)
+        state = self.held.number if base.coded else None
+        expected = Expected(frame, ask.request, terms, ask.model, ask.coder, policy.bits, state)
+        sent.expected = {which: one for which, one in sent.expected.items() if which[0] >= self.round - self.late}
+        sent.expected[self.round, number] = expected
         self._requests += 1
         self.downlink_bytes += len(request)
         return request
@@ -247,14 +252,17 @@ class Server:
         elif self._key is not None and Frame.from_bytes(reply, Kind.REPLY, Kind.LOST).body:
             raise SideInformationMismatch("the reply is not sealed: with client_secrets, all clients must seal")
         received = Frame.from_bytes(reply, Kind.REPLY, Kind.LOST)
-        expected = sent.expected.get(received.second, next(iter(sent.expected.values())))
+        latest = next(reversed(sent.expected.values()))
+        expected = sent.expected.get((received.first, received.second), latest)
         received.check_belongs_to(expected.frame)
-        del sent.expected[received.second]
+        if received.first < self.round - self.late:
+            raise WrongRound(f"the reply is of round {received.first}, this is round {self.round}")
+        del sent.expected[received.first, received.second]
         if received.kind == Kind.LOST:
             self._lost(client, sent)
         sent.terms = expected.terms
-        if "steps" in expected.terms:
-            self.held = self.held.reached(client)
+        if expected.state is not None:
+            self.held = self.held.reached(client, number=expected.state)
         return Reply.of(received, expected, nbytes)
 
     def receive(self, client: str, reply: bytes, *, weight: float = 1.0) -> dict[str, Array]:
@@ -271,7 +279,8 @@ class Server:
         bits = reply.expected.bits
         if update.size and bits is not None and reply.model is reply.expected.model:
             self.rates.control.add(self.round, update, self.scale * reply.norm, weight, bits)
-        arrays = reply.arrays(update)
+        is_late = reply.round < self.round and not self.uplink.updates
+        arrays = reply.arrays(update, self.held.model if is_late else None)
         self.uplink_bytes += reply.nbytes
         if reply.looks_like_updates:
             log.warning(
@@ -330,6 +339,7 @@ class Server:
             self._steps = None
             for sent in self._sent.values():
                 sent.terms = {}
+                sent.expected = {}
         if self.held.state:
             self._learn(wanted)
         policy = self._down(_entries(wanted))

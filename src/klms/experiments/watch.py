@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
-from klms.engine.ledger import LedgerRecord, rounds_left, seconds_per_round
+from klms.engine.ledger import LedgerRecord, seconds_per_round
+from klms.engine.stopping import rounds_left
 from klms.errors import RunFolderError
 from klms.experiments.catalogue import Cell
 from klms.runs.run_files import METRICS

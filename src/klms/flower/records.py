@@ -3,7 +3,6 @@
 Flower makes a request for every object of a message, so that one payload is cheaper than one for each record.
 """
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -12,7 +11,6 @@ from flwr.app import Array, ArrayRecord, Context, Message
 
 from klms.container import Array as NumPyArray
 from klms.errors import InvalidArgument
-from klms.numerics.checks import checked_shape
 
 T = TypeVar("T")
 Places = dict[str, tuple[str, str]]
@@ -102,8 +100,11 @@ def record_of(arrays: Mapping[str, NumPyArray]) -> ArrayRecord:
 
 
 def arrays_of(record: Mapping[str, Array]) -> dict[str, NumPyArray]:
-    """Undo `record_of`, without copies."""
-    return {name: read(array) for name, array in record.items()}
+    """Undo `record_of`; raise any kind of error if the bytes are not arrays."""
+    arrays = {name: array.numpy() for name, array in record.items()}
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise InvalidArgument("these bytes are an archive of arrays, and not one")
+    return arrays
 
 
 def equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
@@ -114,21 +115,3 @@ def equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
 def _same(one: Array, other: Array) -> bool:
     described = one.dtype == other.dtype and tuple(one.shape) == tuple(other.shape) and one.stype == other.stype
     return one is other or (described and one.data == other.data)
-
-
-def read(array: Array) -> NumPyArray:
-    """Return what `array.numpy()` returns, but as a view of its bytes, which cannot be written to, and not a copy."""
-    stream = io.BytesIO(array.data)
-    version = np.lib.format.read_magic(stream)
-    if array.stype != "numpy.ndarray" or version not in ((1, 0), (2, 0)):
-        return np.asarray(array.numpy())
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, by_columns, dtype = header(stream)
-    shape = checked_shape(shape)
-    if dtype.hasobject:
-        raise InvalidArgument(f"arrays of {dtype} cannot be read")
-    if 0 in shape:
-        return np.zeros(shape, dtype=dtype)
-    count = int(np.prod(shape, dtype=object))
-    flat = np.frombuffer(array.data, dtype, count, offset=stream.tell())
-    return flat.reshape(shape, order="F" if by_columns else "C")

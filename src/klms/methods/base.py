@@ -15,7 +15,7 @@ from klms.codec import Decoded, MessageInfo, SharedKey
 from klms.compressors.base import LARGEST_ENTRY, Compressor, Side, SideLearner, Vector, largest_entry
 from klms.compressors.layout import Layout
 from klms.compressors.with_norm import DecodedWithNorm
-from klms.container import Arrays
+from klms.container import Array, Arrays
 from klms.exchange.rate_control import Energies
 from klms.exchange.robust import Robust
 from klms.learning.examples import Examples
@@ -196,6 +196,14 @@ class Method(ABC):
     def train(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> tuple[Vector, Measurements]:
         """Return what a client has to send after training on `data`; `state` holds the shared arrays alone."""
 
+    def personal(self, state: State, keeps: Arrays) -> State:
+        """Return the state that a client trains from, given what it keeps: with layers of its own, if it has some."""
+        return state
+
+    def to_send(self, start: State, update: Vector, keeps: dict[str, Array]) -> Vector:
+        """Return what a client sends of the update of the state that it trained from; the rest goes into `keeps`."""
+        return update
+
     def client_update(
         self,
         state: State,
@@ -210,7 +218,9 @@ class Method(ABC):
         """
         clock, number, kept = Stopwatch(), state.round + 1, dict(keeps or {})
         with clock("train"):
-            update, measurements = self.train(state, client, data, rng)
+            start = self.personal(state, kept)
+            update, measurements = self.train(start, client, data, rng)
+            update = self.to_send(start, update, kept)
         with clock("encode"):
             compressor, key = self.compressor_after(state), self.key(number, client)
             if self.error_feedback and "residual" in kept:

@@ -21,7 +21,7 @@ from nvflare.client.config import ExchangeFormat
 from nvflare.client.converter_utils import convert_params
 
 from klms import Client, OutOfSync, Server
-from klms.errors import InvalidArgument, KLMSError, SideInformationMismatch
+from klms.errors import InvalidArgument, KLMSError
 
 Arrays = dict[str, npt.NDArray[Any]]
 _LARGEST_WEIGHT = 1e15
@@ -52,7 +52,6 @@ class SendModel(_Filter):
         self.server = Server(**self.settings)
         self._lock = Lock()
         self._model: Arrays = {}
-        self._asked: set[str] = set()
         self._entries: Counter[str] = Counter()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -89,8 +88,6 @@ class SendModel(_Filter):
     def receive(self, client: str, reply: bytes, weight: float = 1.0) -> tuple[Arrays, Arrays]:
         """Return what a client has trained, and the model of the round."""
         with self._lock:
-            if client not in self._asked:
-                raise SideInformationMismatch(f"client {client!r} answers to a model of an earlier round")
             arrays = self.server.receive(client, reply, weight=weight)
             self._entries["up"] += sum(array.size for array in arrays.values())
             return arrays, self._model
@@ -101,8 +98,6 @@ class SendModel(_Filter):
             if model is not None and not _equal(model, self._model):
                 self.server.step(model)
                 self._model = model
-                self._asked = set()
-            self._asked.add(client)
             self._entries["down"] += sum(array.size for array in self._model.values())
             return self.server.request(client)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from klms.engine.federation import RunDescription
-from klms.engine.ledger import LedgerRecord, bits_per_parameter, complete, last_evaluated
+from klms.engine.ledger import LedgerRecord, bits_per_parameter, last_evaluated
+from klms.engine.stopping import complete
 from klms.errors import InvalidArgument, RunFolderError
 from klms.experiments.catalogue import row_in
 from klms.methods.entry import ClientSettings

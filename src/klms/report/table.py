@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from klms.engine import ledger
-from klms.engine.ledger import LedgerRecord
+from klms.engine.ledger import InTable, LedgerRecord
 from klms.report import paper
 from klms.report.collect import ReportedRun
 from klms.report.rows import Row, Task
@@ -87,8 +87,26 @@ def _seeds(row: Row) -> Cell:
     return Cell(f"{used} of {found}" if used < found else str(used), float(used))
 
 
+def _of_field(name: str, mark: InTable) -> tuple[str, Callable[[Row], Cell]]:
+    """Return the column of a ledger field."""
+
+    def over_rounds(run: ReportedRun) -> float | None:
+        measured = [number for record in run.records if (number := getattr(record, name)) is not None]
+        return statistics.fmean(measured) if measured else None
+
+    if mark.over_rounds:
+        return mark.hint, _mean(over_rounds)
+    return mark.hint, _mean(lambda run: getattr(run.evaluated, name), 4, spread=True)
+
+
+_OF_FIELDS = {
+    name: _of_field(name, mark)
+    for name, info in LedgerRecord.model_fields.items()
+    for mark in info.metadata
+    if isinstance(mark, InTable)
+}
 _COLUMNS: dict[str, tuple[str, Callable[[Row], Cell]]] = {
-    "accuracy": ("at the last evaluation", _mean(lambda run: run.evaluated.accuracy, 4, spread=True)),
+    "accuracy": _OF_FIELDS["accuracy"],
     "bits/parameter up": (
         "8 * len(message) / d, mean over the rounds that were aggregated",
         _mean(lambda run: run.bits, spread=True),
@@ -107,13 +125,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[Row], Cell]]] = {
         "MB total, against float32 up and down: 32 bits per parameter each way",
         _smaller(ledger.times_smaller_total),
     ),
-    "nll": ("negative log-likelihood, in nats", _mean(lambda run: run.evaluated.nll, 4, spread=True)),
-    "ece": ("expected calibration error", _mean(lambda run: run.evaluated.ece, 4, spread=True)),
-    "loss": ("at the last evaluation", _mean(lambda run: run.evaluated.loss, 4, spread=True)),
-    "harm": (
-        "harm of the noise of both directions, which a quality holds at its target: mean over rounds",
-        _mean(lambda run: ledger.mean_harm(run.records)),
-    ),
+    **_OF_FIELDS,
     "coding": (
         "encoding and decoding as a share of the working time of clients and server",
         _mean(lambda run: ledger.coding_share(run.records), 1, unit="%"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from klms.engine import ledger, local
+from klms.engine import ledger, local, stopping
 from klms.engine.federation import Federation
 from klms.engine.ledger import LedgerRecord, Shown
 from klms.engine.rounds import Results
@@ -118,7 +118,7 @@ def execute(
             records = list(folder.records())
         try:
             with closing(engine(federation, config, state)) as results:
-                while not ledger.complete(records, config):
+                while not stopping.complete(records, config):
                     result = next(results)
                     state = result.state
                     records.append(result.record)

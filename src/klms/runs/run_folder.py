@@ -26,7 +26,8 @@ import klms
 from klms import files
 from klms.container import read_some
 from klms.engine.federation import RunDescription
-from klms.engine.ledger import LedgerRecord, complete
+from klms.engine.ledger import LedgerRecord
+from klms.engine.stopping import complete
 from klms.errors import CorruptMessage, InvalidArgument, KLMSError, RunFolderError, UnreadableFile
 from klms.frame import BODY, Frame, Kind, body_in, fingerprint
 from klms.methods.state import State

@@ -2,6 +2,6 @@
 
 from klms.errors import DeploymentFailed
 from klms.flower.deployment.deployment import Deployment
-from klms.flower.deployment.relay import Relay, WireBytes
+from klms.tcp_relay import Relay, WireBytes
 
 __all__ = ["Deployment", "DeploymentFailed", "Relay", "WireBytes"]

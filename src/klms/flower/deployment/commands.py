@@ -16,7 +16,7 @@ import tomli_w
 
 from klms.errors import DeploymentFailed, MissingExtra
 from klms.flower.deployment.certificates import KeyPair
-from klms.flower.deployment.processes import MARK
+from klms.processes import MARK
 
 Value = str | int | float | bool
 Address = tuple[str, int]

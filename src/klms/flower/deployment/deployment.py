@@ -12,8 +12,8 @@ from klms.errors import DeploymentFailed
 from klms.flower.deployment import commands
 from klms.flower.deployment.certificates import create_node_keys, create_server_certificate
 from klms.flower.deployment.commands import HOST, Value, environment, free_ports, write_connection, write_values
-from klms.flower.deployment.processes import Guard, Process
-from klms.flower.deployment.relay import Relay, WireBytes
+from klms.processes import Guard, Process
+from klms.tcp_relay import Relay, WireBytes
 
 SUPERLINK = "superlink"
 TICK = 0.5

@@ -1,8 +1,8 @@
 """Processes that write a log, end together with all their children, and do not outlive their owner.
 
-Every process of a deployment carries a mark in its environment, which its children inherit. The mark finds them however
-they were started: Flower starts some of them in sessions of their own, out of reach of the process group and, once
-their parent has ended, of the parent's id. The guard runs this file as a script, so it needs only the standard library.
+Every process carries a mark in its environment, which its children inherit. The mark finds them however they were
+started: some are in sessions of their own, out of reach of the process group and, once their parent has ended, of the
+parent's id. The guard runs this file as a script, so it needs only the standard library.
 """
 
 import os
@@ -19,7 +19,7 @@ MARK = "KLMS_DEPLOYMENT"
 PROCESSES = Path("/proc")
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 PATIENCE = 10.0
-"""Seconds that a process has to end by itself before it is killed. Flower's processes take at most five."""
+"""Seconds that a process has to end by itself before it is killed."""
 
 
 class Process:
@@ -63,7 +63,7 @@ class Process:
         kill_marked(self._mark)
 
     def log(self) -> str:
-        """Return what the process has written, without the colours in which Flower writes its logs."""
+        """Return what the process has written, without colours."""
         return _COLOURS.sub("", self._log_file.read_text(errors="replace"))
 
 

@@ -1,4 +1,4 @@
-"""A TCP relay that counts the bytes of a deployment on the wire, including TLS and Flower's protocol."""
+"""A TCP relay that counts the bytes on the wire, including TLS and whatever protocol is used."""
 
 import asyncio
 import itertools
@@ -9,7 +9,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class WireBytes:
-    """Bytes that TCP carried, without its own headers: `up` to the SuperLink and `down` from it."""
+    """Bytes that TCP carried, without its own headers: `up` to the target and `down` from it."""
 
     up: int
     down: int
@@ -52,18 +52,18 @@ class Relay:
             end.transport.abort()
         await asyncio.gather(*self._ends)
 
-    async def _connected(self, node: asyncio.StreamReader, to_node: asyncio.StreamWriter) -> None:
+    async def _connected(self, caller: asyncio.StreamReader, to_caller: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.connections += 1
-        ends = self._ends[task] = [to_node]
+        ends = self._ends[task] = [to_caller]
         try:
             link, to_link = await asyncio.open_connection(*self._target)
             ends.append(to_link)
             async with asyncio.TaskGroup() as ways:
-                ways.create_task(self._pass(node, to_link, "up"))
-                ways.create_task(self._pass(link, to_node, "down"))
-        except* OSError:  # there is no SuperLink, or one end reset the connection: the other end must not wait for it
+                ways.create_task(self._pass(caller, to_link, "up"))
+                ways.create_task(self._pass(link, to_caller, "down"))
+        except* OSError:  # there is no target, or one end reset the connection: the other end must not wait for it
             for end in ends:
                 end.transport.abort()
         finally:
