@@ -13,6 +13,7 @@ from typing import Any
 from klms.benchmarks.mean import Row
 from klms.errors import InvalidArgument
 from klms.experiments import catalogue, pictures, results_file, tables
+from klms.experiments.diloco import diloco
 from klms.experiments.panel import panel
 from klms.experiments.results_file import Entry, Results
 from klms.experiments.toy import TOYS
@@ -24,6 +25,7 @@ _MEASURED: dict[str, Callable[[Any], str]] = {
     "coding-share": tables.coding,
     "mean": tables.mean_estimation,
     "panel": panel.markdown,
+    "diloco": diloco.markdown,
     "flower-quickstart": tables.flower,
     "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, tables.toy),
