@@ -136,7 +136,7 @@ def draw(rows: dict[str, dict[str, float]], path: Path) -> None:
         points = sorted((row["bits"], row["loss"]) for way, row in rows.items() if way.startswith(family))
         axes.plot(*zip(*points, strict=True), marker=marker, label=family)
     axes.axhline(rows["float32"]["loss"], color="black", linewidth=1, label="no hook, 32 bits")
-    axes.set(xscale="log", yscale="log", xlabel="bits per parameter and step", ylabel=f"loss of the last {LAST} steps")
+    axes.set(xscale="log", xlabel="bits per parameter and step", ylabel=f"loss of the last {LAST} steps")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=150)
