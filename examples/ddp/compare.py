@@ -1,15 +1,19 @@
 """DistributedDataParallel on MNIST with two processes: loss and accuracy against bytes, with klms and without.
 
-    python examples/ddp/compare.py --steps 300
+    python examples/ddp/compare.py --steps 300 --out results/ddp.json --picture docs/figures/ddp.png
 
 Every way trains LeNet with the same batches. A process sends its whole gradient in every step, in float32; or the
-factors of PowerSGD's hook, which is torch's own; or messages of klms.
+factors of PowerSGD's hook, which is torch's own; or messages of klms. Bytes are those that a process sends. PowerSGD
+sends all factors, the vectors that it leaves uncompressed, and its first two steps, which it does not compress.
 """
 
 import argparse
+import json
 import os
 import socket
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,9 +25,15 @@ from torch.nn.parallel import DistributedDataParallel
 import klms.data
 import klms.ddp
 
-WAYS = ("float32", "powerSGD rank 1", "powerSGD rank 4", "klms 2", "klms 0.5", "klms 0.1")
+WAYS = (
+    "float32",
+    *(f"powerSGD rank {rank}" for rank in (4, 2, 1)),
+    *(f"klms {bits}" for bits in (2, 1, 0.5, 0.2, 0.1)),
+)
 PROCESSES = 2
 BATCH = 64
+LAST = 50
+"""Steps over which the loss is averaged."""
 
 
 def network() -> torch.nn.Module:
@@ -67,23 +77,24 @@ def sent_bytes(state: object, parameters: int, steps: int) -> int:
     return before_start + 4 * state.total_numel_after_compression
 
 
-def train(rank: int, port: int, way: str, steps: int, lr: float) -> None:
-    """Train as one of the processes, and print the row of the table."""
+def train(rank: int, port: int, way: str, given: argparse.Namespace, found: Path) -> None:
+    """Train as one of the processes; the first one writes what came of it into a file."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=PROCESSES)
     data = klms.data.load("mnist")
     images = torch.from_numpy(data.train_x).float() / 255
     labels = torch.from_numpy(data.train_y)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(network())
+    torch.manual_seed(given.seed)
+    # One bucket: with two, the sums that PowerSGD starts after each other may come in another order on each process.
+    model = DistributedDataParallel(network(), bucket_cap_mb=25)
     state = register(way, model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-    batches = np.random.default_rng([1, rank])
+    optimizer = torch.optim.SGD(model.parameters(), lr=given.lr, momentum=0.9)
+    batches = np.random.default_rng([1 + given.seed, rank])
 
     losses = []
     start = time.perf_counter()
-    for _ in range(steps):
+    for _ in range(given.steps):
         chosen = torch.from_numpy(batches.integers(0, len(labels), BATCH))
         loss = cross_entropy(model(images[chosen]), labels[chosen])
         optimizer.zero_grad()
@@ -96,11 +107,15 @@ def train(rank: int, port: int, way: str, steps: int, lr: float) -> None:
         with torch.no_grad():
             right = model.module(torch.from_numpy(data.test_x).float() / 255).argmax(1) == torch.from_numpy(data.test_y)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        sent = sent_bytes(state, parameters, steps)
-        last = float(np.mean(losses[-50:]))
-        accuracy = right.float().mean().item()
-        bits = 8 * sent / parameters / steps
-        print(f"{way:16} {sent / 1e6:10.2f} {bits:10.3f} {last:10.4f} {accuracy:10.4f} {1e3 * seconds / steps:9.0f}")
+        sent = sent_bytes(state, parameters, given.steps)
+        row = {
+            "bytes": sent,
+            "bits": 8 * sent / parameters / given.steps,
+            "loss": float(np.mean(losses[-LAST:])),
+            "accuracy": right.float().mean().item(),
+            "ms_per_step": 1e3 * seconds / given.steps,
+        }
+        found.write_text(json.dumps({name: float(f"{value:.5g}") for name, value in row.items()} | {"bytes": sent}))
     dist.destroy_process_group()
 
 
@@ -111,17 +126,46 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def draw(rows: dict[str, dict[str, float]], path: Path) -> None:
+    """Draw the loss against the bits per parameter of a step."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for family, marker in (("klms", "o"), ("powerSGD", "s")):
+        points = sorted((row["bits"], row["loss"]) for way, row in rows.items() if way.startswith(family))
+        axes.plot(*zip(*points, strict=True), marker=marker, label=family)
+    axes.axhline(rows["float32"]["loss"], color="black", linewidth=1, label="no hook, 32 bits")
+    axes.set(xscale="log", xlabel="bits per parameter and step", ylabel=f"loss of the last {LAST} steps")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
-    """Print a table of all ways."""
+    """Print a table of all ways, write it as JSON and draw it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", choices=WAYS)
+    parser.add_argument("--out", type=Path, help="JSON file")
+    parser.add_argument("--picture", type=Path, help="PNG file; needs all ways")
     given = parser.parse_args()
-    header = ("megabytes", "bits", "loss", "accuracy", "ms/step")
-    print(f"{'':16} " + " ".join(f"{name:>{width}}" for name, width in zip(header, (10, 10, 10, 10, 9), strict=True)))
-    for way in given.only or WAYS:
-        torch.multiprocessing.spawn(train, (free_port(), way, given.steps, given.lr), PROCESSES)
+    rows = {}
+    print("| way | megabytes | bits per parameter | loss | accuracy | ms per step |\n" + "| --- " * 6 + "|")
+    with tempfile.TemporaryDirectory() as folder:
+        for way in given.only or WAYS:
+            found = Path(folder) / "row.json"
+            torch.multiprocessing.spawn(train, (free_port(), way, given, found), PROCESSES)
+            row = rows[way] = json.loads(found.read_text())
+            numbers = f"{row['bits']:.3f} | {row['loss']:.4f} | {row['accuracy']:.4f} | {row['ms_per_step']:.0f}"
+            print(f"| {way} | {row['bytes'] / 1e6:.2f} | {numbers} |", flush=True)
+    if given.out:
+        settings = {"steps": given.steps, "lr": given.lr, "seed": given.seed, "processes": PROCESSES, "batch": BATCH}
+        given.out.write_text(json.dumps({"settings": settings, "ways": rows}, indent=1) + "\n")
+    if given.picture:
+        draw(rows, given.picture)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ RATES = {
     "0.1 bits": "bits_per_parameter=0.1",
 }
 """Arguments of `compress`."""
-LINE = re.compile(r"klms: ([\d,]+) bytes up, .*; ([\d,]+) bytes down")
+LINE = re.compile(r"klms: ([\d,]+) bytes up, ([\d,]+) bytes down")
 
 
 def run(folder: Path, arguments: str, options: list[str]) -> dict:

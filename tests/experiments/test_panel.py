@@ -9,6 +9,7 @@ import pytest
 from klms.errors import InvalidArgument
 from klms.exchange import quality
 from klms.exchange.quality import TARGET
+from klms.experiments import outcomes
 from klms.experiments.panel import panel
 from klms.experiments.panel.cells import ABLATIONS, CODINGS, FEDERATIONS, STOCK, Coding, Federation
 from klms.experiments.panel.optimizers import Optimizer
@@ -47,11 +48,11 @@ def test_runs_are_resumed(tmp_path: Path) -> None:
         assert panel.summary(found).endswith("times smaller")
         seen.append(one)
 
-    panel.run_missing(wanted[:1], file, report)
-    panel.run_missing(wanted, file, report)
-    panel.run_missing(wanted, file, report)
+    outcomes.run_missing(panel.NAME, wanted[:1], file, report)
+    outcomes.run_missing(panel.NAME, wanted, file, report)
+    outcomes.run_missing(panel.NAME, wanted, file, report)
     assert seen == wanted
-    text = panel.markdown(panel.read(file))
+    text = panel.markdown(outcomes.read(panel.NAME, file))
     assert "factors, 3 clients, FedAvg" in text
     assert "1 bits" in text
 

@@ -9,9 +9,10 @@ import typer
 from klms.cli.live import LiveGrid
 from klms.cli.settings import DATA_SETS, PROFILE, completing
 from klms.cli.show import fail, need, say, show_table, stoppable
-from klms.experiments import catalogue, grid, results_file, toy
+from klms.experiments import catalogue, grid, outcomes, results_file, toy
 from klms.experiments import results as committed
 from klms.experiments.compare import compare as compared
+from klms.experiments.diloco import diloco
 from klms.experiments.panel import panel
 
 Name = Annotated[
@@ -47,7 +48,7 @@ def list_() -> None:
         else:
             experiment = catalogue.load(name)
             rows.append((name, experiment.title, experiment.paper, str(len(experiment.cells("small")))))
-    rows.append((panel.NAME, panel.TITLE, "", str(len(panel.grid()))))
+    rows += [(one.NAME, one.TITLE, "", str(len(one.grid()))) for one in (panel, diloco)]
     show_table(("name", "what it shows", "in the paper", "runs, small"), rows, right=["runs, small"])
 
 
@@ -83,8 +84,8 @@ def run(
     Examples: `klms experiment run table1`, `klms experiment run table1 --only fedpm-klms --only "fedpm-klms, literal"`,
     `klms experiment run table2 --method fedpm-klms --seeds 1`
     """
-    if name == panel.NAME:
-        _run_panel(results / panel.FILE, only or [], seeds)
+    if name in (panel.NAME, diloco.NAME):
+        _run_named(name, results / committed.file_name(name), only or [], seeds)
         return
     if name in toy.TOYS:
         say(f"written: {results_file.write_json(results / committed.file_name(name), toy.run(name))}")
@@ -116,13 +117,17 @@ def run(
         grid.run_cells(cells, workers=workers, report=report, progress=live.round_of)
 
 
-def _run_panel(file: Path, only: Sequence[str], seeds: int) -> None:
+def _run_named(name: str, file: Path, only: Sequence[str], seeds: int) -> None:
+    """Run what the results file of `panel` or `diloco` lacks, and show its table."""
     need("torch", "learn")
-    wanted = panel.grid(seeds=seeds, only=only)
+    experiment = panel if name == panel.NAME else diloco
+    wanted: Sequence[outcomes.NamedRun] = experiment.grid(seeds=seeds, only=only)
     say(f"{len(wanted)} runs, results in {file}")
     with stoppable("the same command resumes from here"):
-        panel.run_missing(wanted, file, lambda one, found: say(f"complete: {one}: {panel.summary(found)}"))
-    say(panel.markdown(panel.read(file)))
+        results = outcomes.run_missing(
+            name, wanted, file, lambda one, found: say(f"complete: {one}: {experiment.summary(found)}")
+        )
+    say(experiment.markdown(results))
 
 
 @app.command("status")

@@ -1,5 +1,6 @@
 """Results of experiments as pictures. They need the extra `plots`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from klms.benchmarks.mean import Row, limit, with_default_effort
 from klms.engine.ledger import LedgerRecord
 from klms.errors import MissingExtra
+from klms.experiments.diloco.diloco import rows as diloco_rows
 from klms.experiments.results_file import Entry, Results
 from klms.experiments.tables import HALF_A_POINT, beside_klms, mean, megabytes
 
@@ -102,6 +104,27 @@ def mean_estimation(rows: Sequence[Row], clients: int, path: Path | str) -> None
         axes.plot(rates, [limit(rate, clients) for rate in rates], color="black", linewidth=1, label="limit, unbiased")
         axes.set(xscale="log", yscale="log", title=f"{kind} vectors", xlabel="bits per parameter")
     panels[0].set_ylabel(f"normalised error of the average of {clients}")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def diloco(results: dict[str, Any], path: Path | str) -> None:
+    """Draw the loss against the bits that a worker sends and receives, one panel per number of workers."""
+    rows = [row for row in diloco_rows(results) if math.isfinite(row.loss)]
+    numbers = list(dict.fromkeys(row.workers for row in rows))
+    families = list(dict.fromkeys(row.family for row in rows if row.family != "none"))
+    figure = new_figure(5 * len(numbers) + 1.8, 4.2)
+    panels = figure.subplots(1, len(numbers), squeeze=False).ravel()
+    for axes, workers in zip(panels, numbers, strict=True):
+        curves: dict[str, list[tuple[float, float]]] = {family: [] for family in families}
+        for row in [row for row in rows if row.workers == workers]:
+            if row.family == "none":
+                axes.axhline(row.loss, color="black", linewidth=1, label="none, 64 bits")
+            else:
+                curves[row.family].append((row.bits_sent + row.bits_received, row.loss))
+        _draw_curves(axes, curves, markersize=5)
+        axes.set(xscale="log", title=f"{workers} workers", ylabel="test loss")
+        axes.set_xlabel("bits per parameter that a worker sends and receives")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     figure.savefig(path, dpi=150)
 

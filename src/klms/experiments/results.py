@@ -14,6 +14,7 @@ from typing import Any
 from klms.benchmarks.mean import Row
 from klms.errors import InvalidArgument
 from klms.experiments import catalogue, peers, pictures, results_file, tables
+from klms.experiments.diloco import diloco
 from klms.experiments.panel import panel
 from klms.experiments.results_file import Entry, Results
 from klms.experiments.toy import TOYS
@@ -27,6 +28,7 @@ _MEASURED: dict[str, Callable[[Any], str]] = {
     "mean": tables.mean_estimation,
     "panel": panel.markdown,
     "peers": peers.markdown,
+    "diloco": diloco.markdown,
     "flower-quickstart": tables.flower,
     "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, tables.toy),

@@ -11,11 +11,9 @@ from typing import Any
 from klms.errors import MissingExtra
 
 try:
-    import nvflare  # noqa: F401
+    from nvflare.recipe.spec import Recipe
 except ImportError as error:
     raise MissingExtra.told("klms.nvflare needs NVFlare", "nvflare") from error
-
-from nvflare.recipe.spec import Recipe
 
 from klms.nvflare.filters import ReceiveModel, ReceiveUpdate, SendModel, SendUpdate
 

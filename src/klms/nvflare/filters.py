@@ -4,7 +4,6 @@ NVFlare builds each of them from the job's configuration. On each side, the one 
 the other one finds it in the `FLContext` of the run. At the server, every client has a thread of its own.
 """
 
-from collections import Counter
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -52,17 +51,14 @@ class SendModel(_Filter):
         self.server = Server(**self.settings)
         self._lock = Lock()
         self._model: Arrays = {}
-        self._entries: Counter[str] = Counter()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
             fl_ctx.set_prop(_KLMS, self, private=True, sticky=True)
             fl_ctx.get_engine().register_aux_message_handler(_KLMS, self.request_again)
         elif event_type == EventType.END_RUN:
-            sizes = {"up": self.server.uplink_bytes, "down": self.server.downlink_bytes}
-            bits = {way: 8 * size / max(1, self._entries[way]) for way, size in sizes.items()}
-            told = [f"{sizes[way]:,} bytes {way}, {bits[way]:.3g} bits per parameter" for way in sizes]
-            self.log_info(fl_ctx, f"klms: {'; '.join(told)}")
+            up, down = self.server.uplink_bytes, self.server.downlink_bytes
+            self.log_info(fl_ctx, f"klms: {up:,} bytes up, {down:,} bytes down")
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         if shareable["DXO"]["kind"] == DataKind.COLLECTION:  # several models, which NVFlare does not tell apart
@@ -89,7 +85,6 @@ class SendModel(_Filter):
         """Return what a client has trained, and the model of the round."""
         with self._lock:
             arrays = self.server.receive(client, reply, weight=weight)
-            self._entries["up"] += sum(array.size for array in arrays.values())
             return arrays, self._model
 
     def _request(self, client: str, model: Arrays | None = None) -> bytes:
@@ -98,7 +93,6 @@ class SendModel(_Filter):
             if model is not None and not _equal(model, self._model):
                 self.server.step(model)
                 self._model = model
-            self._entries["down"] += sum(array.size for array in self._model.values())
             return self.server.request(client)
 
 

@@ -1,21 +1,16 @@
-"""All runs of the panel, resumed where an earlier command ended, and the results file that holds them."""
+"""All runs of the panel, and the table of what they came to."""
 
-import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from klms import files
 from klms.experiments.panel.cells import ABLATIONS, CODINGS, SEEDS, STOCK, Coding, Federation, affected, default_of
 from klms.experiments.tables import table
 from klms.numerics.checks import check_name
 
 NAME = "panel"
 TITLE = "What a quality or a number of bits costs models of a dozen kinds"
-FILE = "panel.json"
-_LARGEST = 1 << 25
 
 
 class PanelRun(NamedTuple):
@@ -27,6 +22,12 @@ class PanelRun(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.federation}; {self.coding}; seed {self.seed}"
+
+    def outcome(self) -> dict[str, Any]:
+        """Run it."""
+        from klms.experiments.panel.run import run
+
+        return run(self.federation, self.coding, self.seed)
 
 
 def grid(*, seeds: int = SEEDS, only: Sequence[str] = ()) -> list[PanelRun]:
@@ -45,27 +46,6 @@ def grid(*, seeds: int = SEEDS, only: Sequence[str] = ()) -> list[PanelRun]:
         for coding in codings
         for federation in affected(coding)
     ]
-
-
-def run_missing(wanted: Sequence[PanelRun], path: Path, report: Callable[[PanelRun, dict[str, Any]], None]) -> None:
-    """Run what the results file lacks, and write the file after every run."""
-    from klms.experiments.panel.run import run
-
-    results = read(path)
-    for one in wanted:
-        if str(one) in results["runs"]:
-            continue
-        results["runs"][str(one)] = run(one.federation, one.coding, one.seed)
-        files.replace(path, (json.dumps(results, indent=1) + "\n").encode())
-        report(one, results["runs"][str(one)])
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Return the results file, or an empty one."""
-    if not path.exists():
-        return {"experiment": "panel", "runs": {}}
-    found: dict[str, Any] = json.loads(files.read(path, _LARGEST))
-    return found
 
 
 def summary(outcome: dict[str, Any]) -> str:

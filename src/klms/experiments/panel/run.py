@@ -1,19 +1,19 @@
 """One run of the panel: a server, its clients, real bytes in both directions, all in this process."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from klms.container import Array, Arrays
 from klms.errors import KLMSError
 from klms.exchange import quality
 from klms.exchange.client import Client
-from klms.exchange.model import statistics_of
 from klms.exchange.server import Server
 from klms.experiments.panel.cells import STOCK, Coding, Federation
+from klms.experiments.panel.channels import Channel, Exchanged, Names, Uncompressed
 from klms.experiments.panel.optimizers import Optimizer
 from klms.learning.panel.tasks import Task, make
 from klms.numerics.jit import Float64
@@ -34,6 +34,8 @@ class Outcome:
     float32_bytes: int = 0
     """What both directions would take in float32."""
     rounds: list[dict[str, float]] = field(default_factory=list)
+    curve: list[tuple[int, int, float]] = field(default_factory=list)
+    """Rounds, bytes of both directions up to then, and metric."""
 
     def to_json(self, *, accuracy: bool, parameters: int) -> dict[str, Any]:
         sent = self.uplink_bytes + self.downlink_bytes
@@ -55,7 +57,8 @@ def run(federation: Federation, coding: Coding, seed: int) -> dict[str, Any]:
     names = Names.of(task.initial())
     try:
         with _changed(coding.constant):
-            outcome = _stock(federation, task, names) if coding == STOCK else _coded(federation, coding, task, names)
+            channel = _channel(federation, coding, task, names)
+            outcome = train(task, channel, Optimizer(federation.optimizer), federation.rounds)
     except KLMSError as error:
         return {"error": str(error)}
     return outcome.to_json(accuracy=task.accuracy, parameters=names.parameters)
@@ -76,95 +79,37 @@ def _changed(constant: tuple[str, float] | None) -> Iterator[None]:
         setattr(quality, name, usual)
 
 
-@dataclass(frozen=True)
-class Names:
-    """The arrays of a model: those that are one vector, and those that are averaged beside it."""
+def _channel(federation: Federation, coding: Coding, task: Task, names: Names) -> Channel:
+    if coding == STOCK:
+        return Uncompressed(task.initial(), names, federation.clients)
+    rates = {"bits_per_parameter": coding.bits} if coding.quality is None else {"quality": coding.quality}
+    server = Server(task.initial(), seed=task.seed, **rates)
+    return Exchanged(server, names, [Client(seed=1000 * task.seed + n) for n in range(federation.clients)])
 
-    vector: tuple[str, ...]
-    beside: tuple[str, ...]
-    sizes: tuple[int, ...]
-    parameters: int
 
-    @classmethod
-    def of(cls, arrays: Arrays) -> "Names":
-        apart = statistics_of(arrays)
-        vector = tuple(name for name, array in arrays.items() if array.dtype.kind == "f" and name not in apart)
-        beside = tuple(name for name in arrays if name not in vector)
-        sizes = tuple(arrays[name].size for name in vector)
-        parameters = sum(array.size for array in arrays.values())
-        return cls(vector, beside, sizes, parameters)
-
-    def flat(self, arrays: Arrays) -> Float64:
-        return np.concatenate([np.asarray(arrays[name], dtype=np.float64).ravel() for name in self.vector])
-
-    def model(self, vector: Float64, like: Arrays, beside: Arrays) -> dict[str, Array]:
-        parts = dict(zip(self.vector, np.split(vector, np.cumsum(self.sizes)[:-1]), strict=True))
-        return {
-            name: np.asarray(beside[name] if name in beside else parts[name].reshape(array.shape), dtype=array.dtype)
-            for name, array in like.items()
-        }
-
-    def averaged_beside(self, replies: Sequence[Arrays], weights: Float64) -> dict[str, Array]:
-        return {
-            name: np.asarray(sum(w * one[name] for w, one in zip(weights, replies, strict=True)))
-            for name in self.beside
-        }
+def train(task: Task, channel: Channel, optimizer: Optimizer, rounds: int, *, every: int = 0) -> Outcome:
+    """Train a task over a channel. The metric is measured in the last rounds, and after every so many for a curve."""
+    names = Names.of(channel.model)
+    weights = _weights(task)
+    outcome = Outcome(float32_bytes=2 * 4 * names.parameters * len(weights) * rounds)
+    for number in range(1, rounds + 1):
+        model = channel.model
+        average = channel.average(partial(task.trained, round_=number), weights)
+        step = optimizer.step(average.update)
+        wanted = names.model(names.flat(model) + step, model, average.beside)
+        noise = channel.step(wanted)
+        if noise:
+            outcome.rounds.append(noise)
+        if every and number % every == 0:
+            outcome.curve.append((number, channel.uplink_bytes + channel.downlink_bytes, task.metric(wanted)))
+        if number > rounds - _AVERAGED:
+            outcome.metric.append(task.metric(wanted))
+            outcome.metric_held.append(task.metric(channel.view))
+    outcome.uplink_bytes = channel.uplink_bytes
+    outcome.downlink_bytes = channel.downlink_bytes
+    return outcome
 
 
 def _weights(task: Task) -> Float64:
     sizes = np.array([part.size for part in task.parts], dtype=np.float64)
     return np.asarray(sizes / sizes.sum())
-
-
-def _stock(federation: Federation, task: Task, names: Names) -> Outcome:
-    """Train without any compression."""
-    optimizer = Optimizer(federation.optimizer)
-    weights = _weights(task)
-    model: Arrays = task.initial()
-    outcome = Outcome(float32_bytes=_float32_bytes(federation, names))
-    outcome.uplink_bytes = outcome.float32_bytes // 2
-    outcome.downlink_bytes = outcome.float32_bytes // 2
-    for number in range(1, federation.rounds + 1):
-        trained = [task.trained(model, client, number) for client in range(federation.clients)]
-        start = names.flat(model)
-        mean = np.asarray(sum(w * (names.flat(one) - start) for w, one in zip(weights, trained, strict=True)))
-        model = names.model(start + optimizer.step(mean), model, names.averaged_beside(trained, weights))
-        if number > federation.rounds - _AVERAGED:
-            outcome.metric.append(task.metric(model))
-    outcome.metric_held = outcome.metric
-    return outcome
-
-
-def _coded(federation: Federation, coding: Coding, task: Task, names: Names) -> Outcome:
-    rates = {"bits_per_parameter": coding.bits} if coding.quality is None else {"quality": coding.quality}
-    server = Server(task.initial(), seed=task.seed, **rates)
-    clients = [Client(seed=1000 * task.seed + n) for n in range(federation.clients)]
-    optimizer = Optimizer(federation.optimizer)
-    weights = _weights(task)
-    outcome = Outcome(float32_bytes=_float32_bytes(federation, names))
-    for number in range(1, federation.rounds + 1):
-        model = server.model
-        decoded: list[Arrays] = []
-        for n, (client, weight) in enumerate(zip(clients, weights, strict=True)):
-            trained = task.trained(client.receive(server.request(str(n))), n, number)
-            decoded.append(server.receive(str(n), client.reply(trained), weight=float(weight)))
-        start = names.flat(model)
-        mean = np.asarray(sum(w * (names.flat(one) - start) for w, one in zip(weights, decoded, strict=True)))
-        wanted = names.model(start + optimizer.step(mean), model, names.averaged_beside(decoded, weights))
-        server.step(wanted)
-        assert server.quality is not None
-        outcome.rounds.append({name: _digits(value) for name, value in asdict(server.quality).items()})
-        if number > federation.rounds - _AVERAGED:
-            outcome.metric.append(task.metric(wanted))
-            outcome.metric_held.append(task.metric(server.view))
-    outcome.uplink_bytes = server.uplink_bytes
-    outcome.downlink_bytes = server.downlink_bytes
-    return outcome
-
-
-def _float32_bytes(federation: Federation, names: Names) -> int:
-    return 2 * 4 * names.parameters * federation.clients * federation.rounds
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.4g}")

@@ -125,37 +125,39 @@ def _corpus() -> Corpus:
 
 
 @cache
-def _characters() -> tuple[Array, Array]:
-    """Return training and test text as numbers of letters."""
+def characters(documents: int) -> tuple[Array, Array]:
+    """Return training and test text as numbers of letters, of so many documents each at most."""
     corpus = _corpus()
     texts = []
     for held_out in (False, True):
-        documents = np.flatnonzero(corpus.held_out == held_out)[:3000]
+        chosen = np.flatnonzero(corpus.held_out == held_out)[:documents]
         words = (
-            corpus.words[token] for n in documents for token in corpus.tokens[corpus.bounds[n] : corpus.bounds[n + 1]]
+            corpus.words[token] for n in chosen for token in corpus.tokens[corpus.bounds[n] : corpus.bounds[n + 1]]
         )
         text = " ".join(words).replace("\u2019", "'")
         texts.append(np.array([_LETTERS.index(letter) for letter in text if letter in _LETTERS], np.int64))
     return texts[0], texts[1]
 
 
-def _windows(text: Array, length: int, count: int) -> tuple[Tensor, Tensor]:
+def windows(text: Array, length: int, count: int) -> tuple[Tensor, Tensor]:
+    """Return at most so many stretches of a text, and what follows each of their letters."""
     count = min(count, (text.size - 1) // length)
     x = text[: count * length].reshape(count, length)
     y = text[1 : count * length + 1].reshape(count, length)
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
-def _next(out: Tensor, y: Tensor) -> Tensor:
+def next_letter(out: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of predicting letters."""
     return functional.cross_entropy(out.flatten(0, -2), y.flatten())
 
 
 def _text(seed: int, model: nn.Module, length: int, count: int, rate: float) -> Task:
-    text, held_out = _characters()
+    text, held_out = characters(3000)
     start = int(np.random.default_rng([seed, 2]).integers(0, text.size - count * length - 1))
-    train = _windows(text[start:], length, count)
-    test = _windows(held_out, length, 16_000 // length)
-    return Task(model, train, test, None, _next, rate, adam=True, accuracy=False)
+    train = windows(text[start:], length, count)
+    test = windows(held_out, length, 16_000 // length)
+    return Task(model, train, test, None, next_letter, rate, adam=True, accuracy=False)
 
 
 def _words(seed: int) -> Task:

@@ -1,0 +1,1 @@
+"""The experiment `diloco`: few workers that are always there, AdamW inside and Nesterov momentum outside."""
