@@ -158,7 +158,7 @@ def results(
         bool, typer.Option("--measure", help="First measure the cost of coding and mean estimation.")
     ] = False,
 ) -> None:
-    """Write docs/results.md, its pictures and the table of the README from the JSON files in results/.
+    """Write docs/results.md, docs/zoo.md, the pictures and the table of the README from the JSON files in results/.
 
     `klms experiment run NAME` writes those JSON files.
 
@@ -175,7 +175,9 @@ def results(
             results_file.write_json(folder / "mean.json", {"clients": 10, "rows": rows})
         text = committed.document(folder)
         readme = committed.readme(folder, Path("README.md").read_text())
+        zoo = committed.zoo(folder)
         Path("docs/results.md").write_text(text)
+        Path("docs/zoo.md").write_text(zoo)
         Path("README.md").write_text(readme)
         committed.draw(folder, committed.FIGURES)
     except FileNotFoundError as error:
