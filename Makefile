@@ -33,7 +33,7 @@ $(READY): $(DEMO)
 
 $(DOCS): $(DEMO)
 	@echo "installing what makes the site and the release into $(VENV), once: about a minute"
-	@$(PIP) -e '.[flower,docs,release]'
+	@$(PIP) -e '.[simulation,docs,release]'
 	@touch $@
 
 demo: $(DEMO)  ## MNIST with FedAvg, dense updates at 0.1 bits and FedPM-KLMS: accuracy and bytes, a picture

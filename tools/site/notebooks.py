@@ -21,6 +21,9 @@ def execute(notebook: Path) -> dict[str, str | bytes]:
     book = nbformat.read(notebook, as_version=4)
     resources = {"metadata": {"path": notebook.parent}}
     NotebookClient(book, timeout=LONGEST, kernel_name="python3", resources=resources, extra_arguments=_QUIET).execute()
+    for cell in book.cells:  # libraries warn of this machine there
+        if cell.cell_type == "code":
+            cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
     body, written = MarkdownExporter().from_notebook_node(book, {"output_files_dir": f"{notebook.stem}_files"})
     print(f"{notebook.name}: executed in {time.monotonic() - started:.0f} s")
     folder = f"{notebook.parent.name}/"
