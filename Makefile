@@ -12,7 +12,7 @@ JOBS    ?= 1
 ATHERIS := atheris==3.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench compat nvflare openfl soak fuzz results docs report format lock notices sbom audit clean
+.PHONY: help demo test check bench compat nvflare openfl soak fuzz results docs report format lock notices sbom dist audit clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 10
@@ -100,6 +100,12 @@ notices: $(READY) $(DOCS)  ## THIRD_PARTY.md: packages and their licences
 sbom: $(READY)  ## dist/sbom.json: what klms is installed with, in CycloneDX
 	mkdir -p dist
 	$(BIN)/python tools/supply_chain.py sbom > dist/sbom.json
+
+dist: $(DOCS)  ## dist/: wheel and sdist, checked, then tried in empty environments made by PYTHON
+	rm -rf dist/klms-*
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/klms-*
+	$(PYTHON) tools/try_release.py dist
 
 audit:  ## known vulnerabilities of the pinned versions; needs the internet
 	$(PYTHON) -m venv $(VENV)-audit

@@ -125,3 +125,21 @@ for method, settings in {"ternary-dither": {"dither_clip": 2.0}, "fedprox": {"mu
         "ternary-dither 2 Three levels, rounded at random",
         "fedprox 2 FedAvg with a proximal term",
     ], found.stderr
+
+
+def test_the_workflows_call_targets_that_exist():
+    targets = set(re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    called = {
+        target
+        for file in (ROOT / ".github" / "workflows").glob("*.yml")
+        for line in re.findall(r"run: make (.*)", file.read_text())
+        for target in line.split()
+    }
+    assert called == {"check", "test", "docs", "dist", "sbom"}
+    assert called <= targets
+
+
+def test_the_changelog_has_the_version():
+    notes = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## (\S+)", notes, re.MULTILINE)[0] in (klms.__version__, "Unreleased")
+    assert f"version: {klms.__version__}\n" in (ROOT / "CITATION.cff").read_text()

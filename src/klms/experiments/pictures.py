@@ -54,7 +54,7 @@ def both_ways(results: Results, path: Path | str) -> None:
     texts = [f"{totals[name]:,.1f} MB, accuracy {mean(row, 'accuracy'):.3f}" for name, row in shown.items()]
     axes.bar_label(bars, texts, padding=4)
     axes.set(xscale="log", xlabel="megabytes up and down together, all clients and rounds")
-    axes.set_xlim(1, 20 * max(totals.values()))
+    axes.set_xlim(1, 60 * max(totals.values()))
     figure.savefig(path, dpi=150)
 
 
