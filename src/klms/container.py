@@ -290,7 +290,7 @@ def read_array(one: ArrayInfo, stored: bytes | memoryview) -> Array:
 
 
 def _table(array: Array) -> tuple[Array, npt.NDArray[np.uint8]] | None:
-    """Return the different values of a vector and which of them each entry has, if there are few."""
+    """Return the distinct values of a vector, and for each entry the index of its value; None if there are many."""
     if array.ndim != 1 or array.dtype.kind != "f" or array.size < _PEEK:
         return None
     bits = array.view(f"u{array.dtype.itemsize}")  # as numbers, 0 and -0 would be the same value
@@ -303,7 +303,7 @@ def _table(array: Array) -> tuple[Array, npt.NDArray[np.uint8]] | None:
 
 
 def _deflated(array: Array, *, strings: bool) -> bytes:
-    """Deflate an array. Without a search for repeated strings, where there are none, this takes a tenth of the time."""
+    """Deflate an array. Without `strings`, repeated strings are not searched for, which takes a tenth of the time."""
     strategy = zlib.Z_DEFAULT_STRATEGY if strings else zlib.Z_RLE
     deflater = zlib.compressobj(wbits=-zlib.MAX_WBITS, strategy=strategy)
     return deflater.compress(array.tobytes()) + deflater.flush()

@@ -56,7 +56,7 @@ class RunFolderError(KLMSError):
 
 
 class UnreadableFile(KLMSError, OSError):
-    """A path leads to something else than a regular file, or to a file that is larger than any of its kind."""
+    """A path does not lead to a regular file, or the file is larger than any file of its kind may be."""
 
 
 class DataError(KLMSError):

@@ -94,7 +94,10 @@ def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, c
 
 
 def read_header(file: IO[bytes]) -> tuple[Frame, Description]:
-    """Check the frame of the message in a file, and read what it says of its arrays. The first of them is next."""
+    """Check the frame of the message in a file, and read the description of its arrays.
+
+    The file is then at the arrays.
+    """
     frame = Frame.from_file(file, Kind.UPDATE)
     if frame.second not in (_SHARED_KEY, _OWN_KEY):
         raise UnsupportedMessage("the message was made by a newer release: update klms")

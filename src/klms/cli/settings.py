@@ -122,7 +122,7 @@ def allowed(field: FieldInfo) -> str:
 
 
 def choices(field: FieldInfo) -> list[str]:
-    """Return the values of a setting that has few, by name."""
+    """Return all values of a setting that names its choices; an empty list for any other."""
     kind = field.annotation
     if get_origin(kind) is Literal:
         return [str(value) for value in get_args(kind)]

@@ -162,9 +162,10 @@ def _cut_parts(parts: Iterable[Float64], target: float, max_size: int, min_size:
 def _cut(
     kl: Float64, offset: int, start: int, running: float, target: float, max_size: int, min_size: int, found: Int64
 ) -> tuple[int, int, float]:
-    """Write where blocks end in the part from `offset` onwards; return how many do, and the last block's start and KL.
+    """Cut one part of the coordinates, which begins at `offset`, and write the ends of its blocks to `found`.
 
-    The block that the parts before leave open begins at `start` and has a KL of `running` so far.
+    The block that is open from the part before begins at `start`, with a KL of `running` so far. Return the number of
+    blocks that ended, and the start and the KL of the block that is open now.
     """
     count = 0
     for i in range(kl.size):

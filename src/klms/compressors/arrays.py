@@ -163,7 +163,7 @@ def put(array: Array, start: int, floats: Float32) -> None:
 
 
 def floats_of_bfloat16(array: Array) -> Float32:
-    """Return numbers of which we have the bits.
+    """Return float32 numbers, given the bits of bfloat16 numbers.
 
     >>> floats_of_bfloat16(bfloat16_of(np.array([1.0, -2.5, 3.1415927], dtype=np.float32))).tolist()
     [1.0, -2.5, 3.140625]

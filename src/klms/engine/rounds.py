@@ -28,7 +28,7 @@ Wanted = Sequence[tuple[int, Arrays]]
 
 
 class Clients(Protocol):
-    """Those who train."""
+    """The clients of a round, as the engine sees them."""
 
     def run(self, broadcasts: Broadcasts, wanted: Wanted) -> Iterator[Upload]:
         """Yield the uploads of the wanted clients in their order, as many as come."""

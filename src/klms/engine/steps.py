@@ -136,7 +136,7 @@ class CodedSteps(MethodRule):
 
 
 def write_relayed(client: int, message: bytes) -> bytes:
-    """Return what stands for a message in a relayed step."""
+    """Return a message as a part of a relayed step: client, length, bytes."""
     return _RELAYED.pack(client, len(message)) + message
 
 

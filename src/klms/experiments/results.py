@@ -30,7 +30,7 @@ _MEASURED: dict[str, Callable[[Any], str]] = {
     "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, tables.toy),
 }
-"""Results that are not of runs, and so of no profile, with their tables."""
+"""Results of measurements other than runs, which have no profile, and the functions that make their tables."""
 _TRAINED: dict[str, Callable[[Any], str]] = {
     "adaptive-vs-fixed": tables.block_policies,
     "kl-by-layer": tables.layers,

@@ -103,7 +103,7 @@ def _trained(row: Entry, bench: Sequence[Row]) -> list[str]:
 
 
 def _nearest(config: Mapping[str, Any], bits: float, bench: Sequence[Row]) -> Row | None:
-    """Return the bench's row for the scheme, the model and about the bits of a run; None if there is none."""
+    """Return the row of the bench with the run's scheme and model and the nearest bits; None if none is near."""
     alike = [row for row in bench if row.scheme == config["method"] and row.vectors == config["model"]]
     distances = [(abs(math.log(row.bits_per_parameter / bits)), place) for place, row in enumerate(alike)]
     distance, place = min(distances, default=(math.inf, 0))

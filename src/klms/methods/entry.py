@@ -172,7 +172,10 @@ class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettin
         return RateSchedule.parse(self.down_rate_schedule or str(self.down_rate)).in_round(round_)
 
     def _rate_within_budget(self, parameters: int) -> float:
-        """Return one rate for all messages of a round: a client sends one, and gets one or those that are relayed."""
+        """Return the rate at which all messages of a round fit the budget.
+
+        Each client sends one message, and receives one coded step or the relayed messages of all clients.
+        """
         down = 1 if self.downlink == "coded" else self.participants
         bits = bits_within(self.round_budget, parameters, self.participants * (1 + down))
         if bits < MIN_RATE:

@@ -61,7 +61,7 @@ def _axis(label: str, *, log: bool = False) -> dict[str, object]:
 
 
 def _curves(task: Task, curve: Curve) -> Figure | None:
-    """Return curves of every run, which the page averages as the reader chooses; it has their columns with the runs."""
+    """Return the curves of every run. The page averages them as the reader chooses, from the columns of the runs."""
     runs = [
         (row, run) for row in task.rows for run in row.all_runs if not curve.measures.keys().isdisjoint(run.columns)
     ]

@@ -183,7 +183,10 @@ class ChunkedTrellis:
         rng: np.random.Generator,
         most: int | None,
     ) -> Iterator[bytes]:
-        """Yield the length and the message of each chunk; later chunks keep the bytes that their rates need."""
+        """Yield the length and the message of each chunk.
+
+        A chunk may not use bytes that later chunks need for their rates.
+        """
         later = [_LENGTH.size + math.ceil(scheme.rate * scheme.d / 8) for scheme in schemes]
         written = 0
         for n, scheme in enumerate(schemes):

@@ -65,7 +65,7 @@ class LowRankPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class LowRank(Stage[LowRankPlan]):
-    """The stage for vectors with these pieces; the next stage tells the price of a bit."""
+    """The low-rank stage for vectors with these pieces. The next stage, `outliers`, determines the price of a bit."""
 
     pieces: Pieces
     outliers: Outliers

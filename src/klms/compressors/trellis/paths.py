@@ -156,7 +156,7 @@ def write_content(rates: PieceRates, scales: Int64, runs: Sequence[CodedRun]) ->
 
 
 def _read_runs(content: bytes, sign_blocks: list[int]) -> list[CodedRun]:
-    """Return the runs in what follows the table, given how many blocks of signs each has."""
+    """Read the runs from the bytes after the table; `sign_blocks` says how many blocks of signs each run has."""
     lengths, rest = read_numbers(content, _LENGTH, len(sign_blocks), "lengths")
     blocks = sum(sign_blocks)
     packed, rest = read_numbers(rest, np.dtype("u1"), (blocks + 1) // 2, "pairs of signs")

@@ -104,7 +104,10 @@ class Trellis(Compressor):
         return self._stages(self.pieces, self.memories).low_rank.plan(gathered, self.free_bits, rng)
 
     def price_curve(self, gathered: Vector, plan: LowRankPlan) -> PriceCurve:
-        """Return the bits of the other stages by the price of a bit; the products are taken out of the vector."""
+        """Return the bits that outliers and paths take at each price of a bit.
+
+        The planned products are removed first.
+        """
         stages = self._stages(self.pieces, self.memories)
         stages.low_rank.remove(plan, gathered)
         return stages.outliers.price_curve(gathered)
