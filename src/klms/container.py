@@ -259,7 +259,7 @@ def _read(
 
 
 def _packed(array: Array) -> bytes:
-    """Return an array in fewer bytes, if it has any to spare."""
+    """Return an array packed, or unchanged if packing does not make it smaller."""
     table = _table(array)
     if table is None:
         planes = np.ascontiguousarray(array.reshape(-1, 1).view(np.uint8).T)
@@ -310,7 +310,7 @@ def _deflated(array: Array, *, strings: bool) -> bytes:
 
 
 def _inflated(data: bytes | memoryview, size: int) -> bytes:
-    """Return so many bytes from what stands for them; no more are ever inflated."""
+    """Inflate exactly this many bytes; raise if the data hold fewer or more."""
     inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
     try:
         inflated = inflater.decompress(data, size + 1)

@@ -101,11 +101,20 @@ def fixed_blocks(d: int, size: int) -> Blocks:
 def adaptive_blocks(
     kl: npt.ArrayLike | Iterator[Float64], target: float, max_size: int = 4096, group: int = 1
 ) -> Blocks:
-    """Cut blocks of about `target` bits of KL each, given the KL of every coordinate (Algorithm Adaptive-KLMS).
+    """Cut blocks of about `target` bits of KL each (Algorithm Adaptive-KLMS).
 
-    A block ends where its running KL reaches the target or where it has `max_size` coordinates. With a `group`, pieces
-    of `group` times the target are cut in this way and divided evenly, which costs fewer bytes to send. The KL of a
-    large model is best given in parts (`Distribution.kl_in_parts`): the whole takes twice the memory of the update.
+    A block ends where its running KL reaches the target or where it has `max_size` coordinates.
+
+    Args:
+        kl: KL of every coordinate in bits. That of a large model is best given in parts (`Distribution.kl_in_parts`),
+            because the whole takes twice the memory of the update.
+        target: KL of a block in bits.
+        max_size: Most coordinates of a block.
+        group: Number of blocks that divide one piece evenly. Pieces have `group` times the target, and a block map of
+            pieces costs fewer bytes to send.
+
+    Returns:
+        The block map.
 
     >>> adaptive_blocks([1.0, 1.0, 3.0, 0.0, 0.0, 0.5], target=2.0, max_size=2).bounds.tolist()
     [0, 2, 3, 5, 6]

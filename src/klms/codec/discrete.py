@@ -95,7 +95,9 @@ class Discrete(Distribution):
 
 
 class Bernoulli(Discrete):
-    """Bits with `P(y_i = 1) = probability[i]`. As `p`, `y = 1` iff `u < clip(rint(65536 probability), 1, 65535)`.
+    """Independent bits with `P(y_i = 1) = probability[i]`.
+
+    As `p`, they are in fixed point: `y = 1` iff a word `u` is below `clip(rint(65536 probability), 1, 65535)`.
 
     >>> Bernoulli([0.9, 0.5]).kl(Bernoulli([0.5, 0.5])).round(3).tolist()
     [0.531, 0.0]

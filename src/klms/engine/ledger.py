@@ -24,7 +24,7 @@ WORK_PHASES = ("train", "encode", "decode", "aggregate")
 
 @dataclass(frozen=True)
 class Reported:
-    """Marks a field that clients report; the record has the mean over those clients whose numbers can be true."""
+    """Marks a field that clients report. The record has the mean over clients, without numbers that cannot be true."""
 
     least: float
     most: float

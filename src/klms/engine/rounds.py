@@ -37,7 +37,7 @@ class Clients(Protocol):
         """Take note of an upload that is not used; raise if that must not happen."""
 
     def enough(self, count: int) -> bool:
-        """Return whether this many decoded uploads make a round; none never do."""
+        """Return whether a round counts with so many decoded uploads; it never does without any."""
 
     def report(self) -> Mapping[str, object]:
         """Return further fields of the round's ledger record."""

@@ -224,7 +224,7 @@ class ChunkedTrellis:
         return replace(self.settings, layout=self.chunks[n].layout, rate=rate, progress=progress)
 
     def _tell(self, chunks: int, n: int, first: int, last: int, done: int, total: int) -> None:
-        """Report that part of a stage of chunk `n`, from step `first` to `last` of each chunk, is complete."""
+        """Report progress within one stage of chunk `n`; in each chunk, the stage takes the steps `first` to `last`."""
         if self.settings.progress is not None:
             in_stage = (last - first) * (n * total + done) // total
             self.settings.progress(first * chunks + in_stage, _STEPS * chunks)
