@@ -148,7 +148,7 @@ def read_description(data: bytes | memoryview, *, bfloat16: bool = False) -> Des
 
 
 def description_in(file: IO[bytes]) -> bytes:
-    """Return the bytes at this place of a file that `read_description` needs, or fewer if the file ends."""
+    """Read the bytes that `read_description` needs from the current place of a file; fewer if the file ends."""
     head = file.read(_HEAD.size)
     length = _HEAD.unpack(head)[1] if len(head) == _HEAD.size else 0
     return head + file.read(min(length, MOST_TEXT))

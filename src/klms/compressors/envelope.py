@@ -113,7 +113,7 @@ def read_magnitudes(payload: bytes, count: int) -> tuple[Float32, bytes]:
 
 
 def read_numbers(payload: bytes, kind: np.dtype[Any], count: int, name: str) -> tuple[npt.NDArray[Any], bytes]:
-    """Return `count` numbers and the bytes after them; errors call the numbers by this name."""
+    """Return `count` numbers and the bytes after them. Errors use `name` for the numbers."""
     size = kind.itemsize * count
     if len(payload) < size:
         raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} {name}")

@@ -52,7 +52,7 @@ class RoundResult:
 
 
 Results = Generator[RoundResult, None, None]
-"""Round after round; closing it ends whatever the rounds need, such as worker processes."""
+"""Generator of the results, one per round. Closing it ends the worker processes and whatever else the rounds need."""
 
 
 def rounds(federation: Federation, config: RunConfig, state: State, clients: Clients) -> Results:

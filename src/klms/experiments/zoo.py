@@ -55,7 +55,7 @@ SOURCES = (
     Source("noniid-hard", "small", "2 classes per client, 10 of 100"),
     Source("stackoverflow", "small", "by author, 10 of 20 clients"),
 )
-"""`fewest-bits` has its data sets split as tables 1 and 2 have them."""
+"""The experiments of the page. Data sets of `fewest-bits` are split as in tables 1 and 2 (`_SPLITS`)."""
 _SPLITS = {"mnist": "i.i.d., 10 clients", "fashion-mnist": "non-i.i.d., 20 of 100 clients"}
 
 
