@@ -65,7 +65,7 @@ class KlmsTransformer(Transformer):
 
 
 class Pipeline(TransformationPipeline):
-    """The pipeline of this one transformer."""
+    """A compression pipeline whose only transformer is that of klms."""
 
     def __init__(self, bits_per_parameter: float = 1.0, **kwargs: Any) -> None:
         super().__init__([KlmsTransformer(bits_per_parameter)], **kwargs)

@@ -156,7 +156,7 @@ def read_segments(
 
 
 def form_of(update: object) -> str | None:
-    """Return what stands beside the description of an update, to tell what the receiver should return."""
+    """Return the note beside the description of an update that tells `decompress` what to return: arrays or tensors."""
     if isinstance(update, Mapping):
         return _TENSORS if has_tensors(update) else None
     return _TENSOR if has_tensors(update) else _ALONE
@@ -243,7 +243,7 @@ def _empty(one: ArrayInfo, bfloat16: bool) -> Array:
 
 
 def _reader(file: IO[bytes], end: int) -> Callable[[int], bytes]:
-    """Return a function that reads so many bytes before the end of the body."""
+    """Return a function that reads the next bytes of the body; asked for more than there are, it raises an error."""
 
     def read(count: int) -> bytes:
         if count > end - file.tell():

@@ -79,7 +79,7 @@ class Discrete(Distribution):
 
     @cached_property
     def most_kl(self) -> float:
-        """KL of the distribution that is sure of the least likely symbol everywhere."""
+        """Largest KL that any `q` can have: that of the `q` which always takes the least likely symbol."""
         counts = np.zeros(65537, dtype=np.int64)
         _count_least(self.thresholds, counts)
         widths = np.flatnonzero(counts)

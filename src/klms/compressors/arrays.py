@@ -35,7 +35,7 @@ class Source(ABC):
     """An array that is to be sent."""
 
     dtype: np.dtype[Any]
-    """Type that it arrives with."""
+    """Type of the array at the receiver."""
     shape: tuple[int, ...]
 
     @property

@@ -110,7 +110,7 @@ class LedgerRecord(BaseModel):
     kl_by_layer: Annotated[tuple[float, ...] | None, Reported(0, 1e6, by_layer=True)] = None
 
     replies: Annotated[dict[str, int] | None, Shown.IN_LOG] = None
-    """How many replies counted, and how many did not, by cause; of the local engine, only if one was refused."""
+    """Numbers of replies that counted, and that did not, by cause. The local engine records them if one was refused."""
     resyncs: int | None = None
     """On Flower: clients that held another state than the server knew, and got a snapshot in the same round."""
     payload_bytes: Annotated[int | None, Shown.IN_LOG] = None

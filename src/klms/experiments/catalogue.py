@@ -137,7 +137,7 @@ class Experiment:
         return folder / f"{rounds}{LIMITED}" if rounds else folder
 
     def has(self, cells: Sequence[Cell], profile: str) -> bool:
-        """Return whether all cells are of the grid of a profile, as opposed to other data sets or further seeds."""
+        """Return whether all cells belong to the grid of a profile; other data sets and further seeds do not."""
         return set(map(str, cells)) <= set(map(str, self.cells(profile)))
 
     def config(self, profile: str, row: str, data: str, seed: int) -> RunConfig:

@@ -81,7 +81,7 @@ def write_records(coder: Coder, contexts: UInt8, signed_zeros: bool, numbers: In
 
 @kernel
 def _write_number(coder: Coder, context: int, value: int) -> int:
-    """Write a number, given one more than it is, and return its class."""
+    """Write a number, which is passed plus 1, and return its class."""
     first = 2 * CLASSES * (CLASSES * context + coder.before[context])
     kind = 0
     while value >> (kind + 1):

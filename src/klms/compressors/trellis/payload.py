@@ -82,7 +82,7 @@ class Payload(NamedTuple):
 
 
 def section(content: bytes) -> bytes:
-    """Return what the content of a stage becomes in the payload."""
+    """Return the content of a stage as a section of the payload: its length and its bytes."""
     return len(content).to_bytes(_LENGTH, "little") + content if content else b""
 
 

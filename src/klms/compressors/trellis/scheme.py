@@ -83,7 +83,7 @@ class Trellis(Compressor):
 
     @property
     def memories(self) -> Memories:
-        """Memory of both trellises. Signs take less time at lower rates, which have fewer blocks: then more is used."""
+        """Memory of both trellises. Signs have fewer blocks at lower rates, and then there is time for more memory."""
         signs, levels = _MEMORIES[self.effort]
         return Memories(signs + (self.rate <= _CHEAP_SIGNS), levels)
 
