@@ -57,7 +57,7 @@ class Coding:
     rng: np.random.Generator | None = None
     progress: Progress | bool = False
     echo: float = 0.0
-    """Share of this message's error that the next update is expected to hold (`Trellis`)."""
+    """Share of this message's error that the next update is expected to contain (`Trellis.echo`)."""
 
 
 def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, coding: Coding) -> int:

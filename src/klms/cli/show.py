@@ -46,7 +46,10 @@ def stoppable(advice: str, once: Path | None = None) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print text without what rich takes for markup and a terminal for a command, both of which paths may contain."""
+    """Print text in which nothing is taken for markup by rich or for a command by the terminal.
+
+    Paths may contain both.
+    """
     console().print(printable(text, keep="\n"), highlight=False, markup=False, soft_wrap=True)
 
 

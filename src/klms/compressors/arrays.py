@@ -28,7 +28,7 @@ _REMEDIES = {
     "m": _INTEGERS,
     "V": "pass its fields as arrays of their own, or convert it with .astype('float32')",
 }
-"""By NumPy's letter for a family of types."""
+"""Advice for types that cannot be sent, by NumPy's letter for the family of the type."""
 
 
 class Source(ABC):

@@ -61,7 +61,7 @@ class Langevin(Method):
     server_only: ClassVar[frozenset[str]] = frozenset({"posterior", "samples"})
 
     noise_arrives: bool
-    """Whether the compressor's samples bring the noise."""
+    """Whether the compressor's samples already contain the noise of the dynamics."""
     batch: int
     settings: LangevinSettings
 
