@@ -39,7 +39,7 @@ MOST_PARAMETERS = (1 << 32) - 1
 """Floating-point entries of all arrays."""
 
 _ALONE, _TENSOR, _TENSORS = "array", "tensor", "tensors"
-"""Beside the description of an array that was not in a dictionary, of such a tensor, and of a dictionary of tensors."""
+"""Notes beside the description: one array without a name, one tensor without a name, a dictionary of tensors."""
 _SHARED_KEY, _OWN_KEY = 0, 1
 """Second number of the frame."""
 _SEED = 8  # bytes

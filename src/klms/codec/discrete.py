@@ -196,7 +196,7 @@ def _cumulate(probabilities: Float32, out: UInt16) -> None:
 
 @kernel
 def _count_least(thresholds: UInt16, counts: Int64) -> None:
-    """Count how often the least likely symbol has which number of words."""
+    """Count the coordinates by the number of words that their least likely symbol has."""
     steps, d = thresholds.shape
     for i in range(d):
         below = 0

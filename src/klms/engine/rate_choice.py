@@ -72,7 +72,7 @@ def without_heads(layout: Layout, rate: float) -> float:
 
 
 def with_heads(layout: Layout, bits: float) -> float:
-    """Return the rate of messages in which so many bits per parameter convey something."""
+    """Return the rate of whole messages, heads included, given the bits per parameter that convey the update."""
     heads = bits - Trellis(layout, bits).free_bits / layout.d
     return min(MAX_RATE, bits + heads)
 

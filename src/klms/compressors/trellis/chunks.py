@@ -138,7 +138,10 @@ class ChunkedTrellis:
         yield from self._encoded(schemes, plans, load, key, rng, most)
 
     def decode(self, read: Callable[[int], bytes], rest: int, key: SharedKey, store: Store) -> None:
-        """Store the segments of an update; `read` returns as many of the `rest` untrusted bytes, or raises an error."""
+        """Decode an update, and store its segments.
+
+        `read` returns the next untrusted bytes, of which there are `rest`.
+        """
         single = len(self.chunks) == 1
         for n, chunk in enumerate(self.chunks):
             length = rest if single else _LENGTH.unpack(read(_LENGTH.size))[0]
@@ -160,7 +163,7 @@ class ChunkedTrellis:
         return curve
 
     def _at_one_price(self, curves: Sequence[PriceCurve], plans: Sequence[LowRankPlan]) -> list[Trellis]:
-        """Return the scheme of each chunk, with the rate that it has at the price at which all take their bits."""
+        """Return the scheme of each chunk. Rates follow from one price, at which all chunks fit their bits."""
         plain = [self._scheme(n, self.settings.rate, 0) for n in range(len(self.chunks))]
         products = [8 * len(section(plan.content)) for plan in plans]
         bits = sum(scheme.free_bits for scheme in plain) - sum(products)
