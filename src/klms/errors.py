@@ -29,7 +29,7 @@ class OutsizedMessage(KLMSError):
 
 
 class OutOfSync(SideInformationMismatch):
-    """A client does not hold the state that a broadcast builds on, or reached another than the server's."""
+    """A client does not hold the state that a broadcast builds on, or did not arrive at the server's state."""
 
     reply: bytes = b""
     """Reply with which the client of an exchange asks the server for a request that needs no state."""

@@ -158,7 +158,7 @@ class LedgerRecord(BaseModel):
 
 
 def measured_by_clients(reported: Mapping[str, object], layers: int) -> Measurements:
-    """Return what a client may report and can be true, from whatever it sent; `layers` are those of the model."""
+    """Return the fields of a client's report that clients may report and whose values can be true."""
     found: Measurements = {}
     for name, info in LedgerRecord.model_fields.items():
         for mark in info.metadata:

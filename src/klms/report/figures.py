@@ -194,7 +194,7 @@ def _blocks(task: Task) -> Figure | None:
 
 
 def _block_panel(row: Row) -> Panel | None:
-    """Return where blocks start, and the end of the last, their sizes, and where layers begin."""
+    """Return the bounds of the blocks, their sizes, and the places where layers begin."""
     run = next((run for run in row.runs if run.bounds), None)
     if run is None:
         return None

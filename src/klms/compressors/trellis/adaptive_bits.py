@@ -26,7 +26,10 @@ _32_BITS = 0xFFFFFFFF
 
 
 class Coder(NamedTuple):
-    """A coder of either direction. Models are ordered by context, the class before, the class, and within it."""
+    """A coder that writes or reads.
+
+    Its models are ordered by context, previous class, class, and place in the class.
+    """
 
     data: UInt8
     interval: Int64  # first and last number, the place in `data`, and, for a decoder, the number read
