@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEMO   := $(VENV)/.ready-for-demo
+DOCS   := $(VENV)/.ready-for-docs
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SECONDS ?= 60
 JOBS    ?= 1
@@ -11,7 +12,7 @@ JOBS    ?= 1
 ATHERIS := atheris==3.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench compat nvflare openfl soak fuzz results report format lock notices sbom audit clean
+.PHONY: help demo test check bench compat nvflare openfl soak fuzz results docs report format lock notices sbom dist audit clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 10
@@ -28,6 +29,11 @@ $(DEMO): pyproject.toml constraints.txt
 $(READY): $(DEMO)
 	@echo "installing Flower and the tools of developers into $(VENV), once: some minutes"
 	@$(PIP) -e '.[all]'
+	@touch $@
+
+$(DOCS): $(DEMO)
+	@echo "installing what makes the site and the release into $(VENV), once: about a minute"
+	@$(PIP) -e '.[simulation,docs,release]'
 	@touch $@
 
 demo: $(DEMO)  ## MNIST with FedAvg, dense updates at 0.1 bits and FedPM-KLMS: accuracy and bytes, a picture
@@ -74,6 +80,9 @@ fuzz: $(READY)  ## coverage-guided fuzzing of all readers, SECONDS=60 for each; 
 results: $(READY)  ## docs/results.md from the JSON under results/ (klms experiment run makes that)
 	$(BIN)/klms results
 
+docs: $(DOCS)  ## site/index.html: the documents, the API and the notebooks, which are executed, as pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 report: $(READY)  ## report/index.html: what is under runs/, as a page
 	$(BIN)/klms report runs --out report
 
@@ -85,12 +94,18 @@ lock: $(READY)  ## constraints-hashed.txt: digests for every pin of constraints.
 	$(BIN)/uv pip compile constraints.txt --quiet --no-deps --generate-hashes --no-annotate --no-emit-package torch \
 	    --custom-compile-command 'make lock' --output-file constraints-hashed.txt
 
-notices: $(READY)  ## THIRD_PARTY.md: packages and their licences
-	$(BIN)/python tools/supply_chain.py notices > THIRD_PARTY.md
+notices: $(READY) $(DOCS)  ## THIRD_PARTY.md: packages and their licences
+	$(BIN)/python tools/supply_chain.py notices > notices.new && mv notices.new THIRD_PARTY.md
 
 sbom: $(READY)  ## dist/sbom.json: what klms is installed with, in CycloneDX
 	mkdir -p dist
 	$(BIN)/python tools/supply_chain.py sbom > dist/sbom.json
+
+dist: $(DOCS)  ## dist/: wheel and sdist, checked, then tried in empty environments made by PYTHON
+	rm -rf dist/klms-*
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/klms-*
+	$(PYTHON) tools/try_release.py dist
 
 audit:  ## known vulnerabilities of the pinned versions; needs the internet
 	$(PYTHON) -m venv $(VENV)-audit
@@ -99,5 +114,5 @@ audit:  ## known vulnerabilities of the pinned versions; needs the internet
 	    { echo 'audit: a version is vulnerable, or the data of pip-audit cannot be reached from here (see above)'; exit 1; }
 
 clean:  ## back to a fresh clone
-	rm -rf $(VENV) $(VENV)-audit $(VENV)-nvflare $(VENV)-openfl .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-nvflare $(VENV)-openfl .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,6 +16,7 @@ from klms.cli import app
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.methods.table import RunConfig
 from tests.support.messages import GOLDEN_WITH_EVERYTHING
+from tests.test_plugins import installed, run
 
 ROOT = Path(__file__).parents[1]
 
@@ -91,3 +92,54 @@ def test_the_flower_document_shows_the_diff_and_the_diff_applies(tmp_path):
     assert "compress()" in (tmp_path / "app" / "quickstart" / "client_app.py").read_text()
     assert all("klms" not in file.read_text() for file in (example / "quickstart").glob("*.py"))
     assert all(f"`{scheme}`" in text for scheme in UPDATE_SCHEMES)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "tutorials").glob("*.md")), ids=lambda page: page.stem)
+def test_the_tutorials_run(page, capsys, tmp_path, monkeypatch):
+    """The examples of a page are one program: later ones use what earlier ones defined."""
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    if "torch" in code:
+        pytest.importorskip("torch")
+    exec(compile(code, str(page), "exec"), {"__name__": "tutorial"})
+    assert capsys.readouterr().out or not code
+
+
+def test_the_scheme_and_the_method_of_the_tutorials_work_as_packages(tmp_path):
+    pytest.importorskip("torch")
+    use = """
+import numpy as np, klms, torch
+from klms.methods.table import METHODS
+clients = [(np.ones((8, 20), np.float32), np.array([0, 1] * 4))] * 2
+for method, settings in {"ternary-dither": {"dither_clip": 2.0}, "fedprox": {"mu": 0.1}}.items():
+    run = klms.federate(torch.nn.Linear(20, 2), clients, method=method, rounds=2, **settings)
+    print(method, run.rounds, METHODS[method].title)
+"""
+    for name, group in (("scheme", "klms.schemes"), ("method", "klms.methods")):
+        text = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text()
+        code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:2])
+        (point,) = re.findall(rf'"{group}"\]\n(.*) = "my_package:(.*)"', text)
+        installed(tmp_path, {group: f"{point[0]} = my_{name}:{point[1]}"}, f"my_{name}", code)
+    found = run(tmp_path, use)
+    assert found.stdout.splitlines()[-2:] == [
+        "ternary-dither 2 Three levels, rounded at random",
+        "fedprox 2 FedAvg with a proximal term",
+    ], found.stderr
+
+
+def test_the_workflows_call_targets_that_exist():
+    targets = set(re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    called = {
+        target
+        for file in (ROOT / ".github" / "workflows").glob("*.yml")
+        for line in re.findall(r"run: make (.*)", file.read_text())
+        for target in line.split()
+    }
+    assert called == {"check", "test", "docs", "dist", "sbom"}
+    assert called <= targets
+
+
+def test_the_changelog_has_the_version():
+    notes = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## (\S+)", notes, re.MULTILINE)[0] in (klms.__version__, "Unreleased")
+    assert f"version: {klms.__version__}\n" in (ROOT / "CITATION.cff").read_text()

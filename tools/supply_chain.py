@@ -1,6 +1,6 @@
 """What klms is installed with: third-party notices (THIRD_PARTY.md) and an SBOM in CycloneDX, from installed metadata.
 
-    python tools/supply_chain.py notices > THIRD_PARTY.md
+    python tools/supply_chain.py notices > notices.new && mv notices.new THIRD_PARTY.md
     python tools/supply_chain.py sbom > dist/sbom.json
 
 The packages are those of constraints.txt that are installed here, and the digests of their files are those of
@@ -84,7 +84,7 @@ def licence(installed: metadata.PackageMetadata) -> str:
 
 def notices() -> str:
     """Return THIRD_PARTY.md."""
-    rows = "".join(f"| {one.name} | {one.version} | {one.licence.replace('|', '/')} |\n" for one in packages())
+    rows = "".join(f"| {name} | {version} | {licence} |\n" for name, version, licence in _named_packages())
     texts = "".join(f"## {one.name} {one.version}\n\n```\n{one.licence}\n```\n\n" for one in vendored())
     return f"""# Third-party software
 
@@ -100,6 +100,19 @@ text; extras are needed only for what they are named after.
 | package | version | licence |
 | --- | --- | --- |
 {rows}"""
+
+
+def _named_packages() -> list[tuple[str, str, str]]:
+    """Return name, version and licence of every pinned package, in the order of their names.
+
+    Extras that clash with others (NVFlare) have environments of their own. What is not installed in this one keeps the
+    line that THIRD_PARTY.md already has, as long as the version is the pinned one.
+    """
+    pinned = pins(ROOT / "constraints.txt")
+    written = re.findall(r"^\| (\S+) \| (\S+) \| (.+) \|$", (ROOT / "THIRD_PARTY.md").read_text(), re.MULTILINE)
+    found = {_normal(line[0]): line for line in written if pinned.get(_normal(line[0])) == line[1]}
+    found |= {_normal(one.name): (one.name, one.version, one.licence.replace("|", "/")) for one in packages()}
+    return [found[name] for name in sorted(found)]
 
 
 def sbom() -> str:

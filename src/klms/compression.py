@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 FREE_BYTES = 1 << 28
-"""What the arrays of any message may take in memory: 67 million float32 parameters, which may all be zero."""
+"""Bytes of memory that any message may ask for: 67 million float32 parameters, which may all be zero."""
 BYTES_PER_BYTE = 1 << 10
-"""What each byte of a message may take on top: a float32 parameter at a 32nd of a bit."""
+"""Bytes of memory that a message may ask for in addition, per byte of its own: float32 at 1/32 of a bit."""
 _EXPECT = "pass like= (an update with the shapes that you expect) or a larger max_bytes="
 
 

@@ -148,7 +148,7 @@ def read_description(data: bytes | memoryview, *, bfloat16: bool = False) -> Des
 
 
 def description_in(file: IO[bytes]) -> bytes:
-    """Return the bytes at this place of a file that `read_description` needs, or fewer if the file ends."""
+    """Read the bytes that `read_description` needs from the current place of a file; fewer if the file ends."""
     head = file.read(_HEAD.size)
     length = _HEAD.unpack(head)[1] if len(head) == _HEAD.size else 0
     return head + file.read(min(length, MOST_TEXT))
@@ -259,7 +259,7 @@ def _read(
 
 
 def _packed(array: Array) -> bytes:
-    """Return an array in fewer bytes, if it has any to spare."""
+    """Return an array packed, or unchanged if packing does not make it smaller."""
     table = _table(array)
     if table is None:
         planes = np.ascontiguousarray(array.reshape(-1, 1).view(np.uint8).T)
@@ -290,7 +290,7 @@ def read_array(one: ArrayInfo, stored: bytes | memoryview) -> Array:
 
 
 def _table(array: Array) -> tuple[Array, npt.NDArray[np.uint8]] | None:
-    """Return the different values of a vector and which of them each entry has, if there are few."""
+    """Return the distinct values of a vector, and for each entry the index of its value; None if there are many."""
     if array.ndim != 1 or array.dtype.kind != "f" or array.size < _PEEK:
         return None
     bits = array.view(f"u{array.dtype.itemsize}")  # as numbers, 0 and -0 would be the same value
@@ -303,14 +303,14 @@ def _table(array: Array) -> tuple[Array, npt.NDArray[np.uint8]] | None:
 
 
 def _deflated(array: Array, *, strings: bool) -> bytes:
-    """Deflate an array. Without a search for repeated strings, where there are none, this takes a tenth of the time."""
+    """Deflate an array. Without `strings`, repeated strings are not searched for, which takes a tenth of the time."""
     strategy = zlib.Z_DEFAULT_STRATEGY if strings else zlib.Z_RLE
     deflater = zlib.compressobj(wbits=-zlib.MAX_WBITS, strategy=strategy)
     return deflater.compress(array.tobytes()) + deflater.flush()
 
 
 def _inflated(data: bytes | memoryview, size: int) -> bytes:
-    """Return so many bytes from what stands for them; no more are ever inflated."""
+    """Inflate exactly this many bytes; raise if the data hold fewer or more."""
     inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
     try:
         inflated = inflater.decompress(data, size + 1)

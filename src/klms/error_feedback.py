@@ -23,7 +23,7 @@ from klms.update_message import Coding, form_of, key_of, read_arrays, read_heade
 
 
 class ErrorFeedback:
-    """Compresses the updates of one sender, one after the other; each holds what earlier messages left out.
+    """Compresses the updates of one sender, one after the other, and adds to each what earlier messages left out.
 
     The receiver calls `klms.decompress`, and adds up what it gets. The state is the error of the last message, a
     float32 number per parameter; it belongs to the sender and never travels.
@@ -54,9 +54,10 @@ class ErrorFeedback:
         rng: np.random.Generator | None = None,
         progress: Progress | bool = False,
     ) -> bytes:
-        """Return the message of an update and of what earlier ones left out; arguments are those of `klms.compress`.
+        """Return the message of an update plus what earlier messages left out.
 
-        Names and shapes must be those of earlier updates. If an error is raised, the state is unchanged.
+        The arguments are those of `klms.compress`. Names and shapes must be those of earlier updates. If an error is
+        raised, the state is unchanged.
         """
         sources = sources_of(update)
         self._check(sources)

@@ -29,7 +29,7 @@ class OutsizedMessage(KLMSError):
 
 
 class OutOfSync(SideInformationMismatch):
-    """A client does not hold the state that a broadcast builds on, or reached another than the server's."""
+    """A client does not hold the state that a broadcast builds on, or did not arrive at the server's state."""
 
     reply: bytes = b""
     """Reply with which the client of an exchange asks the server for a request that needs no state."""
@@ -56,7 +56,7 @@ class RunFolderError(KLMSError):
 
 
 class UnreadableFile(KLMSError, OSError):
-    """A path leads to something else than a regular file, or to a file that is larger than any of its kind."""
+    """A path does not lead to a regular file, or the file is larger than any file of its kind may be."""
 
 
 class DataError(KLMSError):

@@ -41,7 +41,7 @@ class Kind(IntEnum):
     REQUEST = 1
     REPLY = 2
     LOST = 3
-    """A client's word that it does not hold what a broadcast builds on."""
+    """Sent by a client that does not hold the state that a broadcast builds on."""
     STEPS = 4
     SNAPSHOT = 5
     JUMP = 6

@@ -65,13 +65,13 @@ class KlmsTransformer(Transformer):
 
 
 class Pipeline(TransformationPipeline):
-    """The pipeline of this one transformer."""
+    """A compression pipeline whose only transformer is that of klms."""
 
     def __init__(self, bits_per_parameter: float = 1.0, **kwargs: Any) -> None:
         super().__init__([KlmsTransformer(bits_per_parameter)], **kwargs)
 
     def forward(self, data: npt.ArrayLike, **kwargs: Any) -> tuple[bytes, list[dict[str, Any]]]:
-        """Code a tensor. Models that OpenFL writes to files, after they have been here too, stay unchanged."""
+        """Code a tensor. OpenFL also passes the models that it writes to files through here; those stay unchanged."""
         unchanged = sys._getframe(1).f_code.co_name == "construct_model_proto"
         message, metadata = super().forward(data, unchanged=unchanged, **kwargs)
         return message, metadata

@@ -60,7 +60,7 @@ def watch() -> None:
 
 @contextmanager
 def stopping(*, at_once: bool, patience: float = PATIENCE) -> Iterator[None]:
-    """Until the end of this block, stop at once, or by an exception, because there is something to clear up."""
+    """Choose how a stop ends the command within this block: at once, or by an exception, so that it can clean up."""
     before = _Ending.at_once, _Ending.patience
     _Ending.at_once, _Ending.patience = at_once, patience
     try:
@@ -70,7 +70,10 @@ def stopping(*, at_once: bool, patience: float = PATIENCE) -> Iterator[None]:
 
 
 def caught() -> None:
-    """Note that the exception has arrived: the command may now take longer, and decides the exit code."""
+    """Note that the command has received the exception.
+
+    From here on, it decides how long it takes, and the exit code.
+    """
     _Ending.caught = True
 
 

@@ -39,7 +39,7 @@ MOST_PARAMETERS = (1 << 32) - 1
 """Floating-point entries of all arrays."""
 
 _ALONE, _TENSOR, _TENSORS = "array", "tensor", "tensors"
-"""Beside the description of an array that was not in a dictionary, of such a tensor, and of a dictionary of tensors."""
+"""Notes beside the description: one array without a name, one tensor without a name, a dictionary of tensors."""
 _SHARED_KEY, _OWN_KEY = 0, 1
 """Second number of the frame."""
 _SEED = 8  # bytes
@@ -57,7 +57,7 @@ class Coding:
     rng: np.random.Generator | None = None
     progress: Progress | bool = False
     echo: float = 0.0
-    """Share of this message's error that the next update is expected to hold (`Trellis`)."""
+    """Share of this message's error that the next update is expected to contain (`Trellis.echo`)."""
 
 
 def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, coding: Coding) -> int:
@@ -94,7 +94,10 @@ def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, c
 
 
 def read_header(file: IO[bytes]) -> tuple[Frame, Description]:
-    """Check the frame of the message in a file, and read what it says of its arrays. The first of them is next."""
+    """Check the frame of the message in a file, and read the description of its arrays.
+
+    The file is then at the arrays.
+    """
     frame = Frame.from_file(file, Kind.UPDATE)
     if frame.second not in (_SHARED_KEY, _OWN_KEY):
         raise UnsupportedMessage("the message was made by a newer release: update klms")
@@ -153,7 +156,7 @@ def read_segments(
 
 
 def form_of(update: object) -> str | None:
-    """Return what stands beside the description of an update, to tell what the receiver should return."""
+    """Return the note beside the description of an update that tells `decompress` what to return: arrays or tensors."""
     if isinstance(update, Mapping):
         return _TENSORS if has_tensors(update) else None
     return _TENSOR if has_tensors(update) else _ALONE
@@ -240,7 +243,7 @@ def _empty(one: ArrayInfo, bfloat16: bool) -> Array:
 
 
 def _reader(file: IO[bytes], end: int) -> Callable[[int], bytes]:
-    """Return a function that reads so many bytes before the end of the body."""
+    """Return a function that reads the next bytes of the body; asked for more than there are, it raises an error."""
 
     def read(count: int) -> bytes:
         if count > end - file.tell():

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_documents_are_made_of_the_committed_results():
     assert (ROOT / "docs" / "results.md").read_text() == results.document(ROOT / "results")
+    assert (ROOT / "docs" / "zoo.md").read_text() == results.zoo(ROOT / "results")
     readme = (ROOT / "README.md").read_text()
     assert readme == results.readme(ROOT / "results", readme)
 

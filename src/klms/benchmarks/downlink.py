@@ -13,7 +13,7 @@ from klms.methods.entry import RunSettings
 from klms.methods.fedpm import FedPM
 
 WAYS = (("mask-klms", "auto"), ("trellis", "auto"), ("trellis", "coded"), ("trellis", "snapshot"))
-"""Schemes of the uplink, and downlinks."""
+"""Pairs that are measured: the scheme of the uplink, and the kind of downlink."""
 _ROUNDS = 3
 
 

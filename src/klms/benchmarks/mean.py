@@ -127,7 +127,7 @@ def average(compressor: Compressor, layout: Layout, held: Sequence[Vector]) -> O
 
 
 def eden_error(rate: float, layout: Layout, held: Sequence[Vector]) -> float:
-    """Return EDEN's error at `rate` measured bits: its headers come off the bits that it is given."""
+    """Return EDEN's error at `rate` measured bits, headers included."""
     outcome = average(eden.Eden(layout, rate, 1), layout, held)
     given = rate - (outcome.bits_per_parameter - rate)
     if given > 0:

@@ -11,7 +11,7 @@ def shown(head: str, form: str = "") -> Any:
 
 
 def table(rows: Sequence[Any]) -> tuple[list[str], list[str], list[list[str]]]:
-    """Return the heads of a table, those of them that are above numbers, and its cells; None is an empty cell."""
+    """Return the column heads of a table, the heads of its numeric columns, and its cells; None is an empty cell."""
     columns = {one.metadata["head"]: one for one in fields(rows[0]) if one.metadata}
     numbers = [head for head, one in columns.items() if one.metadata["form"]]
     cells = [[_cell(getattr(row, one.name), one.metadata["form"]) for one in columns.values()] for row in rows]

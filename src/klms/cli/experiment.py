@@ -187,6 +187,6 @@ def compare(
 
 
 def _pair(values: tuple[float, float]) -> tuple[str, str, str]:
-    """Return the committed number, the own one and their difference."""
+    """Return the committed number, the number of this machine and their difference, as text."""
     committed, own = values
     return f"{committed:.6f}", f"{own:.6f}", f"{own - committed:+.6f}"

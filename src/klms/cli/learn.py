@@ -158,7 +158,7 @@ def results(
         bool, typer.Option("--measure", help="First measure the cost of coding and mean estimation.")
     ] = False,
 ) -> None:
-    """Write docs/results.md, docs/peers.md, pictures and the table of the README from the JSON files in results/.
+    """Write docs/results.md, docs/peers.md, docs/zoo.md, pictures and the README's table from the files in results/.
 
     `klms experiment run NAME` writes those JSON files.
 
@@ -176,10 +176,12 @@ def results(
         text = committed.document(folder)
         readme = committed.readme(folder, Path("README.md").read_text())
         peers = committed.peers_page(folder, Path("docs/peers.md").read_text())
+        zoo = committed.zoo(folder)
         Path("docs/results.md").write_text(text)
+        Path("docs/zoo.md").write_text(zoo)
         Path("README.md").write_text(readme)
         Path("docs/peers.md").write_text(peers)
         committed.draw(folder, committed.FIGURES)
     except FileNotFoundError as error:
         raise fail(f"there is no {error.filename}: run this in the repository, after `klms experiment run`") from error
-    say(f"written: docs/results.md, docs/peers.md, README.md, {committed.FIGURES}")
+    say(f"written: docs/results.md, docs/peers.md, docs/zoo.md, README.md, {committed.FIGURES}")

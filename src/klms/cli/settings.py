@@ -1,6 +1,6 @@
 """Settings of runs on the command line: what the help lists, and what the shell completes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import typer
@@ -85,6 +85,12 @@ def _values(option: str) -> list[str]:
 
 def show_settings(method: str | None) -> None:
     """List settings in groups, with default, range and meaning: those of every run, and of a method if given."""
+    for title, rows in setting_groups(method):
+        show_table(("setting", "default", "range", "meaning"), rows, title=title)
+
+
+def setting_groups(method: str | None) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
+    """Yield a title for each group of settings, and the option, default, range and meaning of each setting in it."""
     if method is not None:
         check_name("method", method, METHODS)
     entry = METHODS[method] if method else None
@@ -97,7 +103,7 @@ def show_settings(method: str | None) -> None:
             text = str(default).lower() if isinstance(default, bool) else str(default)
             rows.append((_as_option(name), "" if default is None else text, allowed(field), field.description or ""))
         if rows:
-            show_table(("setting", "default", "range", "meaning"), rows, title=(kind.__doc__ or "").rstrip("."))
+            yield (kind.__doc__ or "").rstrip("."), rows
 
 
 def allowed(field: FieldInfo) -> str:
@@ -116,7 +122,7 @@ def allowed(field: FieldInfo) -> str:
 
 
 def choices(field: FieldInfo) -> list[str]:
-    """Return the values of a setting that has few, by name."""
+    """Return all values of a setting that names its choices; an empty list for any other."""
     kind = field.annotation
     if get_origin(kind) is Literal:
         return [str(value) for value in get_args(kind)]

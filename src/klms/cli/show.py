@@ -32,7 +32,10 @@ def stopped(stop: KeyboardInterrupt) -> typer.Exit:
 
 @contextmanager
 def stoppable(advice: str, once: Path | None = None) -> Iterator[None]:
-    """Advise a person who stops the command here what to do next, if need be only once a file exists."""
+    """Add advice to what a person sees who stops the command within this block.
+
+    With `once`, only if that file exists.
+    """
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -43,7 +46,10 @@ def stoppable(advice: str, once: Path | None = None) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print text without what rich takes for markup and a terminal for a command, both of which paths may contain."""
+    """Print text in which nothing is taken for markup by rich or for a command by the terminal.
+
+    Paths may contain both.
+    """
     console().print(printable(text, keep="\n"), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -54,7 +60,7 @@ def need(package: str, extra: str) -> None:
 
 
 def load(package: str) -> None:
-    """Import a large package, in the middle of which the exception of a stop could be lost or abort the process."""
+    """Import a large package. A stop ends the command at once, since an exception could be lost during the import."""
     with signals.stopping(at_once=True):
         import_module(package)
 

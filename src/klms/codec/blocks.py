@@ -101,11 +101,20 @@ def fixed_blocks(d: int, size: int) -> Blocks:
 def adaptive_blocks(
     kl: npt.ArrayLike | Iterator[Float64], target: float, max_size: int = 4096, group: int = 1
 ) -> Blocks:
-    """Cut blocks of about `target` bits of KL each, given the KL of every coordinate (Algorithm Adaptive-KLMS).
+    """Cut blocks of about `target` bits of KL each (Algorithm Adaptive-KLMS).
 
-    A block ends where its running KL reaches the target or where it has `max_size` coordinates. With a `group`, pieces
-    of `group` times the target are cut in this way and divided evenly, which costs fewer bytes to send. The KL of a
-    large model is best given in parts (`Distribution.kl_in_parts`): the whole takes twice the memory of the update.
+    A block ends where its running KL reaches the target or where it has `max_size` coordinates.
+
+    Args:
+        kl: KL of every coordinate in bits. That of a large model is best given in parts (`Distribution.kl_in_parts`),
+            because the whole takes twice the memory of the update.
+        target: KL of a block in bits.
+        max_size: Most coordinates of a block.
+        group: Number of blocks that divide one piece evenly. Pieces have `group` times the target, and a block map of
+            pieces costs fewer bytes to send.
+
+    Returns:
+        The block map.
 
     >>> adaptive_blocks([1.0, 1.0, 3.0, 0.0, 0.0, 0.5], target=2.0, max_size=2).bounds.tolist()
     [0, 2, 3, 5, 6]
@@ -162,9 +171,10 @@ def _cut_parts(parts: Iterable[Float64], target: float, max_size: int, min_size:
 def _cut(
     kl: Float64, offset: int, start: int, running: float, target: float, max_size: int, min_size: int, found: Int64
 ) -> tuple[int, int, float]:
-    """Write where blocks end in the part from `offset` onwards; return how many do, and the last block's start and KL.
+    """Cut one part of the coordinates, which begins at `offset`, and write the ends of its blocks to `found`.
 
-    The block that the parts before leave open begins at `start` and has a KL of `running` so far.
+    The block that is open from the part before begins at `start`, with a KL of `running` so far. Return the number of
+    blocks that ended, and the start and the KL of the block that is open now.
     """
     count = 0
     for i in range(kl.size):

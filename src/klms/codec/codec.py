@@ -39,6 +39,12 @@ class Decoded:
 class Codec:
     """Sends a sample of `q` to a receiver that holds `p`, with `bits` bits per block.
 
+    Args:
+        bits: Bits per block, for `2^bits` candidates; from 1 to 16. Encoding time is proportional to `2^bits`.
+        selection: Rule by which the encoder selects a candidate: `sample`, `matched` or `greedy`.
+        threads: Largest number of threads, by default one per core. The bytes do not depend on it.
+        memory: Bits of earlier indices that candidates depend on, at most `16 - bits`; 0 in the paper.
+
     >>> from klms import Bernoulli, adaptive_blocks
     >>> p, q = Bernoulli(np.full(1000, 0.5)), Bernoulli(np.full(1000, 0.6))
     >>> blocks = adaptive_blocks(q.kl(p), target=8.0)
@@ -73,7 +79,21 @@ class Codec:
         scalars: Sequence[float] = (),
         send_kl: bool = True,
     ) -> bytes:
-        """Encode a sample of `q` as a message: `choose`, then `write`."""
+        """Encode a sample of `q` as a message: `choose`, then `write`.
+
+        Args:
+            q: Distribution of the sender, of the same family as `p`.
+            p: Distribution that the receiver holds, too.
+            blocks: Block map, for instance of `adaptive_blocks(q.kl(p), target)`.
+            key: Shared randomness; no two messages may have the same key.
+            rng: Private randomness of the sender; `greedy` needs none. Never derive it from the key.
+            send_blocks: Whether the message carries the block map, for a receiver that does not have it.
+            scalars: Numbers to send beside the sample, as float32.
+            send_kl: Whether the message states its mean KL.
+
+        Returns:
+            The message.
+        """
         chosen = self.choose(q, p, blocks, key=key, rng=rng)
         return self.write(chosen, p, blocks, key=key, send_blocks=send_blocks, scalars=scalars, send_kl=send_kl)
 
@@ -142,7 +162,20 @@ class Codec:
         return wire.write(sent, p, blocks, key, self.bits, self.memory, scalars, send_blocks)
 
     def decode(self, message: bytes, p: Distribution, *, key: SharedKey, blocks: Blocks | None = None) -> Sample:
-        """Decode the sample of a message: uint8 for Bernoulli, float32 otherwise; see `read`."""
+        """Decode the sample of a message.
+
+        Args:
+            message: Bytes of `encode`, from anybody.
+            p: The distribution that the sender used as `p`.
+            key: The key that the sender used.
+            blocks: Block map, for a message that carries none.
+
+        Returns:
+            The sample: uint8 for Bernoulli, float32 otherwise.
+
+        Raises:
+            KLMSError: The bytes are damaged, or `p`, the key or the blocks are not those of the sender.
+        """
         return self.read(message, p, key=key, blocks=blocks).vector
 
     def read(

@@ -79,7 +79,7 @@ class Discrete(Distribution):
 
     @cached_property
     def most_kl(self) -> float:
-        """KL of the distribution that is sure of the least likely symbol everywhere."""
+        """Largest KL that any `q` can have: that of the `q` which always takes the least likely symbol."""
         counts = np.zeros(65537, dtype=np.int64)
         _count_least(self.thresholds, counts)
         widths = np.flatnonzero(counts)
@@ -95,7 +95,9 @@ class Discrete(Distribution):
 
 
 class Bernoulli(Discrete):
-    """Bits with `P(y_i = 1) = probability[i]`. As `p`, `y = 1` iff `u < clip(rint(65536 probability), 1, 65535)`.
+    """Independent bits with `P(y_i = 1) = probability[i]`.
+
+    As `p`, they are in fixed point: `y = 1` iff a word `u` is below `clip(rint(65536 probability), 1, 65535)`.
 
     >>> Bernoulli([0.9, 0.5]).kl(Bernoulli([0.5, 0.5])).round(3).tolist()
     [0.531, 0.0]
@@ -196,7 +198,7 @@ def _cumulate(probabilities: Float32, out: UInt16) -> None:
 
 @kernel
 def _count_least(thresholds: UInt16, counts: Int64) -> None:
-    """Count how often the least likely symbol has which number of words."""
+    """Count the coordinates by the number of words that their least likely symbol has."""
     steps, d = thresholds.shape
     for i in range(d):
         below = 0

@@ -42,7 +42,9 @@ _STRONG_SQUARE = 0.05
 
 
 class Gaussian(Distribution):
-    """Independent normal distributions. As `p`, `y = mean + std * Q[u]` with the quantile table `Q` of `quantiles.py`.
+    """Independent normal distributions with these means and standard deviations.
+
+    As `p`, `y = mean + std * Q[u]` for a word `u`, with the quantile table `Q` of `quantiles.py`.
 
     >>> Gaussian([1.0], [1.0]).kl(Gaussian([0.0], [1.0])).round(4).item()
     0.7213

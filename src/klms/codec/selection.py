@@ -32,7 +32,10 @@ class Batch(NamedTuple):
 
 
 def select(batch: Batch, rule: Selection, uniforms: Float64, indices: UInt16) -> None:
-    """Write the indices of the batch, given a private random number and the place for an index per block."""
+    """Select an index for each block of the batch, and write it to `indices`.
+
+    `uniforms` has a random number per block.
+    """
     if rule == "greedy":
         indices[batch.first : batch.first + len(batch.scores)] = batch.scores.argmax(axis=1)
         return

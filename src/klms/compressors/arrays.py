@@ -28,14 +28,14 @@ _REMEDIES = {
     "m": _INTEGERS,
     "V": "pass its fields as arrays of their own, or convert it with .astype('float32')",
 }
-"""By NumPy's letter for a family of types."""
+"""Advice for types that cannot be sent, by NumPy's letter for the family of the type."""
 
 
 class Source(ABC):
     """An array that is to be sent."""
 
     dtype: np.dtype[Any]
-    """Type that it arrives with."""
+    """Type of the array at the receiver."""
     shape: tuple[int, ...]
 
     @property
@@ -163,7 +163,7 @@ def put(array: Array, start: int, floats: Float32) -> None:
 
 
 def floats_of_bfloat16(array: Array) -> Float32:
-    """Return numbers of which we have the bits.
+    """Return float32 numbers, given the bits of bfloat16 numbers.
 
     >>> floats_of_bfloat16(bfloat16_of(np.array([1.0, -2.5, 3.1415927], dtype=np.float32))).tolist()
     [1.0, -2.5, 3.140625]

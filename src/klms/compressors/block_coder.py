@@ -168,7 +168,7 @@ class BlockCoder:
 
 
 class BlockCompressor(Compressor):
-    """A scheme whose messages are the codec's, with the blocks that `coder` keeps: it says what `q` and `p` are."""
+    """A scheme that sends samples through the codec. It defines `q` and `p`; `coder` takes care of the blocks."""
 
     coder: BlockCoder
 

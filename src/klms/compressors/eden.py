@@ -118,7 +118,10 @@ class Eden(Compressor):
         return Decoded(self.rotation.undo(rotated, key))
 
     def _subsets(self, key: SharedKey) -> Iterator[tuple[int, Subset]]:
-        """Yield the bits per coordinate and which coordinates have them; those of no bits are left out."""
+        """Yield numbers of bits, each with the coordinates that get so many.
+
+        Coordinates without any bits are left out.
+        """
         low = math.floor(self.rate)
         sizes = self.rotation.sizes
         strides = self._strides(key)

@@ -50,7 +50,7 @@ def read_header(message: bytes) -> Header:
 
 
 def wrap(scheme: int, d: int, payload: bytes, key: SharedKey | None) -> bytes:
-    """Return the message of the scheme with this number for holders of the key; files have no key."""
+    """Return a payload with the header and the checksum of a message. The checksum covers the key; files have none."""
     body = _HEADER.pack(MAGIC, UNBOUND if key is None else BOUND, scheme, d) + payload
     return body + _CRC.pack(zlib.crc32(body, _start(key)))
 
@@ -113,7 +113,7 @@ def read_magnitudes(payload: bytes, count: int) -> tuple[Float32, bytes]:
 
 
 def read_numbers(payload: bytes, kind: np.dtype[Any], count: int, name: str) -> tuple[npt.NDArray[Any], bytes]:
-    """Return `count` numbers and the bytes after them; errors call the numbers by this name."""
+    """Return `count` numbers and the bytes after them. Errors use `name` for the numbers."""
     size = kind.itemsize * count
     if len(payload) < size:
         raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} {name}")

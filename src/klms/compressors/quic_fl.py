@@ -57,7 +57,7 @@ class QuicFLSettings(Settings):
 
 
 class Codebooks(NamedTuple):
-    """All codebooks, and what their mean is as they move up in turn."""
+    """All codebooks, and the means of all codebooks as one level after the other moves up."""
 
     number: int
     levels: Float32

@@ -13,7 +13,7 @@ from klms.errors import InvalidArgument
 from klms.numerics.checks import suggestion
 
 Needs = Mapping[str, Mapping[str, object]]
-"""By the name of a setting: other settings, and the values that they need to have."""
+"""For each setting that depends on others: the other settings by name, with the values that they must have."""
 
 
 class Settings(BaseModel):

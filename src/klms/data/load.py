@@ -31,11 +31,20 @@ def load(
     vocabulary: int = 2000,
     length: int = 20,
 ) -> Dataset:
-    """The data set `name`, from `folder` if given, else from the cache, else downloaded into the cache.
+    """Return a data set: from `folder` if given, else from the cache, else downloaded into the cache.
 
-    If a source fails, the next is tried, with a warning if it was the user's folder that failed; if all fail,
-    the `DataError` lists the reasons. A folder may hold a part of the data set and is read each time; the cache always
-    holds the whole data set. `vocabulary` and `length` apply to text only.
+    If a source fails, the next is tried, with a warning if it was the user's folder that failed.
+
+    Args:
+        name: One of `klms data list`.
+        folder: Folder with the data in an official format. It may hold a part of the data set, and is read each time.
+        cache: Folder of the cache, which always holds whole data sets; by default `$KLMS_DATA` or the user's cache.
+        progress: Function that is called with the name of a step, how much of it is done, and its total.
+        vocabulary: Number of different words of a text.
+        length: Words per text.
+
+    Raises:
+        DataError: All sources failed; the error lists the reasons.
     """
     known = entry(name)
     path = store.location(name, cache)

@@ -101,7 +101,7 @@ def natural(owners: npt.ArrayLike, clients: int, seed: int) -> Indices:
 
 
 def _even_shares(capacities: npt.NDArray[np.int64], amount: int) -> npt.NDArray[np.int64]:
-    """Shares of `amount`, or of all capacities if they are less, that are as even as the capacities allow."""
+    """Divide `amount` as evenly as the capacities allow; if they are less than `amount` in all, use all of them."""
     shares = np.zeros_like(capacities)
     amount = min(amount, int(capacities.sum()))
     for done, i in enumerate(np.argsort(capacities, kind="stable")):

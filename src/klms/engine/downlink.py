@@ -99,7 +99,7 @@ class Downlink:
         return replace(after, held=Held(None, trail, held.by_client))
 
     def follow(self, data: bytes, held: State | None) -> State:
-        """Return the state that a broadcast leads a client to, from what it holds; None means the first state.
+        """Return the state to which a broadcast leads a client that holds `held`; None means the first state.
 
         Raise `OutOfSync` if it does not lead there, and another `KLMSError` if the bytes are not a broadcast.
         """

@@ -23,7 +23,7 @@ WORK_PHASES = ("train", "encode", "decode", "aggregate")
 
 @dataclass(frozen=True)
 class Reported:
-    """Marks a field that clients report; the record has the mean over those clients whose numbers can be true."""
+    """Marks a field that clients report. The record has the mean over clients, without numbers that cannot be true."""
 
     least: float
     most: float
@@ -122,7 +122,7 @@ class LedgerRecord(BaseModel):
     kl_by_layer: Annotated[tuple[float, ...] | None, Reported(0, 1e6, by_layer=True)] = None
 
     replies: Annotated[dict[str, int] | None, Shown.IN_LOG] = None
-    """How many replies counted, and how many did not, by cause; of the local engine, only if one was refused."""
+    """Numbers of replies that counted, and that did not, by cause. The local engine records them if one was refused."""
     resyncs: int | None = None
     """On Flower: clients that held another state than the server knew, and got a snapshot in the same round."""
     payload_bytes: Annotated[int | None, Shown.IN_LOG] = None
@@ -170,7 +170,7 @@ class LedgerRecord(BaseModel):
 
 
 def measured_by_clients(reported: Mapping[str, object], layers: int) -> Measurements:
-    """Return what a client may report and can be true, from whatever it sent; `layers` are those of the model."""
+    """Return the fields of a client's report that clients may report and whose values can be true."""
     found: Measurements = {}
     for name, info in LedgerRecord.model_fields.items():
         for mark in info.metadata:

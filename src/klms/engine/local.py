@@ -32,7 +32,7 @@ class LocalClients:
     """
 
     work: Callable[[State, Wanted], Iterator[Upload]]
-    """Does the part of every wanted client, given the state that all of them hold."""
+    """Runs all wanted clients of a round, given the state that they hold."""
     replica: State | None = None
     asked: int = 0
     outsized: int = 0

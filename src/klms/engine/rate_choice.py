@@ -29,7 +29,7 @@ def bearable(known: Knowledge, settings: RunSettings) -> float:
 
 
 def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]) -> Learned:
-    """Return what is known after this step was coded, which led clients to what is now held."""
+    """Return what the server knows of rates after a step was coded; `held` is what clients hold after it."""
     if held.own is not None:  # a jump, or a step on the way from one, whose error says nothing of the next
         return learned
     bits = without_heads(layout, learned.down)
@@ -72,7 +72,7 @@ def without_heads(layout: Layout, rate: float) -> float:
 
 
 def with_heads(layout: Layout, bits: float) -> float:
-    """Return the rate of messages in which so many bits per parameter convey something."""
+    """Return the rate of whole messages, heads included, given the bits per parameter that convey the update."""
     heads = bits - Trellis(layout, bits).free_bits / layout.d
     return min(MAX_RATE, bits + heads)
 

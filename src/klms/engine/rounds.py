@@ -28,7 +28,7 @@ Wanted = Sequence[tuple[int, Arrays]]
 
 
 class Clients(Protocol):
-    """Those who train."""
+    """The clients of a round, as the engine sees them."""
 
     def run(self, broadcasts: Broadcasts, wanted: Wanted) -> Iterator[Upload]:
         """Yield the uploads of the wanted clients in their order, as many as come."""
@@ -37,7 +37,7 @@ class Clients(Protocol):
         """Take note of an upload that is not used; raise if that must not happen."""
 
     def enough(self, count: int) -> bool:
-        """Return whether this many decoded uploads make a round; none never do."""
+        """Return whether a round counts with so many decoded uploads; it never does without any."""
 
     def report(self) -> Mapping[str, object]:
         """Return further fields of the round's ledger record."""
@@ -52,7 +52,7 @@ class RoundResult:
 
 
 Results = Generator[RoundResult, None, None]
-"""Round after round; closing it ends whatever the rounds need, such as worker processes."""
+"""Generator of the results, one per round. Closing it ends the worker processes and whatever else the rounds need."""
 
 
 def rounds(federation: Federation, config: RunConfig, state: State, clients: Clients) -> Results:

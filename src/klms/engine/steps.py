@@ -142,7 +142,7 @@ class CodedSteps(MethodRule):
 
 
 def write_relayed(client: int, message: bytes) -> bytes:
-    """Return what stands for a message in a relayed step."""
+    """Return a message as a part of a relayed step: client, length, bytes."""
     return _RELAYED.pack(client, len(message)) + message
 
 
@@ -159,5 +159,5 @@ def relayed(step: bytes) -> Iterable[tuple[int, bytes]]:
 
 
 def _most_bytes(arrays: Iterable[Array]) -> int:
-    """Return to how many bytes arrays like these may unpack; block maps are larger than at first."""
+    """Return the most bytes that arrays like these may unpack to; block maps may have grown since the first round."""
     return 4 * sum(array.nbytes for array in arrays) + _SPARE_BYTES

@@ -48,7 +48,7 @@ class Pool:
         self._workers: list[_Worker] = []
 
     def launch(self, workers: int, start: Callable[..., object] | None, *args: Any) -> None:
-        """Start the processes, each with the task of calling `start`; the first result that is asked for waits."""
+        """Start the processes, and let each call `start`. This does not wait for them; the first result does."""
         if os.name == "posix":
             resource_tracker.ensure_running()  # the first process would start it, which unblocks signals
         for _ in range(workers):

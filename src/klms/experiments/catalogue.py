@@ -34,7 +34,7 @@ NAMES = sorted([*TOYS, *TRAINED])
 RUNS = Path("runs/experiments")
 """Where runs of experiments are kept, unless a user says otherwise."""
 LIMITED = "-rounds"
-"""How the folder of runs that end early is called: `3-rounds`."""
+"""End of the name of a folder for shortened runs, such as `3-rounds`."""
 SEEDS = 3
 """Seeds of every row, unless a profile has it with one seed only."""
 
@@ -137,7 +137,7 @@ class Experiment:
         return folder / f"{rounds}{LIMITED}" if rounds else folder
 
     def has(self, cells: Sequence[Cell], profile: str) -> bool:
-        """Return whether all cells are of the grid of a profile, as opposed to other data sets or further seeds."""
+        """Return whether all cells belong to the grid of a profile; other data sets and further seeds do not."""
         return set(map(str, cells)) <= set(map(str, self.cells(profile)))
 
     def config(self, profile: str, row: str, data: str, seed: int) -> RunConfig:
@@ -167,7 +167,7 @@ class Experiment:
 
 
 def _of_method(method: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that a method has: what masks need does not concern methods without masks."""
+    """Return those of the settings that the method has; settings of masks, for instance, are for methods with masks."""
     known = {name for kind in (*RUN_GROUPS, *METHODS[method].settings) for name in kind.model_fields}
     return {name: value for name, value in settings.items() if name in known}
 

@@ -67,7 +67,7 @@ def _same_digits_everywhere() -> Iterator[None]:
 
 
 def _has_avx2() -> bool:
-    """Return whether the processor is known to have it: on another one, torch would stop at an illegal instruction."""
+    """Return whether the processor is known to have AVX2; without it, torch would stop at an illegal instruction."""
     try:
         return "avx2" in Path("/proc/cpuinfo").read_text().split()
     except OSError:

@@ -11,6 +11,7 @@ import numpy as np
 from klms.benchmarks.mean import Row, limit, with_default_effort
 from klms.engine.ledger import LedgerRecord
 from klms.errors import MissingExtra
+from klms.exchange.quality import TARGET
 from klms.experiments.diloco.diloco import rows as diloco_rows
 from klms.experiments.results_file import Entry, Results
 from klms.experiments.tables import HALF_A_POINT, beside_klms, mean, megabytes
@@ -56,7 +57,7 @@ def both_ways(rows: Mapping[str, Entry], path: Path | str) -> None:
     texts = [f"{totals[name]:,.1f} MB, accuracy {mean(row, 'accuracy'):.3f}" for name, row in shown.items()]
     axes.bar_label(bars, texts, padding=4)
     axes.set(xscale="log", xlabel="megabytes up and down together, all clients and rounds")
-    axes.set_xlim(1, 20 * max(totals.values()))
+    axes.set_xlim(1, 60 * max(totals.values()))
     figure.savefig(path, dpi=150)
 
 
@@ -126,6 +127,46 @@ def diloco(results: dict[str, Any], path: Path | str) -> None:
         axes.set(xscale="log", title=f"{workers} workers", ylabel="test loss")
         axes.set_xlabel("bits per parameter that a worker sends and receives")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def accuracy_against_bytes(results: Mapping[str, Results], path: Path | str) -> None:
+    """Draw the accuracy of every method against all bytes of its run, one panel per experiment on MNIST."""
+    figure = new_figure(11, 5)
+    panels = figure.subplots(1, len(results))
+    for axes, (title, by_data) in zip(panels, results.items(), strict=True):
+        rows = {name: row for name, row in by_data["mnist"].items() if not row["config"]["per_round"]}
+        for place, (name, row) in enumerate(rows.items()):
+            ours = "klms" in name or "trellis" in name
+            colour = f"C{place % 10}" if ours else "0.5"
+            point = megabytes(row, "up", "down"), mean(row, "accuracy")
+            axes.scatter(*point, s=60, color=colour, marker="osD^vP*X<>"[place % 10], label=name)
+        axes.set(xscale="log", title=title, ylabel="test accuracy")
+        axes.set_xlabel("megabytes up and down, all clients and rounds")
+        axes.margins(0.12)
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def over_rounds(runs: Mapping[str, Any], path: Path | str) -> None:
+    """Draw the bits that a quality chose, and the noise and the harm that they led to, round by round."""
+    shown = ("transformer, 3 clients, FedAvg", "lenet, 10 clients, FedAvg", "lora, 10 clients, FedAdam, skewed")
+    figure = new_figure(11, 3.8)
+    panels = figure.subplots(1, 3)
+    for colour, federation in enumerate(shown):
+        records = runs[f"{federation}; quality 1; seed 0"]["rounds"]
+        rounds = range(1, len(records) + 1)
+        for axes, field, line in ((0, "bits_up", "-"), (0, "bits_down", ":"), (1, "noise", "-"), (2, "harm", "-")):
+            values = [record[field] for record in records]
+            panels[axes].plot(rounds, values, line, color=f"C{colour}", label=federation)
+    panels[2].axhline(TARGET, color="black", linewidth=1)
+    titles = ("bits per parameter, up (line) and down (dots)", "noise beside the mean update", "harm, and its target")
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set(yscale="log", xlabel="round", title=title)
+        axes.title.set_fontsize(10)
+        axes.grid(alpha=0.3)
+    figure.legend(*panels[1].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     figure.savefig(path, dpi=150)
 
 

@@ -1,7 +1,7 @@
 """The committed results: JSON files in `results/`, and the documents that are made from them alone.
 
-`docs/results.md` is a template with a placeholder for every results file; the README and `docs/peers.md` have tables
-between two marks.
+`docs/results.md` is a template with a placeholder for every results file, `docs/zoo.md` joins experiments and a bench
+(`zoo.py`), and the README and `docs/peers.md` have tables between two marks.
 A part of the template between `<<begin PROFILE>>` and `<<end PROFILE>>` is left out unless that profile has results.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 from klms.benchmarks.mean import Row
 from klms.errors import InvalidArgument
 from klms.experiments import catalogue, peers, pictures, results_file, tables
+from klms.experiments import zoo as zoo_page
 from klms.experiments.diloco import diloco
 from klms.experiments.panel import panel
 from klms.experiments.results_file import Entry, Results
@@ -33,7 +34,7 @@ _MEASURED: dict[str, Callable[[Any], str]] = {
     "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, tables.toy),
 }
-"""Results that are not of runs, and so of no profile, with their tables."""
+"""Results of measurements other than runs, which have no profile, and the functions that make their tables."""
 _TRAINED: dict[str, Callable[[Any], str]] = {
     "adaptive-vs-fixed": tables.block_policies,
     "kl-by-layer": tables.layers,
@@ -102,6 +103,13 @@ def _with_table(text: str, table: str) -> str:
     return _MARKED.sub(lambda match: f"{match.group(1)}{table}\n{match.group(2)}", text)
 
 
+def zoo(folder: Path | str) -> str:
+    """Return the text of `docs/zoo.md`."""
+    trained = {source: _read(folder, source.experiment, source.profile) for source in zoo_page.SOURCES}
+    measured = _read(folder, "mean")
+    return zoo_page.document(trained, [Row(**row) for row in measured["rows"]], measured["clients"])
+
+
 def draw(folder: Path | str, figures: Path | str) -> None:
     """Draw the pictures that the documents show."""
     figures = Path(figures)
@@ -114,6 +122,12 @@ def draw(folder: Path | str, figures: Path | str) -> None:
     rows = [Row(**row) for row in measured["rows"]]
     pictures.mean_estimation(rows, measured["clients"], figures / "mean.png")
     peers.draw(_read(folder, peers.NAME), figures / "peers.png")
+    totals = {
+        "6,000 images, 25 rounds": _read(folder, "both-ways"),
+        "all images, 20 rounds": _read(folder, "table1", "cpu"),
+    }
+    pictures.accuracy_against_bytes(totals, figures / "accuracy-bytes.png")
+    pictures.over_rounds(_read(folder, "panel")["runs"], figures / "rounds.png")
 
 
 def _read(folder: Path | str, name: str, profile: str = "small") -> Any:

@@ -30,7 +30,7 @@ Results = dict[str, dict[str, Entry]]
 
 @dataclass
 class Changes:
-    """What became of runs that were merged into a results file."""
+    """How a results file changed when runs were merged into it."""
 
     added: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)

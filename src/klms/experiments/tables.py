@@ -13,7 +13,7 @@ from klms.experiments.results_file import Entry, Results
 TOLERANCE = 0.3
 """How far the index bits may be from the KL, as a share of it, in the comparison of block policies."""
 HALF_A_POINT = 0.005
-"""How much less accurate than FedAvg a method may be that reaches its accuracy."""
+"""Largest loss of accuracy, against FedAvg, at which a method still counts as reaching FedAvg's accuracy."""
 
 
 class Claim(NamedTuple):
@@ -106,7 +106,7 @@ def both_ways(results: Results) -> str:
 
 
 def both_ways_by_data(results: Results) -> str:
-    """Return such a table for every data set, with what was trained there on how many images."""
+    """Return a table like `both_ways` for every data set; its title has the model and the numbers of images."""
     parts = []
     for data, rows in results.items():
         trained = " or ".join(dict.fromkeys(map(_trained, rows.values())))

@@ -71,7 +71,10 @@ class Watch:
                     self._progress(one.cell, one.records[:rounds], left)
 
     def _seconds_left(self) -> float:
-        """Estimate how long all cells take: as fast as they were so far, others as fast as these on average."""
+        """Estimate the remaining seconds.
+
+        A cell that has not begun is assumed to be as fast as the others on average.
+        """
         paces = [seconds_per_round(one.records) for one in self._followed]
         usual = statistics.fmean([pace for pace in paces if pace] or [0.0])
         jobs = [

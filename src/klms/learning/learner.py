@@ -131,7 +131,10 @@ class Learner:
         return np.concatenate(parts)
 
     def _probabilities(self, scores: Tensor, labels: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-        """Return one row per label that counts, and equal probabilities where training diverged."""
+        """Return the class probabilities, one row per label that is not padding.
+
+        Rows that are not finite become uniform.
+        """
         table = torch.softmax(scores.double(), dim=1).cpu().numpy()
         if table.ndim > 2:
             table = np.moveaxis(table, 1, -1)[labels != self.network.padding]

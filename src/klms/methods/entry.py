@@ -218,7 +218,7 @@ class Setup:
         return self.learner, self.config.seed, self.config.clients, compressor
 
     def by_round(self, name: str) -> Callable[[State], Compressor] | None:
-        """Return what makes a scheme's compressor after each state; None if its rate is always the same.
+        """Return a function from a state to the compressor of the round after it; None if the rate never changes.
 
         Messages whose rate the server chooses say how long the update was.
         """

@@ -61,7 +61,7 @@ class Langevin(Method):
     server_only: ClassVar[frozenset[str]] = frozenset({"posterior", "samples"})
 
     noise_arrives: bool
-    """Whether the compressor's samples bring the noise."""
+    """Whether the compressor's samples already contain the noise of the dynamics."""
     batch: int
     settings: LangevinSettings
 
@@ -101,7 +101,10 @@ _MESSAGE_FACTOR = (
 
 
 def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> MethodEntry:
-    """Return the method that sends gradients through a scheme; without one, as samples that bring the noise."""
+    """Return the method that sends gradients through `scheme`.
+
+    Without one, as samples whose noise drives the dynamics.
+    """
 
     def make(setup: Setup) -> Method:
         config, own = setup.config, setup.settings(LangevinSettings)

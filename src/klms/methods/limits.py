@@ -60,5 +60,5 @@ def _header(message: bytes) -> MessageInfo | None:
 
 
 def _spent(header: MessageInfo) -> float:
-    """Return the bits of a message, or its KL if it claims to convey more than that."""
+    """Return the bits that a message spends: its length or the KL that it claims, whichever is larger."""
     return max(8.0 * header.total_bytes, header.mean_kl * header.blocks)

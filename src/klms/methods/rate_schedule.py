@@ -15,7 +15,7 @@ class RateSchedule:
     """
 
     parts: tuple[tuple[int, float], ...]
-    """The last round of each part but the last one, and its rate."""
+    """Last round and rate of each part, except for the last part, whose rate is `last`."""
     last: float
 
     @classmethod

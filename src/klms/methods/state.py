@@ -47,7 +47,7 @@ class State:
     """Everything that one round hands to the next.
 
     `shared` goes to the clients, `private` stays with the server. `clients` are the arrays that each client keeps for
-    itself, such as the residual of error feedback; the local engine, which plays all clients, keeps them for them.
+    itself, such as the residual of error feedback; they are here because the local engine plays all clients.
     """
 
     round: int

@@ -110,7 +110,10 @@ class ReceiveUpdate(_Filter):
 
 
 class ReceiveModel(_Filter):
-    """Restores the model from what the server sent. A file keeps what simulated clients hold, which NVFlare may end."""
+    """Restores the model from what the server sent.
+
+    NVFlare's simulator may end the process of a client between rounds; a file keeps what the client holds.
+    """
 
     def __init__(self) -> None:
         super().__init__()

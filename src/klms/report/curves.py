@@ -24,7 +24,7 @@ class Curve(NamedTuple):
     measures: dict[str, str]
     """The columns that it shows, fields of `LedgerRecord` or names in `_DERIVED`, and what each is called."""
     log: bool = False
-    """Whether numbers that are far apart have a logarithmic axis."""
+    """Whether the axis is logarithmic if the numbers are far apart."""
 
 
 _TRAINING = "During the local training of a round, mean over its clients."

@@ -61,7 +61,7 @@ def _axis(label: str, *, log: bool = False) -> dict[str, object]:
 
 
 def _curves(task: Task, curve: Curve) -> Figure | None:
-    """Return curves of every run, which the page averages as the reader chooses; it has their columns with the runs."""
+    """Return the curves of every run. The page averages them as the reader chooses, from the columns of the runs."""
     runs = [
         (row, run) for row in task.rows for run in row.all_runs if not curve.measures.keys().isdisjoint(run.columns)
     ]
@@ -194,7 +194,7 @@ def _blocks(task: Task) -> Figure | None:
 
 
 def _block_panel(row: Row) -> Panel | None:
-    """Return where blocks start, and the end of the last, their sizes, and where layers begin."""
+    """Return the bounds of the blocks, their sizes, and the places where layers begin."""
     run = next((run for run in row.runs if run.bounds), None)
     if run is None:
         return None

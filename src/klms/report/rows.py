@@ -11,7 +11,7 @@ TASK = ("data", "images", "split", "c_max", "alpha", "clients", "per_round", "mo
 APART = {"method", "seed", "data_dir", "device", "evaluate_every", "layer_kl"}
 """Settings that do not make a row of their own: its name, its seeds, and what does not change the learning."""
 HUES, SHADES = 13, 3
-"""Numbers of colours, the last of which is grey, and of shades of each, in `assets/page.css`."""
+"""Number of colours in `assets/page.css`, the last of which is grey, and number of shades of each."""
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def start_or_resume(
 def serve(
     federation: Federation, config: RunConfig, path: Path | str, engine: Engine, *, progress: OnRound | None = None
 ) -> Summary:
-    """Start or resume a run whose clients another engine runs by `config`, with which the folder must agree."""
+    """Start or resume a run on an engine of another program. A folder that exists must have the same `config`."""
     folder = RunFolder.open_or_create(path, config)
     _, records = execute(federation, config, engine, folder=folder, progress=progress)
     return Summary.of(config.method, records)

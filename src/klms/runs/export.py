@@ -136,7 +136,7 @@ def load(file: Path | str) -> "nn.Module":
 
 
 def describe(data: bytes, file: Path | str) -> tuple[ModelDescription, Array]:
-    """Return what an exported model says of itself, and its mask or its weights; errors call it `file`."""
+    """Return the description of an exported model, and its mask or its weights. Errors name the model by `file`."""
     try:
         arrays, meta = read_arrays(Frame.from_bytes(data, Kind.MODEL).body)
         about = ModelDescription.model_validate_json(json.dumps(meta))  # as JSON, since a list is no tuple

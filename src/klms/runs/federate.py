@@ -81,12 +81,31 @@ def federate(
 ) -> Run:
     """Train `model` on the data of `clients` with a federated method, with real bytes between clients and server.
 
-    `clients` holds one data set per client: a pair `(x, y)` of arrays or tensors, or a torch `Dataset` of pairs or of
-    dictionaries with `labels`, whose other entries the model is called with by name; `test` is another. `method` is one
-    of `klms methods`; `klms methods NAME` lists its settings, which `settings` gives by name. `loss(output, y)` gets
-    whatever the model returns; unless given, it is the cross-entropy of the output, or of the `logits` in it. `workers`
-    processes train clients in parallel, with the same result. With a `folder`, every round is written there, and a run
-    that was interrupted resumes from it.
+    Args:
+        model: Any torch module. It is copied, and training starts from its parameters.
+        clients: One data set per client: a pair `(x, y)` of arrays or tensors, or a torch `Dataset` of pairs or of
+            dictionaries. Of a dictionary, `labels` is what the model should say, and the model is called with the
+            other entries by name.
+        method: One of `klms methods`.
+        rounds: Number of rounds.
+        test: A data set to evaluate on; None for no evaluation.
+        loss: Function of the model's output and the labels; by default the cross-entropy of the output, or of the
+            `logits` in it.
+        workers: Processes that train clients in parallel, with the same result.
+        folder: Folder to which every round is written, and from which an interrupted run resumes.
+        progress: Function that is called after every round; by default, a line per round on a terminal.
+        settings: Settings of the method by name, as `klms run METHOD --help` lists them.
+
+    Returns:
+        The finished run: its accuracy and bytes, one record per round, and the trained model.
+
+    Raises:
+        InvalidArgument: A setting does not exist, has no effect, or has a value that it cannot have.
+
+    >>> import torch                                                                          # doctest: +SKIP
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))             # doctest: +SKIP
+    >>> run = federate(model, clients, method="trellis", rate=0.1, rounds=20, test=(x, y))    # doctest: +SKIP
+    >>> run.accuracy, run.uplink_bytes, run.downlink_bytes                                    # doctest: +SKIP
     """
     if unused := sorted(settings.keys() & BUILT_IN):
         names = ", ".join(unused)

@@ -64,8 +64,21 @@ Info = MessageInfo | UpdateInfo | SchemeInfo | ModelInfo | Summary
 def inspect(source: bytes | bytearray | memoryview | Path | str) -> Info:
     """Return what a message, an exported model or a run says of itself; `p` and the key are not needed.
 
-    `source` is the message itself, the path of a file that holds a message or a model, or the path of a run folder. The
-    result is a `MessageInfo` for messages of the codec. Nothing is trusted: a `KLMSError` is raised for anything else.
+    Args:
+        source: The message itself, the path of a file that holds a message or a model, or the path of a run folder.
+            It is not trusted.
+
+    Returns:
+        A description: `MessageInfo` for messages of the codec, `UpdateInfo` for those of `klms.compress`, `SchemeInfo`
+        for those of other schemes, `ModelInfo` for an exported model, `Summary` for a run.
+
+    Raises:
+        KLMSError: The source is none of these, or is damaged.
+
+    >>> import klms, numpy as np
+    >>> info = inspect(klms.compress(np.ones((30, 40), np.float32), 1.0))
+    >>> info.parameters, info.carries_key
+    (1200, True)
     """
     if isinstance(source, bytes | bytearray | memoryview):
         return _read(bytes(source))

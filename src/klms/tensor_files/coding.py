@@ -32,7 +32,7 @@ _PART = 1 << 22  # entries that are read at a time
 
 @dataclass(frozen=True)
 class Encoded:
-    """What became of a file."""
+    """The outcome of encoding a file."""
 
     tensors: int
     parameters: int

@@ -45,7 +45,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         return DataError(f"{self.path}: {what}")
 
     def read_at(self, place: int, count: int) -> bytes:
-        """Return bytes of the file, all of them."""
+        """Return exactly `count` bytes of the file; raise if it ends before."""
         self.file.seek(place)
         data = self.file.read(count)
         if len(data) < count:

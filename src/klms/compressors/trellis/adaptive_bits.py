@@ -26,7 +26,10 @@ _32_BITS = 0xFFFFFFFF
 
 
 class Coder(NamedTuple):
-    """A coder of either direction. Models are ordered by context, the class before, the class, and within it."""
+    """A coder that writes or reads.
+
+    Its models are ordered by context, previous class, class, and place in the class.
+    """
 
     data: UInt8
     interval: Int64  # first and last number, the place in `data`, and, for a decoder, the number read
@@ -81,7 +84,7 @@ def write_records(coder: Coder, contexts: UInt8, signed_zeros: bool, numbers: In
 
 @kernel
 def _write_number(coder: Coder, context: int, value: int) -> int:
-    """Write a number, given one more than it is, and return its class."""
+    """Write a number, which is passed plus 1, and return its class."""
     first = 2 * CLASSES * (CLASSES * context + coder.before[context])
     kind = 0
     while value >> (kind + 1):

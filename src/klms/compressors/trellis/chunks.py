@@ -193,7 +193,7 @@ class ChunkedTrellis(Compressor):
         return curve
 
     def _at_one_price(self, curves: Sequence[PriceCurve], plans: Sequence[LowRankPlan]) -> list[Trellis]:
-        """Return the scheme of each chunk, with the rate that it has at the price at which all take their bits."""
+        """Return the scheme of each chunk. Rates follow from one price, at which all chunks fit their bits."""
         plain = [self._scheme(n, self.settings.rate, 0) for n in range(len(self.chunks))]
         products = [8 * len(section(plan.content)) for plan in plans]
         bits = sum(scheme.free_bits for scheme in plain) - sum(products)
@@ -216,7 +216,10 @@ class ChunkedTrellis(Compressor):
         rng: np.random.Generator,
         most: int | None,
     ) -> Iterator[bytes]:
-        """Yield the length and the message of each chunk; later chunks keep the bytes that their rates need."""
+        """Yield the length and the message of each chunk.
+
+        A chunk may not use bytes that later chunks need for their rates.
+        """
         later = [_LENGTH.size + math.ceil(scheme.rate * scheme.d / 8) for scheme in schemes]
         written = 0
         for n, scheme in enumerate(schemes):
@@ -254,7 +257,7 @@ class ChunkedTrellis(Compressor):
         return replace(self.settings, layout=self.chunks[n].layout, rate=rate, progress=progress)
 
     def _tell(self, chunks: int, n: int, first: int, last: int, done: int, total: int) -> None:
-        """Report that part of a stage of chunk `n`, from step `first` to `last` of each chunk, is complete."""
+        """Report progress within one stage of chunk `n`; in each chunk, the stage takes the steps `first` to `last`."""
         if self.settings.progress is not None:
             in_stage = (last - first) * (n * total + done) // total
             self.settings.progress(first * chunks + in_stage, _STEPS * chunks)

@@ -65,7 +65,7 @@ class LowRankPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class LowRank(Stage[LowRankPlan]):
-    """The stage for vectors with these pieces; the next stage tells the price of a bit."""
+    """The low-rank stage for vectors with these pieces. The next stage, `outliers`, determines the price of a bit."""
 
     pieces: Pieces
     outliers: Outliers
@@ -116,7 +116,7 @@ class LowRank(Stage[LowRankPlan]):
     def _trials(
         self, rest: Float32, factors: list[tuple[Float32, Float32]], bits: float, price: Price
     ) -> Iterator[LowRankPlan]:
-        """Yield plans until one is made for about the price that it leads to."""
+        """Yield plans until the price that one was made for is about the price that it leads to."""
         low, high, theta = 0.0, math.inf, price.theta
         for _ in range(_TRIALS):
             products = tuple(_quantise(*pair, theta / gain) for pair, gain in zip(factors, price.gains, strict=True))

@@ -79,7 +79,7 @@ def write_products(chosen: Sequence[Products], room: int = 2) -> bytes:
 
 
 def read_products(content: bytes, wanted: list[Matrix], vector: Float32) -> None:
-    """Add the products of these matrices, in untrusted bytes, to a gathered vector."""
+    """Decode the products of these matrices from untrusted bytes, and add them to a gathered vector."""
     place = 0
     heads, scales = [], []
     try:

@@ -62,7 +62,10 @@ def shared_dither(count: int, key: SharedKey) -> Float32:
 
 
 def write_outliers(regions: list[RegionOutliers], step: float, dither: Float32, room: int = 8) -> tuple[bytes, Float64]:
-    """Return the content, and the bits of each region in it; `room` is for the bytes of an outlier, on average."""
+    """Return the content and the bits that each region takes in it.
+
+    `room` is the space to reserve per outlier, in bytes.
+    """
     number = log_number(step)
     heads, done, used = [_STEP.pack(number)], 0, []
     coder = new_writer(16 + room * dither.size, 2)

@@ -158,7 +158,7 @@ class Outliers(Stage[OutlierPlan]):
         return PriceCurve(self._choices(table)[0] if table[0, :, _SMALLEST:].any() else None)
 
     def _choices(self, table: Float64) -> tuple["Choices", Int64]:
-        """Return what the regions may choose from, and the bins of all thresholds."""
+        """Return the options of all regions, and the bins of all thresholds."""
         top = int(np.flatnonzero(table[0].any(axis=0))[-1])
         tried = np.arange(top + 1, max(top + 1 - _TRIED, _SMALLEST), -1)
         above = np.cumsum(table[:, :, ::-1], axis=2)[:, :, ::-1]

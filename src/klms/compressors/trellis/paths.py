@@ -125,7 +125,7 @@ class Paths(Stage[PathPlan]):
         return write_content(plan.rates, scales, [run for run, _ in encoded])
 
     def decode(self, content: bytes, key: SharedKey, out: Float32) -> None:
-        """Set the pieces of a vector that was zero."""
+        """Decode all pieces from untrusted bytes into `out`, which is zero before."""
         fine = content[0]
         table, rest = read_numbers(content[1:], ENTRY, self.pieces.sizes.size, "pieces")
         rates = PieceRates(table["rate"].astype(np.int64), fine)
@@ -140,7 +140,7 @@ class Paths(Stage[PathPlan]):
         )
 
     def described(self, rates: PieceRates, factors: Float64) -> list[Piece]:
-        """Return all pieces with these rates, and the factors of their coordinates."""
+        """Return all pieces as objects, given their rates and the factors on their coordinates."""
         bounds = self.pieces.bounds.tolist()
         return list(map(Piece, bounds[:-1], bounds[1:], rates.numbers.tolist(), factors.tolist()))
 
@@ -156,7 +156,7 @@ def write_content(rates: PieceRates, scales: Int64, runs: Sequence[CodedRun]) ->
 
 
 def _read_runs(content: bytes, sign_blocks: list[int]) -> list[CodedRun]:
-    """Return the runs in what follows the table, given how many blocks of signs each has."""
+    """Read the runs from the bytes after the table; `sign_blocks` says how many blocks of signs each run has."""
     lengths, rest = read_numbers(content, _LENGTH, len(sign_blocks), "lengths")
     blocks = sum(sign_blocks)
     packed, rest = read_numbers(rest, np.dtype("u1"), (blocks + 1) // 2, "pairs of signs")

@@ -23,7 +23,7 @@ from klms.errors import CorruptMessage
 _HEAD = struct.Struct("<BBBB")
 HEAD_BYTES = _HEAD.size
 ENTRY = np.dtype([("rate", "u1"), ("scale", "<u2")])
-"""What the table holds of a piece."""
+"""An entry of the table of pieces: the coarse part of its rate, and its scale."""
 _LENGTH = 4  # bytes of the length of a section
 _HAS_OUTLIERS, _HAS_LOW_RANK, _FINE = 1 << 7, 1 << 6, 0x0F
 
@@ -82,7 +82,7 @@ class Payload(NamedTuple):
 
 
 def section(content: bytes) -> bytes:
-    """Return what the content of a stage becomes in the payload."""
+    """Return the content of a stage as a section of the payload: its length and its bytes."""
     return len(content).to_bytes(_LENGTH, "little") + content if content else b""
 
 

@@ -93,7 +93,7 @@ class Pieces:
         return Regions(bounds, np.array(self._region_sizes, dtype=np.int64))
 
     def moves(self) -> Iterator[tuple[slice, slice]]:
-        """Yield where each array that is not empty is in a vector, and where it is in a gathered one."""
+        """Yield two slices for each array that is not empty: its place in the vector, and in the gathered vector."""
         for start, parts in zip(self.regions.bounds.tolist(), self._parts, strict=False):
             for part in parts:
                 end = start + part.stop - part.start

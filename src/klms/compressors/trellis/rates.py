@@ -82,7 +82,10 @@ def _best_rates(ratios: Float64, contracting: bool) -> Float64:
 
 @kernel
 def best_excess(ratio: float, contracting: bool) -> float:
-    """Return `4^r - 1` of the best rate `r` for entries of mean square `ratio theta`, whose code is not the best."""
+    """Return `4^r - 1` for the best rate `r` of entries with mean square `ratio theta`.
+
+    `_LOSS` accounts for the code.
+    """
     ratio *= _LOSS
     return max(ratio - 1, 0.0) if contracting else (ratio + math.sqrt(ratio * (ratio + 4))) / 2
 
