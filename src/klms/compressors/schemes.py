@@ -11,6 +11,9 @@ _FILES = (plain, mask, qsgd, sign, terngrad, drive, eden, quic_fl, trellis, topk
 SCHEMES: dict[str, Scheme[Any]] = {
     scheme.name: scheme for file in _FILES for scheme in vars(file).values() if isinstance(scheme, Scheme)
 }
-SCHEMES |= declared("klms.schemes", Scheme, SCHEMES)
-UPDATE_SCHEMES = {name: scheme for name, scheme in SCHEMES.items() if scheme.codes == "updates"}
+UPDATE_SCHEMES: dict[str, Scheme[Any]] = {}
 """Schemes for the difference between two models, as FedAvg and Flower apps send it."""
+
+# Whoever declares a scheme may import what uses the list, which therefore exists before theirs are added to it.
+SCHEMES.update(declared("klms.schemes", Scheme, SCHEMES))
+UPDATE_SCHEMES.update({name: scheme for name, scheme in SCHEMES.items() if scheme.codes == "updates"})

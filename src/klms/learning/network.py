@@ -19,7 +19,7 @@ from klms.compressors.layout import Layout
 from klms.data.text import PADDING
 from klms.errors import InvalidArgument
 from klms.learning.examples import Examples, Inputs, each
-from klms.learning.models import build
+from klms.learning.models import CHANNELS_LAST, build
 
 Vector = npt.NDArray[np.float32]
 Loss = Callable[[Any, Tensor], Tensor]
@@ -108,11 +108,15 @@ class Network:
     """Initial parameters that came with the module; None for the built-in models, which are initialised by seed."""
     norms: tuple[str, ...] = ()
     """Normalisation layers of the user's module that have running statistics, which are not used here."""
+    channels_last: bool = False
+    """Whether batches of images are laid out with their channels last, which deep convolutions compute faster."""
 
     @classmethod
     def create(cls, name: str, shape: tuple[int, ...], classes: int, width: float, device: str = "cpu") -> "Network":
         network = cls._wrap(build(name, shape, classes, width), device)
-        return replace(network, loss=next_word_loss, padding=PADDING) if name == "lstm" else network
+        if name == "lstm":
+            return replace(network, loss=next_word_loss, padding=PADDING)
+        return replace(network, channels_last=name in CHANNELS_LAST)
 
     @classmethod
     def of(cls, module: nn.Module, *, loss: Loss | None = None, device: str = "cpu") -> "Network":
@@ -148,6 +152,8 @@ class Network:
         pieces = torch.split(parameters, list(self.layout.sizes))
         shaped = [piece.view(shape) for piece, shape in zip(pieces, self.layout.shapes, strict=True)]
         tensors = dict(zip(self.layout.names, shaped, strict=True))
+        if self.channels_last and isinstance(x, Tensor):
+            x = x.contiguous(memory_format=torch.channels_last)
         return functional_call(self.module, tensors, *self._arguments(x, y))
 
     def _arguments(self, x: TensorInputs, y: Tensor | None) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
