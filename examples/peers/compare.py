@@ -43,7 +43,7 @@ class Peer(NamedTuple):
 
 
 PEERS = {
-    "OpenFL": Peer("with_openfl.py", (TORCH, "openfl==1.9")),
+    "OpenFL": Peer("with_openfl.py", (TORCH, "numpy==2.2.6", "openfl==1.9")),
     "NVFlare": Peer("with_nvflare.py", (TORCH, "nvflare==2.9.0")),
     "SZ3": Peer("with_sz3.py", ("numpy==2.4.6", "pysz==1.1.0")),
     "hivemind": Peer("with_hivemind.py", (TORCH, "numpy==2.2.6", "hivemind==1.1.12")),
@@ -155,7 +155,7 @@ def main() -> None:
 def line_of(row: dict[str, Any]) -> str:
     """Return a row as a line of text."""
     head = f"{row['vectors']}: {row['peer']}, {row['setting']}: {row['bits_per_parameter']:.3f} bits"
-    theirs = f"error {_number(row['error'])}, of the average {row['average_error']:.3g}"
+    theirs = f"error {_number(row['error'])}, of the average {_number(row['average_error'])}"
     times = f"{row['encode_ns']:.0f} and {row['decode_ns']:.0f} ns"
     beside = row["trellis"]
     if beside is None:

@@ -4,6 +4,7 @@ It runs in the peer's own environment, and needs NumPy alone.
 """
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -55,8 +56,13 @@ def measure(
         encoding += middle - start
         nbytes += size
         decoded.append(flat({name: arrays[name] for name in update}))
-    one, average = errors([flat(update) for update in updates], decoded)
+    one, average = (_finite(error) for error in errors([flat(update) for update in updates], decoded))
     show(peer, kind, setting, len(updates), decoded[0].size, nbytes, one, average, encoding, decoding)
+
+
+def _finite(error: float) -> float | None:
+    """Return the error, or None if what was decoded is not a number, for which JSON has no word."""
+    return error if math.isfinite(error) else None
 
 
 def show(
@@ -67,7 +73,7 @@ def show(
     parameters: int,
     nbytes: float,
     error: float | None,
-    average_error: float,
+    average_error: float | None,
     encoding: float,
     decoding: float,
 ) -> None:

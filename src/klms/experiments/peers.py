@@ -45,6 +45,8 @@ def _settings(rows: Rows) -> list[tuple[str, str]]:
 
 
 def _error_cell(row: dict[str, Any]) -> str:
+    if row["average_error"] is None:
+        return f"{row['bits_per_parameter']:.2f} bits: not a number"
     text = f"{row['bits_per_parameter']:.2f} bits: {row['average_error']:.2g}"
     if not row["trellis"]:
         return text
@@ -58,7 +60,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure = pictures.new_figure(13, 7.4)
     panels = figure.subplots(2, -(-len(kinds) // 2), squeeze=False).ravel()
     for axes, kind in zip(panels, kinds, strict=False):
-        own = [row for row in rows if row["vectors"] == kind and row["clients"] > 2 and row["trellis"]]
+        shown = [row for row in rows if row["clients"] > 2 and row["trellis"] and row["average_error"] is not None]
+        own = [row for row in shown if row["vectors"] == kind]
         ours = sorted((row["bits_per_parameter"], row["trellis"]["average_error"]) for row in own)
         axes.plot(*zip(*ours, strict=True), marker="o", markersize=4, color="C0", label="trellis")
         for n, peer in enumerate(dict.fromkeys(row["peer"] for row in own), start=1):
