@@ -42,6 +42,11 @@ class Dense(Method):
     holds_quality: bool = False
     """Whether the server chooses the rate of every round and tells it to clients in the shared array `rate`."""
 
+    @property
+    def scales_mean(self) -> bool:
+        """Whether a step is the mean update times `server_lr`; otherwise its gain is measured to hold a quality."""
+        return type(self).aggregate is Dense.aggregate
+
     def compressor_after(self, state: State) -> Compressor:
         return self.compressor if self.by_round is None else self.by_round(state)
 
