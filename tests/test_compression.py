@@ -12,6 +12,7 @@ import klms
 from klms import CorruptMessage, KLMSError, SharedKey, SideInformationMismatch, UnsupportedMessage
 from klms.compression import inspect_update
 from klms.compressors.arrays import as_tensor, bfloat16_of
+from klms.compressors.trellis import chunks
 from klms.container import describe
 from klms.errors import InvalidArgument, TrainingDiverged
 from klms.frame import Frame, Kind
@@ -414,6 +415,59 @@ def test_a_file_holds_the_same_message():
     for other, kind in (("message.klms", "str"), (io.StringIO("text"), "StringIO")):
         with pytest.raises(InvalidArgument, match=f"bytes or a binary file .*'rb'.*, got {kind}"):
             klms.decompress(other, key=KEY)
+
+
+# --- in parts
+
+
+@pytest.mark.parametrize("most", [None, 700])
+def test_a_message_is_decoded_part_by_part(monkeypatch, most):
+    """With chunks of 700 entries, arrays come in several parts, which are those of the whole."""
+    if most is not None:
+        monkeypatch.setattr(chunks, "CHUNK", most)
+    rng = np.random.default_rng(0)
+    update = {
+        "a": rng.standard_normal((30, 40)).astype(np.float32),
+        "half": rng.standard_normal(500).astype(np.float16),
+        "none": np.zeros((0, 3)),
+        "n": np.arange(6).reshape(2, 3),
+        "one": np.float64(2.5) * np.ones(()),
+    }
+    message = klms.compress(update, 2.0, key=KEY, rng=rng)
+    parts = {}
+
+    def take(name, start, part):
+        assert start == sum(one.size for one in parts.get(name, []))
+        assert part.ndim == 1
+        parts.setdefault(name, []).append(part)
+
+    assert klms.decompress_from(io.BytesIO(message), take, key=KEY) is None
+    expected = klms.decompress(message, key=KEY)
+    assert parts.keys() == expected.keys()
+    assert len(parts["none"]) == 1
+    assert (len(parts["a"]) > 1) == (most is not None)
+    for name, array in expected.items():
+        whole = np.concatenate(parts[name])
+        assert whole.dtype == array.dtype
+        np.testing.assert_array_equal(whole.reshape(array.shape), array)
+
+
+def test_decoding_in_parts_refuses_what_decoding_refuses():
+    message = klms.compress(np.ones(3000, np.float32), 1.0)
+    taken = []
+
+    def decode(data, **given):
+        klms.decompress_from(io.BytesIO(data), lambda *part: taken.append(part), **given)
+
+    with pytest.raises(CorruptMessage):
+        decode(message[:-1])
+    with pytest.raises(InvalidArgument, match="12,000 bytes, and 11,999 are allowed: pass a larger max_bytes="):
+        decode(message, max_bytes=11_999)
+    with pytest.raises(SideInformationMismatch):
+        decode(message, key=KEY)
+    assert taken == []
+    decode(message, max_bytes=12_000)
+    assert [name for name, *_ in taken] == [""]
 
 
 # --- progress

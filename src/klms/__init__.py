@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from klms.compression import compress as compress
     from klms.compression import compress_to as compress_to
     from klms.compression import decompress as decompress
+    from klms.compression import decompress_from as decompress_from
     from klms.error_feedback import ErrorFeedback as ErrorFeedback
     from klms.errors import InvalidArgument as InvalidArgument
     from klms.errors import OutOfSync as OutOfSync
@@ -29,6 +30,7 @@ _HOMES = {
     "compress": "compression",
     "compress_to": "compression",
     "decompress": "compression",
+    "decompress_from": "compression",
     "Run": "runs.federate",
     "federate": "runs.federate",
     "inspect": "runs.inspection",

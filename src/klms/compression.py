@@ -1,19 +1,30 @@
 """Any update as bytes, and back: functions for programs that have their own engine."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from klms.codec import SharedKey
-from klms.compressors.arrays import as_tensor, has_tensors, is_dense, loaded_torch, sources_of
-from klms.compressors.trellis import Effort
-from klms.container import BFLOAT16, Array, Description, describe, read_description
+from klms.compressors.arrays import as_tensor, has_tensors, is_dense, loaded_torch, put, sources_of
+from klms.compressors.trellis import Effort, Segment
+from klms.container import BFLOAT16, Array, ArrayInfo, Description, describe, read_description
 from klms.errors import InvalidArgument, SideInformationMismatch
 from klms.frame import Frame
+from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress
-from klms.update_message import Coding, form_of, is_alone, key_of, of_tensors, read_arrays, read_header, write_update
+from klms.update_message import (
+    Coding,
+    form_of,
+    is_alone,
+    key_of,
+    of_tensors,
+    read_arrays,
+    read_header,
+    read_segments,
+    write_update,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -136,7 +147,7 @@ def decompress(
         as_tensors = has_tensors(like)
         _check_expected(described, like, as_tensors)
     elif max_bytes is None:
-        max_bytes = FREE_BYTES + BYTES_PER_BYTE * file.seek(0, io.SEEK_END)
+        max_bytes = _allowed(file)
     if max_bytes is not None:
         check_memory(described, max_bytes, _EXPECT)
     arrays = read_arrays(file, described, used, threads, progress, bfloat16=as_tensors)
@@ -145,6 +156,58 @@ def decompress(
         tensors = {name: as_tensor(array) for name, array in arrays.items()}
         return tensors[""] if alone else tensors
     return arrays[""] if alone else arrays
+
+
+def decompress_from(
+    file: IO[bytes],
+    take: Callable[[str, int, Array], None],
+    *,
+    key: SharedKey | None = None,
+    max_bytes: int | None = None,
+    threads: int | None = None,
+    progress: Progress | bool = False,
+) -> None:
+    """Decode the message in a binary file part by part; the arrays are never in memory as a whole.
+
+    Args:
+        file: A binary file that holds the message and nothing else.
+        take: Function that is called with the name of an array, the place of a part in the flattened array, and the
+            part, which has one axis. The parts of an array come in their order, and hold all of its entries; arrays
+            without any come as one empty part. `klms.inspect` tells shapes and types; bfloat16 comes as float32.
+        key: As in `decompress`, like the others.
+        max_bytes: Bytes of all arrays together.
+        threads: Number of threads, by default one per core.
+        progress: As in `compress`.
+
+    Damage is noticed before the first part; of a forged message, parts may come before the error.
+
+    >>> file = io.BytesIO(compress({"weight": np.ones((40, 50), dtype=np.float32), "steps": np.arange(3)}))
+    >>> found = {"weight": np.zeros(2000), "steps": np.zeros(3)}  # a memory-mapped array is filled in the same way
+    >>> def take(name, start, part):
+    ...     found[name][start : start + part.size] = part
+    >>> decompress_from(file, take)
+    >>> found["steps"].tolist(), bool(0.9 < found["weight"].mean() < 1.1)
+    ([0.0, 1.0, 2.0], True)
+    """
+    file = seekable(file)
+    frame, described = read_header(file)
+    used = key_of(frame, key)
+    check_memory(described, _allowed(file) if max_bytes is None else max_bytes, "pass a larger max_bytes=")
+    dense = [one for one in described.arrays if is_dense(one.dtype)]
+    empty = {one.name: _part(one, 0) for one in dense}
+
+    def store(segment: Segment, floats: Float32) -> None:
+        one = dense[segment.array]
+        part = _part(one, floats.size)
+        put(part, 0, floats)
+        take(one.name, segment.start, part)
+        empty.pop(one.name, None)
+
+    exact = read_segments(file, described, used, threads, progress, store)
+    for name, part in empty.items():
+        take(name, 0, part)
+    for name, array in exact.items():
+        take(name, 0, array.reshape(-1))
 
 
 def inspect_update(message: bytes) -> tuple[Frame, Description]:
@@ -160,6 +223,15 @@ def seekable(message: bytes | bytearray | memoryview | IO[bytes]) -> IO[bytes]:
         kind = type(message).__name__
         raise InvalidArgument(f"message must be bytes or a binary file (open it with 'rb'), got {kind}")
     return message if message.seekable() else io.BytesIO(message.read())
+
+
+def _part(one: ArrayInfo, size: int) -> Array:
+    return np.empty(size, np.float32 if one.dtype == BFLOAT16 else one.dtype)
+
+
+def _allowed(file: IO[bytes]) -> int:
+    """Return the bytes that the arrays of a message may take if nobody says how many are expected."""
+    return FREE_BYTES + BYTES_PER_BYTE * file.seek(0, io.SEEK_END)
 
 
 def _check_expected(described: Description, like: object, as_tensors: bool) -> None:

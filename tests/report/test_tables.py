@@ -1,13 +1,15 @@
 import math
 import re
-from importlib import resources
 
 import pytest
 
+from klms.compressors.schemes import SCHEMES
+from klms.methods import dense
 from klms.methods.table import METHODS
+from klms.report.colours import COLOURS, HUES
 from klms.report.document import as_json, make
+from klms.report.page import render
 from klms.report.paper import entries, results_for
-from klms.report.rows import HUES
 from klms.report.table import places
 from tests.report.folders import line, write_run
 
@@ -198,11 +200,29 @@ def test_methods_are_in_the_order_of_the_table_and_families_share_a_hue(tmp_path
     assert len({(style.hue, style.dashes) for style in styles.values()}) >= len(METHODS)
 
 
-def test_every_family_of_ours_has_a_colour_of_its_own():
-    style = resources.files("klms.report").joinpath("assets", "page.css").read_text()
-    assert re.findall(r"^  --h(\d+):", style, re.MULTILINE) == [str(hue) for hue in range(HUES)]
-    assert re.findall(r"\.h(\d+) { --base", style) == [str(hue) for hue in range(HUES)]
-    assert len({entry.family for entry in METHODS.values()}) <= HUES, "add colours to page.css, and to HUES"
+def test_the_page_has_the_colours_of_the_list_and_no_others():
+    page = render({})
+    numbers = [str(hue) for hue in range(HUES)]
+    assert re.findall(r" --h(\d+): light-dark", page) == numbers
+    assert re.findall(r"\.h(\d+) { --base", page) == numbers
+    assert set(re.findall(r"var\(--h(\d+)\)", page)) <= set(numbers)
+    assert len(set(COLOURS)) == HUES
+
+
+def test_families_differ_in_colour_and_those_beyond_the_last_colour_in_shade(tmp_path, monkeypatch):
+    """The order of the table decides, so a colour stays whatever runs a report has."""
+    for n in range(2 * HUES):
+        entry = dense.entry(SCHEMES["float32"], f"new-{n}", family=f"new-{n}")
+        monkeypatch.setitem(METHODS, entry.name, entry)
+    for method in METHODS:
+        write_run(tmp_path / method, method)
+    styles = {one.method: one.style for one in table(tmp_path).task.rows}
+    families = list(dict.fromkeys(entry.family for entry in METHODS.values()))
+    found = {entry.family: (styles[name].hue, styles[name].shade) for name, entry in METHODS.items()}
+    assert [found[family][0] for family in families] == [place % HUES for place in range(len(families))]
+    assert len(families) > 2 * HUES
+    assert len(set(found.values())) == len(families)
+    assert table(tmp_path / "new-3").task.rows[0].style == styles["new-3"]
 
 
 def test_an_unknown_method_has_a_hue_of_its_own(tmp_path):

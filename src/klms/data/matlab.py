@@ -1,8 +1,10 @@
-"""EMNIST's MATLAB file, read by SciPy in a process of its own: a hostile file can crash that process, but not klms."""
+"""MATLAB files, read by SciPy in a process of its own: a hostile file can crash that process, but not klms."""
 
 import importlib.util
+import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +17,49 @@ from klms.errors import CorruptMessage, DataError
 
 # SciPy and the largest official file need a quarter of this.
 MAX_MEMORY = 4 << 30
-_FIELDS: dict[str, type[np.integer[Any]]] = {"images": np.uint8, "labels": np.int64, "writers": np.int64}
 
 
-def read_emnist(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return images (a row each), labels and writers by name, as `train.images`; raise `DataError` for other files."""
+def read_matlab(path: Path, types: Mapping[str, str]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays at these places, each with the given integer type; raise `DataError` for other files.
+
+    A place is the name of a variable, followed by names of fields if the variable is a struct: `dataset.train.images`.
+    """
     if importlib.util.find_spec("scipy") is None:
-        raise DataError(f"{path}: SciPy is needed to read MATLAB files; run: pip install scipy, or use the IDX files")
+        raise DataError(f"{path}: SciPy is needed to read MATLAB files; run: pip install scipy")
     with tempfile.TemporaryDirectory(prefix="klms-data-") as work:
-        converted = Path(work) / "emnist.npz"
+        converted = Path(work) / "converted.npz"
+        command = [sys.executable, "-m", __name__, str(path.absolute()), str(converted), json.dumps(dict(types))]
         try:
-            run([sys.executable, "-m", __name__, str(path.absolute()), str(converted)], Path(work))
+            run(command, Path(work))
             with converted.open("rb") as file:
                 return read_arrays(file, converted.stat().st_size)
         except (DataError, CorruptMessage) as error:
-            raise DataError(f"{path} is not EMNIST's MATLAB file or is damaged ({error}); download it again") from error
+            raise DataError(
+                f"{path} is not the official MATLAB file or is damaged ({error}); download it again"
+            ) from error
 
 
-def _convert(path: str, converted: str) -> None:
+def _convert(path: str, converted: str, types: str) -> None:
     from scipy.io import loadmat  # type: ignore[import-untyped]
 
-    content = loadmat(path, variable_names=["dataset"])["dataset"][0, 0]
-    halves = {half: content[half][0, 0] for half in ("train", "test")}
-    arrays = {
-        f"{half}.{name}": _exact(found[name], kind) for half, found in halves.items() for name, kind in _FIELDS.items()
-    }
+    wanted: dict[str, str] = json.loads(types)
+    content = loadmat(path, variable_names=[place.partition(".")[0] for place in wanted])
+    arrays = {place: _exact(_found(content, place), np.dtype(name)) for place, name in wanted.items()}
     np.savez(converted, allow_pickle=False, **arrays)
 
 
-def _exact(values: npt.NDArray[Any], dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
+def _found(content: Mapping[str, npt.NDArray[Any]], place: str) -> npt.NDArray[Any]:
+    variable, *fields = place.split(".")
+    values = content[variable]
+    for field in fields:
+        values = values[0, 0][field]  # a struct is an array of one entry
+    return values
+
+
+def _exact(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     converted = values.astype(dtype)
     if not np.array_equal(converted, values):
-        raise ValueError(f"values are not {dtype.__name__}")
+        raise ValueError(f"values are not {dtype}")
     return converted
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from klms import files
 from klms.data.dataset import LARGEST_FILE, Bytes, Dataset, Half, images
-from klms.data.matlab import read_emnist
+from klms.data.matlab import read_matlab
 from klms.data.packages import check_digest, named_members, unpack_deb
 from klms.errors import DataError
 
@@ -155,8 +155,9 @@ def emnist_from_folder(folder: Path) -> Dataset:
 
 
 def _from_matlab(path: Path) -> Dataset:
-    halves = ("train", "test")
-    found = read_emnist(path)
+    halves = ("dataset.train", "dataset.test")
+    types = {"images": "uint8", "labels": "int64", "writers": "int64"}
+    found = read_matlab(path, {f"{half}.{field}": kind for half in halves for field, kind in types.items()})
     try:
         x = [found[f"{half}.images"].reshape(-1, 28, 28) for half in halves]
         y, writers = ([found[f"{half}.{field}"].ravel() for half in halves] for field in ("labels", "writers"))

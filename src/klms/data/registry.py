@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from klms.data import cifar, leaf, mnist, speech
+from klms.data import cifar, leaf, mnist, speech, svhn
 from klms.data.dataset import Dataset, Kind
 from klms.data.packages import Package
 from klms.data.text import Corpus
@@ -114,6 +114,13 @@ ENTRIES = (
         from_folder=cifar.cifar100_from_folder,
         files="CIFAR-100, binary or Python version, unpacked (cifar-100-binary or cifar-100-python)",
         images=Images((3, 32, 32), 100, (50_000, 10_000)),
+    ),
+    Entry(
+        name="svhn",
+        description="house numbers, one digit each, 32x32 colour, 10 classes, 73,257 + 26,032",
+        from_folder=svhn.from_folder,
+        files=f"SVHN's {' and '.join(svhn.FILES)} (format 2, cropped digits)",
+        images=Images((3, 32, 32), 10, (73_257, 26_032)),
     ),
     Entry(
         name="chitchat",

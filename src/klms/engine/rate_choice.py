@@ -1,8 +1,9 @@
 """Constant quality in a run: what the server learns from a round, and which rates follow for the next one.
 
-`klms.exchange.quality` says what is held. Two numbers come from elsewhere than in an exchange with any app: the gain of
-the server's step is its learning rate, squared, and messages that are relayed add no noise to the model. Then nothing
-shows how much of an error clients take back, and what is assumed of it stays as it is.
+`klms.exchange.quality` says what is held. Two numbers may come from elsewhere than in an exchange with any app. Where a
+step is the mean update times the learning rate, its gain is the square of that rate; other methods show their gain in
+their steps, as the optimizers of any app do. Messages that are relayed add no noise to the model. Then nothing shows
+how much of an error clients take back, and what is assumed of it stays as it is.
 
 The rates of messages count their heads, which are a good part of a small message and convey nothing. What is learned
 and chosen are the bits without them.
@@ -10,14 +11,18 @@ and chosen are the bits without them.
 
 from dataclasses import asdict, replace
 
+import numpy as np
+
 from klms.compressors.base import Vector
 from klms.compressors.layout import Layout
 from klms.compressors.trellis import MAX_RATE, Trellis, product
+from klms.errors import InvalidArgument
 from klms.exchange import quality
 from klms.exchange.held import Held
 from klms.exchange.quality import LEAST, TARGET, Gain, Knowledge, Measured, Rates
-from klms.exchange.rate_control import Energies, RoundQuality
-from klms.methods.base import Method, Outcome
+from klms.exchange.rate_control import RoundQuality
+from klms.exchange.server_gain import gain_of
+from klms.methods.base import Method, Outcome, Received
 from klms.methods.dense import Dense
 from klms.methods.entry import RunSettings
 from klms.methods.state import RATE, Learned, State, rate_array
@@ -37,12 +42,17 @@ def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]
     return replace(learned, known=known)
 
 
+def needs_mean(method: Method, state: State) -> bool:
+    """Return whether the gain of the step after `state` is measured, for which the mean update is kept."""
+    return state.learned is not None and isinstance(method, Dense) and not method.scales_mean
+
+
 def after_round(
-    method: Method, settings: RunSettings, held: Held[State], outcome: Outcome, energies: Energies
+    method: Method, settings: RunSettings, held: Held[State], outcome: Outcome, received: Received
 ) -> Outcome:
     """Return the outcome of a round with the rates of the next one, and with what the noise of this one came to.
 
-    `held` is what clients trained from, and `energies` are those of their updates.
+    `held` is what clients trained from, and `received` are their updates.
     """
     learned = outcome.state.learned
     if learned is None or outcome.undone or not isinstance(method, Dense):
@@ -50,11 +60,14 @@ def after_round(
     coded = held.error.size > 0
     rate = held.state.rate
     bits = Rates(without_heads(method.layout, rate), without_heads(method.layout, learned.down) if coded else 0.0)
-    seen = _measured(method, held, outcome.state, bits.up, energies)
-    known = replace(quality.learned(learned.known, seen), gain=seen.gain)  # which is known, without any average
+    name = str(method.vector_name)
+    step = outcome.state.vector(name) - held.model.vector(name)
+    seen = _measured(method, held, outcome.state, step, bits.up, received)
+    known = quality.learned(learned.known, seen)
+    if method.scales_mean:
+        known = replace(known, gain=seen.gain)  # which is known, without any average
     found = RoundQuality.of(known, bits, seen.noise_up, seen.error)
 
-    name = str(method.vector_name)
     away = _square(held.model.vector(name) - held.state.vector(name))
     if away > bearable(known, settings):  # then it must be coded, too
         seen = replace(seen, step=seen.step + away)
@@ -63,6 +76,8 @@ def after_round(
     shared = {**outcome.state.shared, RATE: rate_array(with_heads(method.layout, chosen.up))}
     learned = Learned(known, with_heads(method.layout, chosen.down))
     state = replace(outcome.state, shared=shared, learned=learned)
+    if not method.scales_mean:
+        state = replace(state, last_step=step)
     return replace(outcome, state=state, metrics={**outcome.metrics, **asdict(found)})
 
 
@@ -77,26 +92,43 @@ def with_heads(layout: Layout, bits: float) -> float:
     return min(MAX_RATE, bits + heads)
 
 
-def _measured(method: Dense, held: Held[State], after: State, bits_up: float, energies: Energies) -> Measured:
-    name = str(method.vector_name)
-    weights = after.vector(name)
-    step = weights - held.model.vector(name)
-    factor = method.server_lr
-    mean = _square(step) / factor**2
+def _measured(
+    method: Dense, held: Held[State], after: State, step: Vector, bits_up: float, received: Received
+) -> Measured:
+    if method.scales_mean:
+        mean = step
+        factor = method.server_lr  # of the mean update in `mean`
+        gain = Gain(factor**2, factor**2)
+    else:
+        mean = _mean_of(method, received)
+        factor = 1.0
+        before = after.last_step if after.last_step.size else None
+        gain = gain_of(mean, step, before, np.cumsum([0, *method.layout.sizes]).tolist())
+    energy = _square(mean) / factor**2
+    weights = after.vector(str(method.vector_name))
     coded = held.error.size > 0
     return Measured(
         parameters=weights.size,
         bits_up=bits_up,
-        mean=mean,
-        noise_up=energies.noise,
-        spread=energies.spread(mean),
+        mean=energy,
+        noise_up=received.energies.noise,
+        spread=received.energies.spread(energy),
         weights=_square(weights),
         step=_square(step),
-        progress=_square(step) / factor,
+        progress=product(mean, step) / factor,
         error=_square(held.error) if coded else 0.0,
-        echo=product(held.error, step) / factor if coded else 0.0,
-        gain=Gain(factor**2, factor**2),
+        echo=product(held.error, mean) / factor if coded else 0.0,
+        gain=gain,
     )
+
+
+def _mean_of(method: Dense, received: Received) -> Vector:
+    if received.mean is None:
+        name = type(method).__name__
+        raise InvalidArgument(
+            f"{name}.aggregate must call received.take_mean(), from which the rates of a quality follow"
+        )
+    return received.mean
 
 
 def _square(vector: Vector) -> float:

@@ -84,8 +84,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
             relay = intake.relay
             if clients.enough(len(intake.clients)):
                 outcome = method.conclude(broadcasts.model, intake.received)
-                energies = intake.received.energies
-                outcome = rate_choice.after_round(method, config, broadcasts.held, outcome, energies)
+                outcome = rate_choice.after_round(method, config, broadcasts.held, outcome, intake.received)
             else:
                 relay = Relay(state)
                 unchanged = broadcasts.model.after(broadcasts.model.shared)
@@ -134,6 +133,7 @@ class _Intake:
         self._bound = MessageBound(0.0)
         self._measured: dict[str, list[float | Sequence[float]]] = {}
         self.received: Received = method.receive(state)
+        self.received.keeps_mean = rate_choice.needs_mean(method, state)
         self.relay = Relay(state)
         self.clients: list[int] = []
         self.reached: set[int] = set()

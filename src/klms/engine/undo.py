@@ -6,6 +6,8 @@ The clients learn of it by a snapshot, since no message led there, or by the nex
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from klms.exchange.broadcast import Trail
 from klms.methods.state import Sound, State
 
@@ -31,4 +33,5 @@ def returned(state: State, sound: Sound) -> State:
     held = state.held
     if held.number >= state.round:
         held = replace(held, trail=Trail(state.round))
-    return replace(state, shared=sound.shared, private=sound.private, held=held)
+    unknown = np.zeros(0, dtype=np.float32)
+    return replace(state, shared=sound.shared, private=sound.private, held=held, last_step=unknown)

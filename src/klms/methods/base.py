@@ -70,6 +70,9 @@ class Received:
         self.energies = Energies()
         """What is known of the noise in the mean, if messages say how long their updates were."""
         self.clipped = 0
+        self.keeps_mean = False
+        """Whether `mean` is kept when it is taken, for those who need it after `aggregate`."""
+        self.mean: Vector | None = None
         self._robust = robust
         self._updates: list[Float32] = []
         self._learner = learner
@@ -101,10 +104,14 @@ class Received:
     def take_mean(self) -> npt.NDArray[np.float64]:
         """Return the mean of the decoded vectors, which takes the place of their sum, or their robust average."""
         if self._robust is None:
-            return np.divide(self.total, self.weight, out=self.total)
-        average = self._robust.average(self._updates)
-        self.clipped = average.clipped
-        return average.vector
+            mean = np.divide(self.total, self.weight, out=self.total)
+        else:
+            average = self._robust.average(self._updates)
+            self.clipped = average.clipped
+            mean = average.vector
+        if self.keeps_mean:
+            self.mean = mean.astype(np.float32)
+        return mean
 
     def side(self) -> Side:
         return self._learner.finish()

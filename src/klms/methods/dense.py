@@ -4,7 +4,7 @@
 (the minus that the paper prints is a slip).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +42,11 @@ class Dense(Method):
     holds_quality: bool = False
     """Whether the server chooses the rate of every round and tells it to clients in the shared array `rate`."""
 
+    @property
+    def scales_mean(self) -> bool:
+        """Whether a step is the mean update times `server_lr`; otherwise its gain is measured to hold a quality."""
+        return type(self).aggregate is Dense.aggregate
+
     def compressor_after(self, state: State) -> Compressor:
         return self.compressor if self.by_round is None else self.by_round(state)
 
@@ -67,23 +72,50 @@ class Dense(Method):
         return Outcome(state.after({**received.side(), "weights": weights}), received.statistics())
 
 
-def entry(scheme: Scheme[Any], name: str | None = None) -> MethodEntry:
-    """Return the method that sends its differences through `scheme`."""
+def entry(
+    scheme: Scheme[Any],
+    name: str | None = None,
+    kind: type[Dense] = Dense,
+    *,
+    settings: tuple[type[Settings], ...] = (),
+    overrides: Mapping[str, object] | None = None,
+    title: str | None = None,
+    reference: str | None = None,
+    family: str | None = None,
+) -> MethodEntry:
+    """Return the method that sends its differences through `scheme`; what is not said of it is said of the scheme.
+
+    `settings` are groups that `kind` has besides those of every `Dense`: each setting is a field of `kind`, with the
+    same name. `overrides` are its own defaults.
+    """
 
     def make(setup: Setup) -> Method:
-        own = setup.settings(DenseSettings)
-        return Dense(
+        shared = setup.settings(DenseSettings)
+        own: dict[str, Any] = {}
+        for group in settings:
+            values = setup.settings(group)
+            own |= {field: getattr(values, field) for field in group.model_fields}
+        return kind(
             *setup.parts(scheme.name),
             setup.schedule,
-            own.server_lr,
+            shared.server_lr,
             setup.by_round(scheme.name),
             bool(setup.config.quality),
             robust=setup.robust,
-            error_feedback=own.error_feedback or scheme.needs_error_feedback,
+            error_feedback=shared.error_feedback or scheme.needs_error_feedback,
+            **own,
         )
 
-    settings = (DenseSettings, RobustSettings, scheme.settings)
-    own: dict[str, object] = {"server_lr": scheme.default_step} if scheme.directions_only else {}
+    groups: tuple[type[Settings], ...] = (DenseSettings, RobustSettings, scheme.settings, *settings)
+    defaults: dict[str, object] = {"server_lr": scheme.default_step} if scheme.directions_only else {}
     if scheme.settings is TrellisSettings:
-        own["quality"] = 1.0
-    return MethodEntry(name or scheme.name, scheme.title, scheme.reference, scheme.family, settings, make, own)
+        defaults["quality"] = 1.0
+    return MethodEntry(
+        name or scheme.name,
+        title or scheme.title,
+        reference or scheme.reference,
+        family or scheme.family,
+        groups,
+        make,
+        defaults | dict(overrides or {}),
+    )

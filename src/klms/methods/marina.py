@@ -21,10 +21,9 @@ from klms.compressors.scheme import Settings
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument
 from klms.learning.examples import Examples
-from klms.methods.base import Measurements, Method, Outcome, Received
-from klms.methods.dense import Dense, DenseSettings
-from klms.methods.entry import MethodEntry, Setup
-from klms.methods.limits import RobustSettings
+from klms.methods import dense
+from klms.methods.base import Measurements, Outcome, Received
+from klms.methods.dense import Dense
 from klms.methods.state import State
 
 
@@ -40,6 +39,10 @@ class Marina(Dense):
 
     vector_name: ClassVar[str | None] = None  # clients need the weights of two rounds
     full: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.error_feedback:
+            raise InvalidArgument("marina does not take error_feedback: its differences carry the error on")
 
     def is_full(self, round_: int) -> bool:
         """Return whether clients send full updates in a round; in the first they must."""
@@ -69,14 +72,13 @@ class Marina(Dense):
         return Outcome(after, received.statistics() | {"full_round": float(full)})
 
 
-def _make(setup: Setup) -> Method:
-    dense, own = setup.settings(DenseSettings), setup.settings(MarinaSettings)
-    if dense.error_feedback:
-        raise InvalidArgument("marina does not take error_feedback: its differences carry the error on")
-    return Marina(*setup.parts("qsgd"), setup.schedule, dense.server_lr, full=own.full, robust=setup.robust)
-
-
-_TITLE = "QSGD of differences, now and then the full update"
-_SETTINGS = (DenseSettings, RobustSettings, SCHEMES["qsgd"].settings, MarinaSettings)
-_OWN = {"levels": 16, "bucket": 256}  # differences of updates need finer rounding than updates
-MARINA = MethodEntry("marina", _TITLE, "Gorbunov et al., ICML 2021", "marina", _SETTINGS, _make, _OWN)
+MARINA = dense.entry(
+    SCHEMES["qsgd"],
+    "marina",
+    Marina,
+    settings=(MarinaSettings,),
+    overrides={"levels": 16, "bucket": 256},  # differences of updates need finer rounding than updates
+    title="QSGD of differences, now and then the full update",
+    reference="Gorbunov et al., ICML 2021",
+    family="marina",
+)

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from klms.compressors.base import Vector
 from klms.compressors.trellis import MAX_RATE, MIN_RATE
 from klms.container import Array, Arrays, grouped, joined, read_arrays, write_arrays
 from klms.errors import CorruptMessage
@@ -60,6 +61,8 @@ class State:
     sound: Sound | None = None
     learned: Learned | None = None
     """None if the settings fix the rates."""
+    last_step: Vector = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    """The server's last step, if rates follow from the gain of its steps; empty if not, or if it is unknown."""
 
     def after(self, shared: Arrays, private: Arrays | None = None) -> Self:
         return replace(self, round=self.round + 1, shared=shared, private=self.private if private is None else private)
@@ -87,6 +90,7 @@ class State:
             "own": self.held.own or {},
             "sound_shared": self.sound.shared if self.sound else {},
             "sound_private": self.sound.private if self.sound else {},
+            "last": {"step": self.last_step} if self.last_step.size else {},
         }
         meta: dict[str, Any] = {"round": self.round, "loss": self.sound.loss if self.sound else None}
         if self.learned is not None:
@@ -99,7 +103,7 @@ class State:
         arrays, meta = read_arrays(data)
         # Copies are aligned and can be written to, as arrays of a run that was never stored.
         arrays = {name: array.copy() for name, array in arrays.items()}
-        names = ("shared", "private", "clients", "held", "view", "own", "sound_shared", "sound_private")
+        names = ("shared", "private", "clients", "held", "view", "own", "sound_shared", "sound_private", "last")
         groups = grouped(arrays, names)
         try:
             number, loss = meta["round"], meta["loss"]
@@ -112,7 +116,8 @@ class State:
         if type(number) is not int or number < 0:
             raise CorruptMessage(f"the bytes are not a state: round {number!r}")
         held: Held[Arrays | None] = Held.from_arrays(groups["held"], groups["view"] or None, groups["own"] or None)
-        return cls(number, groups["shared"], groups["private"], clients, held, sound, learned)
+        last_step = np.asarray(groups["last"].get("step", []), dtype=np.float32)
+        return cls(number, groups["shared"], groups["private"], clients, held, sound, learned, last_step)
 
 
 def rate_array(rate: float) -> Array:

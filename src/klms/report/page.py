@@ -15,9 +15,9 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
+from klms.report import colours
 from klms.report.document import Report, as_json
 from klms.report.figures import Figure
-from klms.report.rows import HUES
 
 UPLOT = "vendor/uplot"
 SCRIPTS: tuple[str, ...] = (f"{UPLOT}/uPlot.iife.min.js", "dom.js", "ticks.js", "tip.js", "selection.js", "means.js")
@@ -29,9 +29,9 @@ POLL_SECONDS = 3
 
 def render(document: Mapping[str, object], *, live: bool = False) -> str:
     """Render the page as HTML. A live page polls `data.json`; any other page makes no request."""
-    constants = f"const GREY = {HUES - 1}; // the last hue; those before it are colours\n"
+    constants = f"const GREY = {colours.HUES - 1}; // the last hue; those before it are colours\n"
     script = "(() => {\n'use strict';\n" + constants + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
-    style = "\n".join(map(_asset, STYLES))
+    style = colours.as_css() + "\n".join(map(_asset, STYLES))
     connect = "'self'" if live else "'none'"
     policy = (
         f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}; "

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, cycle
+from itertools import chain, count
 
 from klms.methods.table import METHODS
 from klms.report.collect import Remark, ReportedRun, text
+from klms.report.colours import HUES, SHADES
 
 TASK = ("data", "images", "split", "c_max", "alpha", "clients", "per_round", "model", "width")
 APART = {"method", "seed", "data_dir", "device", "evaluate_every", "layer_kl"}
 """Settings that do not make a row of their own: its name, its seeds, and what does not change the learning."""
-HUES, SHADES = 13, 3
-"""Number of colours in `assets/page.css`, the last of which is grey, and number of shades of each."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +88,12 @@ def _rows(runs: list[ReportedRun], repeated: list[Remark]) -> Iterator[Row]:
     """Yield the rows of a task, by method and title; runs that are left out for a longer one go to `repeated`."""
     methods = {run.method for run in runs}
     ordered = [*(name for name in METHODS if name in methods), *sorted(methods - METHODS.keys())]
-    for method, hue in _hues(ordered).items():
+    for method, place in _places(ordered).items():
         index = 0
         for title in sorted({run.title for run in runs if run.method == method}):
             titled = [run for run in runs if (run.method, run.title) == (method, title)]
             for settings, members in _by_settings(titled):
-                yield Row(method, title, settings, _style(method, index, hue), _one_per_seed(members, repeated))
+                yield Row(method, title, settings, _style(method, index, place), _one_per_seed(members, repeated))
                 index += 1
 
 
@@ -130,24 +129,32 @@ def _one_per_seed(runs: list[ReportedRun], repeated: list[Remark]) -> list[Repor
     return [seeds[seed] for seed in sorted(seeds, key=lambda seed: (len(seed), seed))]
 
 
-def _hues(methods: list[str]) -> dict[str, int]:
-    """Return one hue per family of known methods; unknown methods take the hues that are left."""
+def _places(methods: list[str]) -> dict[str, int]:
+    """Return the place of each method among the colours: its family's, or, for unknown methods, one that is left.
+
+    Places beyond the last colour have the colours again, in other shades.
+    """
     families = list(dict.fromkeys(entry.family for entry in METHODS.values()))
-    hues = {name: families.index(METHODS[name].family) % HUES for name in methods if name in METHODS}
-    left = [hue for hue in range(HUES) if hue not in hues.values()] or list(range(HUES))
-    return hues | dict(zip([name for name in methods if name not in hues], cycle(left), strict=False))
+    places = {name: families.index(METHODS[name].family) for name in methods if name in METHODS}
+    taken = {place % HUES for place in places.values()}
+    left = [hue for hue in range(HUES) if hue not in taken]
+    others = [name for name in methods if name not in places]
+    beyond = count(max(HUES, len(families)))
+    return places | dict(zip(others, chain(left, beyond), strict=False))
 
 
-def _style(method: str, index: int, hue: int) -> Style:
+def _style(method: str, index: int, place: int) -> Style:
     """Return the style of row `index` of a method: shades tell its rows apart, and dashes once these are used up."""
+    hue = place % HUES
+    shade = (index + place // HUES) % SHADES
     again = index // SHADES
     if _is_ours(method):
-        return Style(hue, index % SHADES, hue + index, again % 4, hollow=False)
+        return Style(hue, shade, hue + index, again % 4, hollow=False)
     position = 2
     if method in METHODS:
         family = METHODS[method].family
         position = [e.name for e in METHODS.values() if e.family == family and not _is_ours(e.name)].index(method)
-    return Style(hue, index % SHADES, hue + index, 1 + (position + again) % 3, hollow=True)
+    return Style(hue, shade, hue + index, 1 + (position + again) % 3, hollow=True)
 
 
 def _is_ours(method: str) -> bool:
