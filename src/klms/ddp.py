@@ -40,7 +40,7 @@ class CompressionState:
     process_group: dist.ProcessGroup | None = None
     """The processes among which gradients are averaged; all of them by default."""
     step: int = 0
-    """Number of the training step, which keys depend on. A restarted training should set it to where it goes on."""
+    """Number of the training step, which keys depend on. After a restart, set it to the step that comes next."""
     sent_bytes: int = 0
     """Bytes of this process's messages so far, each of which goes to all other processes."""
     gradient_bytes: int = 0

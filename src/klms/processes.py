@@ -48,7 +48,7 @@ class Process:
         self._process.terminate()
 
     def stop(self) -> None:
-        """Ask the process to end, and kill it if it does not, and what is left of its children."""
+        """Ask the process to end; kill it if it does not, and kill whatever is left of its children."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(PATIENCE)

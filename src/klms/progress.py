@@ -1,4 +1,4 @@
-"""Progress of long work, for a program that wants to know it or for a person who waits."""
+"""Progress of long work, for a program that asks for it or a person who waits."""
 
 import sys
 from collections.abc import Iterator

@@ -36,7 +36,8 @@ def test_every_grid_resolves(name):
 
 def test_table_1_has_the_papers_rows_and_settings():
     cells = catalogue.load("table1").cells("paper", seeds=1)
-    # The KLMS methods also without memory, and literal; and three rows that the paper does not have: fedavg and trellis, at a rate and at a quality.
+    # The KLMS methods also without memory, and literal; and three rows that the paper does not have: fedavg and
+    # trellis, at a rate and at a quality.
     assert len({cell.row for cell in cells}) == 15 + 6 + 3
     assert {cell.data for cell in cells} == {"cifar10", "cifar100", "mnist", "emnist"}
     by = {(cell.row, cell.data): cell.config for cell in cells}

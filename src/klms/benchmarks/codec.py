@@ -144,7 +144,7 @@ def survived(
 
 
 def peak_extra_bytes(work: Callable[[], object]) -> int | None:
-    """Return how far the process's memory rises while `work` runs, in bytes; None where Linux does not tell."""
+    """Return how far the process's memory rises while `work` runs, in bytes; None where Linux does not report it."""
     gc.collect()  # or garbage that is collected while `work` runs would hide what it takes
     try:
         ctypes.CDLL(None).malloc_trim(0)  # or freed memory that the process still holds would hide what is taken anew

@@ -176,7 +176,7 @@ def _collect(rows: Iterable[Row], describe: Callable[[Row], str], total: int | N
 
 
 def _print(measured: Sequence[Any], as_json: bool, title: str, **about: object) -> None:
-    """Print the rows as a table, or as JSON with all that they were measured with."""
+    """Print the rows as a table, or as JSON with the versions, the machine and the settings of the measurement."""
     if not as_json:
         heads, numbers, cells = table(measured)
         show_table(heads, cells, title=title, right=numbers)

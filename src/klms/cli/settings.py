@@ -22,7 +22,7 @@ ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """Return what the shell calls, after `klms --install-completion`, to complete a word to one of the names."""
+    """Return a callback that completes a word to one of the names, for the shell after `klms --install-completion`."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]

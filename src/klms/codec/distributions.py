@@ -74,7 +74,7 @@ class Distribution(ABC):
     def most_kl(self) -> float:
         """Largest KL to this distribution, in bits over all coordinates, that can be coded.
 
-        A sample that needs more bits per coordinate than the longest index has is far from every candidate.
+        If a sample needs more bits per coordinate than the longest index has, every candidate is far from it.
         """
         return float(MAX_BITS * self.d)
 

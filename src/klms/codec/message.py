@@ -62,7 +62,7 @@ class MessageInfo:
 
 
 def agreement_tag(p: Distribution, blocks: Blocks, key: SharedKey) -> bytes:
-    """Hash what both sides must agree on. Two different triples have the same tag with probability 2^-64."""
+    """Hash what both sides must agree on. Tags of different `p`, blocks or keys are equal with probability 2^-64."""
     sizes = blocks.sizes.astype("<u4").tobytes()
     return hashlib.sha256(b"klms agreement 1" + p.digest + SharedKey.checked(key).to_bytes() + sizes).digest()[:8]
 

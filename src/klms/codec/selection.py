@@ -101,7 +101,7 @@ class BetaSearch(NamedTuple):
 
 @inlined
 def improved(search: BetaSearch, mean: float, variance: float, wanted: float) -> BetaSearch:
-    """Take a step, given the mean and the variance of the score at `search.beta`: the variance is the derivative."""
+    """Take a step, given the mean and variance of the score at `search.beta`; the variance is the mean's derivative."""
     beta, low, high = search
     if mean < wanted:
         low = beta

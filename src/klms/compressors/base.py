@@ -21,7 +21,7 @@ LOWER_LR = "lower the learning rate"
 
 
 class SideLearner:
-    """Gathers the next round's side information from this round's messages, one by one; here it stays unchanged."""
+    """Gathers the next round's side information from this round's messages, one by one; this class changes nothing."""
 
     def __init__(self, side: Side) -> None:
         self._side = side

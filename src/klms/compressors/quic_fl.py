@@ -5,11 +5,12 @@ of a codebook, and the shared key draws which of several codebooks that is. Henc
 itself, whatever the vector, and a server may add up the messages of all clients before it rotates back.
 
 All codebooks together are one increasing sequence of 64 levels `c`; codebook `h` of `H` holds every `H`-th from `c[h]`
-on. Rounding with the least error whose mean over codebooks is `z` takes the level next to one number `m`, the same for
-all codebooks: as `m` grows, they move up in turn, `c[j]` to `c[j + H]`, which moves the mean from `g[j]` to `g[j + 1]`.
+on. Rounding with the least error whose mean over codebooks is `z` takes, in every codebook, the level next to one
+common number `m`. As `m` grows, the codebooks move up in turn: one of them moves from `c[j]` to `c[j + H]`, which
+moves the mean from `g[j]` to `g[j + 1]`.
 Where `z` is between these two, codebook `j mod H` moves up with the probability that makes the mean right. The levels
 below, found by the L-BFGS method, have the least squared error for normal coordinates with `T = 3.097`, which 1 in 512
-exceeds. More bits of the message leave fewer of shared randomness: `H = 64 / 2^bits`.
+exceeds. The more bits are sent per coordinate, the fewer are left for shared randomness: `H = 64 / 2^bits`.
 
 The message: the bits (u8), the number of exact coordinates (u32), the norm of each piece (f32), the magnitudes of the
 exact coordinates (f32), the indices of all others, and the positions and signs of the exact ones (Elias codes).

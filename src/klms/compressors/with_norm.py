@@ -1,6 +1,6 @@
 """Messages that say how long their update was, so that whoever decodes them knows how much of what it sees is noise.
 
-An unbiased scheme's error is orthogonal to the update: its energy is what the decoded update has more than the update.
+An unbiased scheme's error is orthogonal to the update, so its energy is that of the decoded update minus the update's.
 
 0  norm of the update (f32)   4  the message of the scheme
 """

@@ -99,9 +99,10 @@ class Downlink:
         return replace(after, held=Held(None, trail, held.by_client))
 
     def follow(self, data: bytes, held: State | None) -> State:
-        """Return the state to which a broadcast leads a client that holds `held`; None means the first state.
+        """Return the state to which a broadcast leads a client that holds `held`, or the first state if `held` is None.
 
-        Raise `OutOfSync` if it does not lead there, and another `KLMSError` if the bytes are not a broadcast.
+        Raise `OutOfSync` if `held` does not fit or the result is not the server's state, and another `KLMSError` if
+        the bytes are not a broadcast.
         """
         state = self.method.init() if held is None else held
         return follow(self._rule(), data, state.round, state)[1]

@@ -196,7 +196,7 @@ def downlink_bytes(records: Iterable[LedgerRecord]) -> int:
 
 
 def total_bytes(records: Sequence[LedgerRecord]) -> int:
-    """Return the bytes both ways."""
+    """Return the bytes that were sent in both directions, in all rounds."""
     return uplink_bytes(records) + downlink_bytes(records)
 
 

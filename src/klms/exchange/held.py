@@ -56,7 +56,7 @@ class Rule(Protocol[T]):
         """Return eight bytes that differ when states do."""
 
     def nbytes(self, state: T) -> int:
-        """Return the size of a state, beside which steps are worth it or not."""
+        """Return the size of a state, with which the size of steps is compared."""
 
 
 class CodedRule(Rule[T], Protocol[T]):
@@ -113,7 +113,7 @@ class Held(Generic[T]):
         return replace(self, by_client={name: n for name, n in self.by_client.items() if name != client})
 
     def by(self, client: str) -> int:
-        """Return the number of the state that a client holds; one that was never seen can have the anchor."""
+        """Return the number of the state that a client holds; for a client that was never seen, that is the anchor."""
         return self.by_client.get(client, ANCHOR)
 
     def lags(self, clients: Iterable[str]) -> list[int]:

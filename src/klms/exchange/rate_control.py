@@ -102,7 +102,7 @@ class Replies:
     bits: list[float] = field(default_factory=list)
 
     def add(self, update: Vector, norm: float, weight: float, bits: float) -> None:
-        """Add a decoded update, whose norm was this one before it was coded."""
+        """Add a decoded update; `norm` is its norm before it was coded."""
         self.total += np.float32(weight) * update
         self.energies.add(update, norm, weight, bits)
         self.bits.append(bits)

@@ -53,7 +53,7 @@ class RateRule(Protocol):
 
     @property
     def known(self) -> bool:
-        """Whether the bits of updates do not depend on who takes part; then they are checked before the first round."""
+        """Whether updates have the same bits whoever takes part; if so, these are checked before the first round."""
         return False
 
     @property

@@ -268,7 +268,7 @@ class Server:
     def receive(self, client: str, reply: bytes, *, weight: float = 1.0) -> dict[str, Array]:
         """Return the arrays that a client trained, as precisely as the bits convey them, or none if it sent none.
 
-        `weight` is what the client counts in the average, in any unit: the noise of the average depends on it.
+        `weight` is the client's weight in the average, in any unit; the noise of the average depends on it.
         """
         return self.decode(self.open(client, reply), weight=weight)
 
@@ -415,7 +415,7 @@ class Server:
         return self._sender_now().message(self.held.by_client.get(client, self._start(client)))
 
     def _start(self, client: str) -> int | None:
-        """Return what a client that is not known to hold anything can be led from: the anchor, unless it was lost."""
+        """Return the state from which to lead a client whose state is unknown: the anchor, or None if it was lost."""
         sent = self._sent.get(client)
         return None if sent is not None and sent.snapshot_round == self.round else ANCHOR
 

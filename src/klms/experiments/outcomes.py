@@ -11,7 +11,7 @@ _LARGEST = 1 << 25
 
 
 class NamedRun(Protocol):
-    """A run whose text is its name in the results file."""
+    """A run whose `str` is its name in the results file."""
 
     def outcome(self) -> dict[str, Any]:
         """Run it."""

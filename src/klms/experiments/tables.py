@@ -217,7 +217,7 @@ def coding(results: dict[str, Any]) -> str:
 
 
 def links(results: dict[str, Any]) -> str:
-    """Return a table of what a round takes at every link speed, without klms and with it."""
+    """Return a table of how long a round takes at every link speed, without klms and with it."""
     by_size: dict[int, list[dict[str, Any]]] = {}
     for row in results["rows"]:
         by_size.setdefault(row["parameters"], []).append(row)

@@ -18,8 +18,9 @@ _HEAD = """# The zoo of schemes
 
 `klms results` makes this page from the JSON files in `results/`. Bits are those of messages that were sent and decoded.
 The error is that of an average of {clients} clients' updates, relative to the energy of an update: an error of 1 is as
-large as the update itself. Nanoseconds are of CPU time per parameter, on one thread of a busy machine.
-[Results](results.md) says how each experiment was run, and [which scheme, rate and noise](choosing.md) what to take.
+large as the update itself. Times are nanoseconds of CPU time per parameter, on one thread of a busy machine.
+[Results](results.md) says how each experiment was run, and [which scheme, rate and noise](choosing.md) says what to
+use.
 """
 _TRAINED = """
 ## In training

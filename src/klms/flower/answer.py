@@ -134,7 +134,7 @@ class Answer:
             return {}
 
     def put(self, arrays: Mapping[str, Array]) -> None:
-        """Put arrays of the model in the place of the payload, or of those that came."""
+        """Replace the payload, or the arrays that arrived, with these arrays of the model."""
         records = {self.names[record]: own for record, own in scattered(self.asked.places, arrays).items()}
         others = {name: item for name, item in self.message.content.items() if name not in (RECORD, *records)}
         self.message.content = RecordDict({**records, **others})

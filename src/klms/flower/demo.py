@@ -17,7 +17,7 @@ NODES = 3
 
 
 class Round(NamedTuple):
-    """A round, the bits of payloads up with their frames, and the bytes on the wire with TLS, polling and protocol."""
+    """A round, its uplink bits per parameter with frames, and the bytes on the wire with TLS, polling and protocol."""
 
     record: LedgerRecord
     bits_per_parameter: float

@@ -34,7 +34,7 @@ Measurements = dict[str, float | Sequence[float]]
 
 @dataclass(frozen=True)
 class Upload:
-    """A client's message, and what the engine needs beside it."""
+    """A client's message, and what else the engine needs."""
 
     client: int
     message: bytes
@@ -136,7 +136,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """Settings, architecture and compressor. It holds nothing that changes."""
+    """A federated-learning algorithm: its settings, architecture and compressor. It holds nothing that changes."""
 
     learner: "Learner"
     seed: int

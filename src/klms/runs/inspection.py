@@ -111,7 +111,7 @@ def _run(folder: RunFolder) -> Summary:
 
 
 def _read(data: bytes) -> Info:
-    """Tell by the first bytes what this is, and read it."""
+    """Recognise what this is by its first bytes, and read it."""
     if data[:2] == envelope.MAGIC:
         return _scheme(data)
     if data[:2] != frame.MAGIC:

@@ -1,7 +1,7 @@
 """A file of tensors as a message that carries its own key, and back; or its difference from another file.
 
-Beside the description of the arrays, a message has `{"file": the end of the file's name, "metadata": those of
-safetensors, "base": the digest of the other file's tensors}`, the last two where there are any.
+Besides the description of the arrays, a message has `{"file": the file name's extension, "metadata": that of
+safetensors, "base": the digest of the other file's tensors}`; the last two only if present.
 """
 
 import math

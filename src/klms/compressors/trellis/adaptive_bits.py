@@ -59,7 +59,7 @@ def _new_coder(data: UInt8, contexts: int) -> Coder:
 
 @kernel
 def _raised(chance: int, seen: int) -> int:
-    """Return the chance of a 1 after a 1. Unsigned numbers divide in half the time."""
+    """Return the chance of a 1, updated after a 1 was coded. Unsigned numbers divide in half the time."""
     return min(chance + int(np.uint32(2 * (_ONE - chance)) // np.uint32(2 * seen + 3)), _ONE - _LEAST)
 
 

@@ -55,7 +55,7 @@ class Machine(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Everything that follows from a step. Axis 0 is the quantiser; `k` is at place `k + largest`."""
+    """The tables that follow from a step size. Axis 0 is the quantiser; index `k` is at position `k + largest`."""
 
     largest: int  # index
     levels: Float32
@@ -279,7 +279,7 @@ def opened(words: UInt16) -> Coders:
 
 @kernel
 def read_levels(table: Code, states: Machine, coders: Coders, scale: float, out: Float32) -> None:
-    """Set `out` to the levels of a piece, times `scale`. Zeros stand for words that are not there."""
+    """Set `out` to the levels of a piece, times `scale`. Words beyond the end are read as zero."""
     lane = out.size // LANES
     own, walks = np.empty(LANES, dtype=np.uint32), np.zeros(LANES, dtype=np.uint16)
     for m in range(LANES):

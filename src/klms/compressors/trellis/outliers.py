@@ -137,7 +137,7 @@ class Outliers(Stage[OutlierPlan]):
         return found
 
     def _search(self, table: Float64, bits: float, costs: Float64) -> OutlierPlan:
-        """Return what pays with `bits` bits if the outliers of a region take `costs` times the estimate."""
+        """Return the best plan for `bits` bits if a region's outliers take `costs` times their estimated bits."""
         sizes = self.regions.sizes
         if bits <= 0 or not table[0, :, _SMALLEST:].any():
             return self._nothing()

@@ -1,4 +1,4 @@
-"""The dense scheme: its settings, and what codes updates of any size with them."""
+"""The dense scheme: its settings, and its `Scheme`, which codes updates of any size."""
 
 from pydantic import Field
 

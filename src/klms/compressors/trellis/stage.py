@@ -20,7 +20,7 @@ class Stage(ABC, Generic[P]):
 
     @abstractmethod
     def encode(self, plan: P, rest: Float32, key: SharedKey, rng: np.random.Generator) -> bytes:
-        """Take what was planned out of `rest`, in place, and return it as bytes: none if there is nothing to send."""
+        """Remove the planned part from `rest`, in place, and return it as bytes; empty if there is nothing to send."""
 
     @abstractmethod
     def decode(self, content: bytes, key: SharedKey, out: Float32) -> None:

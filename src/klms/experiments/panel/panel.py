@@ -98,7 +98,7 @@ def ablations(results: dict[str, Any]) -> str:
 
 
 def _of_runs(runs: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Return the mean and the largest loss of some runs, and the median of how many times less was sent."""
+    """Return the mean and the largest loss of some runs, and the median factor by which less was sent."""
     losses, times = [], []
     for name in names:
         federation, _, seed = name.split("; ")
