@@ -33,6 +33,14 @@ def test_a_run_is_deterministic_and_holds_its_quality() -> None:
     assert TARGET / 2 < first["rounds"][-1]["harm"] < 2 * TARGET
 
 
+def test_another_order_is_another_run_without_compression() -> None:
+    usual = run(RATINGS, STOCK, 0)
+    other = run(RATINGS, Coding(reordered=True), 0)
+    assert other["value"] != usual["value"]
+    assert other["value"] == pytest.approx(usual["value"], rel=0.2)
+    assert other["times_smaller_total"] == 1
+
+
 def test_more_quality_takes_more_bytes() -> None:
     strict = run(RATINGS, Coding(quality=2.0), 0)
     lax = run(RATINGS, Coding(quality=0.5), 0)

@@ -28,13 +28,21 @@ class Coding:
     bits: float | None = None
     constant: tuple[str, float] | None = None
     """A constant of `klms.exchange.quality` that has another value in this run, to see what it is good for."""
+    reordered: bool = False
+    """Whether clients see their examples in another order. Without compression, that shows what chance alone does."""
 
     def __str__(self) -> str:
         if self.constant is not None:
             return f"{self.constant[0]} {self.constant[1]:g}"
         if self.quality is not None:
             return f"quality {self.quality:g}"
+        if self.reordered:
+            return "another order"
         return "stock" if self.bits is None else f"{self.bits:g} bits"
+
+    @property
+    def compressed(self) -> bool:
+        return self.quality is not None or self.bits is not None
 
 
 FEDERATIONS = (
@@ -59,6 +67,7 @@ FEDERATIONS = (
 STOCK = Coding()
 CODINGS = (
     STOCK,
+    Coding(reordered=True),
     Coding(quality=1.0),
     Coding(quality=2.0),
     Coding(quality=0.5),

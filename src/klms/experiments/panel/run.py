@@ -12,13 +12,14 @@ from klms.errors import KLMSError
 from klms.exchange import quality
 from klms.exchange.client import Client
 from klms.exchange.server import Server
-from klms.experiments.panel.cells import STOCK, Coding, Federation
+from klms.experiments.panel.cells import Coding, Federation
 from klms.experiments.panel.channels import Channel, Exchanged, Names, Uncompressed
 from klms.experiments.panel.optimizers import Optimizer
 from klms.learning.panel.tasks import Task, make
 from klms.numerics.jit import Float64
 
 _AVERAGED = 3  # last rounds whose metrics are averaged
+_ANOTHER_ORDER = 1001  # number of the first round of a run whose batches are others than those of a run from 1 on
 
 
 @dataclass
@@ -58,7 +59,8 @@ def run(federation: Federation, coding: Coding, seed: int) -> dict[str, Any]:
     try:
         with _changed(coding.constant):
             channel = _channel(federation, coding, task, names)
-            outcome = train(task, channel, Optimizer(federation.optimizer), federation.rounds)
+            first = _ANOTHER_ORDER if coding.reordered else 1
+            outcome = train(task, channel, Optimizer(federation.optimizer), federation.rounds, first=first)
     except KLMSError as error:
         return {"error": str(error)}
     return outcome.to_json(accuracy=task.accuracy, parameters=names.parameters)
@@ -80,21 +82,26 @@ def _changed(constant: tuple[str, float] | None) -> Iterator[None]:
 
 
 def _channel(federation: Federation, coding: Coding, task: Task, names: Names) -> Channel:
-    if coding == STOCK:
+    if not coding.compressed:
         return Uncompressed(task.initial(), names, federation.clients)
     rates = {"bits_per_parameter": coding.bits} if coding.quality is None else {"quality": coding.quality}
     server = Server(task.initial(), seed=task.seed, **rates)
     return Exchanged(server, names, [Client(seed=1000 * task.seed + n) for n in range(federation.clients)])
 
 
-def train(task: Task, channel: Channel, optimizer: Optimizer, rounds: int, *, every: int = 0) -> Outcome:
-    """Train a task over a channel. The metric is measured in the last rounds, and after every so many for a curve."""
+def train(
+    task: Task, channel: Channel, optimizer: Optimizer, rounds: int, *, every: int = 0, first: int = 1
+) -> Outcome:
+    """Train a task over a channel. The metric is measured in the last rounds, and after every so many for a curve.
+
+    The order in which clients see their examples depends on the number of the round, which starts with `first`.
+    """
     names = Names.of(channel.model)
     weights = _weights(task)
     outcome = Outcome(float32_bytes=2 * 4 * names.parameters * len(weights) * rounds)
     for number in range(1, rounds + 1):
         model = channel.model
-        average = channel.average(partial(task.trained, round_=number), weights)
+        average = channel.average(partial(task.trained, round_=first - 1 + number), weights)
         step = optimizer.step(average.update)
         wanted = names.model(names.flat(model) + step, model, average.beside)
         noise = channel.step(wanted)
