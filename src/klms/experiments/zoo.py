@@ -1,8 +1,9 @@
 """The zoo, `docs/zoo.md`: what every scheme takes, loses and costs, from the committed results alone.
 
-Two measurements are joined. Experiments train a model with a scheme, and have accuracies. The bench of mean estimation
-codes updates of the same kind of model, and has errors and times. A trained row gets those of the bench's row with
-the same scheme and model and the nearest bits, if these differ by less than a factor `NEAR`.
+The page joins two measurements. Experiments train a model with a scheme, and have accuracies. The bench of mean
+estimation codes updates of the same kind of model, and has errors and times. The row of a trained model takes its error
+and times from the bench's row with the same scheme and model and the nearest bits, if the bits differ by less than a
+factor of `NEAR`.
 """
 
 import math
