@@ -1,6 +1,6 @@
 """klms: federated-learning updates at the cost of their KL divergence."""
 
-TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
+TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this
 if TYPE_CHECKING:
     from klms import theory as theory
     from klms.codec import *  # noqa: F403
@@ -35,7 +35,7 @@ _HOMES = {
     "federate": "runs.federate",
     "inspect": "runs.inspection",
 }
-"""Modules of the names that are not the codec's."""
+"""Modules that define the public names outside the codec."""
 _MODULES = ("codec", "errors", "numerics", "theory")
 
 

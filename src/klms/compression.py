@@ -1,4 +1,4 @@
-"""Any update as bytes, and back: functions for programs that have their own engine."""
+"""Any update as bytes, and back: functions for programs with their own training engine."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import torch
 
 FREE_BYTES = 1 << 28
-"""Bytes of memory that any message may ask for: 67 million float32 parameters, which may all be zero."""
+"""Bytes of memory that any message may require: 67 million float32 parameters, which may all be zero."""
 BYTES_PER_BYTE = 1 << 10
-"""Bytes of memory that a message may ask for in addition, per byte of its own: float32 at 1/32 of a bit."""
+"""Bytes of memory that a message may require in addition, per byte of its own: float32 at 1/32 of a bit."""
 _EXPECT = "pass like= (an update with the shapes that you expect) or a larger max_bytes="
 
 
@@ -47,23 +47,26 @@ def compress(
     rng: np.random.Generator | None = None,
     progress: Progress | bool = False,
 ) -> bytes:
-    """Return an update as bytes. What `decompress` returns is the update plus noise whose mean is zero.
+    """Return an update as bytes. `decompress` returns the update plus noise of mean zero.
 
     Args:
         update: An array or a mapping of arrays (NumPy, or torch on any device), such as a difference of state dicts.
-            Arrays of integers and truth values are sent unchanged, on top; long double comes back as float64, and
-            float16 within its range. Complex numbers, dates, text, objects and masked arrays are refused.
+            Arrays of integers and booleans are sent unchanged, in addition to the coded ones; long double becomes
+            float64, and float16 is clipped to its range. Complex numbers, dates, text, objects and masked arrays are
+            refused.
         bits_per_parameter: Length of the whole message, from 0.0001 to 8, up to half of it for names and shapes (many
             tiny arrays may take more).
-        key: Randomness that sender and receiver share; no two messages may have the same. Without it, the message
-            carries a random seed of its own, at no cost in bytes.
+        key: Randomness that sender and receiver share; no two messages may have the same key. Without a key, the
+            message carries a random seed of its own, at no cost in bytes.
         budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.
-        effort: Time against error, with the same decoder.
+        effort: Trade-off between encoding time and error, with the same decoder.
         threads: Number of threads, by default one per core. The bytes are the same with any number.
         rng: Randomness of rounding, and of the seed of a message without a key; by default the operating system's.
-        progress: Function that is called with the steps done and their number; True draws a bar on a terminal.
+        progress: Function that is called with the number of finished steps and the number of all steps; True draws a
+            bar on a terminal.
 
-    Memory beside the update and the message is bounded, whatever the size of the update (some hundred megabytes).
+    Memory in addition to the update and the message is bounded, whatever the size of the update (a few hundred
+    megabytes).
 
     >>> update = {"weight": np.ones((40, 50), dtype=np.float32), "steps": np.array(7)}
     >>> message = compress(update, 2.0)
@@ -100,8 +103,8 @@ def compress_to(
 ) -> int:
     """Write the message that `compress` would return to a binary file, part by part; return its length.
 
-    The message is never in memory as a whole. If an error is raised, the file holds a part of it, which `decompress`
-    refuses.
+    The message is never in memory as a whole. If an error is raised, the file holds a part of the message, which
+    `decompress` refuses.
 
     >>> file = io.BytesIO()
     >>> length = compress_to(file, np.ones(3000, dtype=np.float32), 0.5)
@@ -121,23 +124,23 @@ def decompress(
     threads: int | None = None,
     progress: Progress | bool = False,
 ) -> "Array | dict[str, Array] | torch.Tensor | dict[str, torch.Tensor]":
-    """Return what `compress` was given, up to its noise; raise a `KLMSError` on any other bytes.
+    """Return the update that a message of `compress` holds, with its noise; raise a `KLMSError` for any other bytes.
 
-    A few bytes can stand for many zeros. A message from a stranger is therefore best compared with what is expected.
+    A few bytes can stand for many zeros, so pass `like` for a message from an untrusted sender.
 
     Args:
         message: The bytes, or a binary file that holds them and nothing else.
         key: The key that the message was made with; None if it carries its own.
         like: An update (or a model) with the same names, shapes and types; any other message is refused.
-        max_bytes: Memory that the arrays may take. Without this and without `like`, it is 256 MiB and 1024 times the
-            length of the message. Both are looked at before anything is allocated.
+        max_bytes: Memory that the arrays may take. Without this and without `like`, it is 256 MiB plus 1024 times the
+            length of the message. Both are checked before anything is allocated.
         threads: Number of threads, by default one per core.
         progress: As in `compress`.
 
     Returns:
         Tensors on the CPU if tensors were compressed and this program has imported torch, or if `like` has tensors;
-        otherwise NumPy arrays, which have float32 for bfloat16. Types and shapes are those that were compressed.
-        Decoding takes up to twice what the arrays take, and some hundred megabytes more than that for large ones.
+        otherwise NumPy arrays, with float32 in place of bfloat16. Types and shapes are those of the compressed update.
+        Decoding takes up to twice the memory of the arrays, plus a few hundred megabytes for large arrays.
     """
     file = seekable(message)
     frame, described = read_header(file)
@@ -172,14 +175,15 @@ def decompress_from(
     Args:
         file: A binary file that holds the message and nothing else.
         take: Function that is called with the name of an array, the place of a part in the flattened array, and the
-            part, which has one axis. The parts of an array come in their order, and hold all of its entries; arrays
-            without any come as one empty part. `klms.inspect` tells shapes and types; bfloat16 comes as float32.
-        key: As in `decompress`, like the others.
-        max_bytes: Bytes of all arrays together.
+            part, which has one axis. The parts of an array are passed in order and hold all of its entries; an array
+            without entries is passed as one empty part. `klms.inspect` shows shapes and types; bfloat16 becomes
+            float32.
+        key: As in `decompress`.
+        max_bytes: Limit on the bytes of all arrays together, by default as in `decompress`.
         threads: Number of threads, by default one per core.
         progress: As in `compress`.
 
-    Damage is noticed before the first part; of a forged message, parts may come before the error.
+    Damage raises an error before the first part is passed; a forged message may yield parts before the error.
 
     >>> file = io.BytesIO(compress({"weight": np.ones((40, 50), dtype=np.float32), "steps": np.arange(3)}))
     >>> found = {"weight": np.zeros(2000), "steps": np.zeros(3)}  # a memory-mapped array is filled in the same way
@@ -211,12 +215,12 @@ def decompress_from(
 
 
 def inspect_update(message: bytes) -> tuple[Frame, Description]:
-    """Return the frame of a message without its body, and what it says of its arrays; the key is not needed."""
+    """Return the frame of a message without its body, and the description of its arrays; the key is not needed."""
     return read_header(io.BytesIO(message))
 
 
 def seekable(message: bytes | bytearray | memoryview | IO[bytes]) -> IO[bytes]:
-    """Return a message as a file in which one can go back and forth."""
+    """Return a message as a seekable file."""
     if isinstance(message, bytes | bytearray | memoryview):
         return io.BytesIO(message)
     if not hasattr(message, "read") or isinstance(message, io.TextIOBase):
@@ -230,7 +234,7 @@ def _part(one: ArrayInfo, size: int) -> Array:
 
 
 def _allowed(file: IO[bytes]) -> int:
-    """Return the bytes that the arrays of a message may take if nobody says how many are expected."""
+    """Return the bytes that the arrays of a message may take if the caller sets no limit."""
     return FREE_BYTES + BYTES_PER_BYTE * file.seek(0, io.SEEK_END)
 
 
@@ -238,7 +242,7 @@ def _check_expected(described: Description, like: object, as_tensors: bool) -> N
     """Raise unless the message holds arrays with the names, shapes and types of those in `like`."""
     expected = set(read_description(describe(sources_of(like), bfloat16=True), bfloat16=True).arrays)
     found = set(described.arrays)
-    if not as_tensors:  # NumPy has no bfloat16, and gets float32
+    if not as_tensors:  # NumPy has no bfloat16 and gets float32 instead
         found = {one._replace(dtype=np.dtype("<f4")) if one.dtype == BFLOAT16 else one for one in found}
     if is_alone(described) == isinstance(like, Mapping):
         raise SideInformationMismatch("the message holds an array and `like` a dictionary of arrays, or the reverse")
@@ -248,7 +252,7 @@ def _check_expected(described: Description, like: object, as_tensors: bool) -> N
 
 
 def check_memory(described: Description, most: int, remedy: str) -> None:
-    """Raise if the arrays of a message take more memory than `most` bytes."""
+    """Raise an error if the arrays of a message take more than `most` bytes of memory."""
     # Floating-point numbers are decoded as float32 before they get their type.
     needed = sum(one.entries * max(one.dtype.itemsize, 4 if is_dense(one.dtype) else 1) for one in described.arrays)
     if needed > most:

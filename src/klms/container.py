@@ -1,18 +1,18 @@
-"""Named arrays as bytes: the one container of messages, snapshots, states and checkpoints.
+"""Named arrays as bytes: the common container of messages, snapshots, states and checkpoints.
 
 0  version (u8)   1  length of the description (u32)   5  description   then the arrays, end to end
 
 The description is deflated JSON: `{"names": [...], "types": [...], "shapes": [...], "meta": ...}`, with types as NumPy
-writes them. safetensors has the same idea; its header is not deflated and has the offsets of every array, which alone
-would be more than a message at 0.1 bits per parameter. Arrays are C-ordered and little-endian.
+writes them. safetensors follows the same idea, but its header is not deflated and has the offsets of every array, which
+alone would take more bytes than a message at 0.1 bits per parameter. Arrays are C-ordered and little-endian.
 
-A packed container also lists the `lengths` at which arrays are stored. One that is stored at its own length is
+A packed container also lists the `lengths` at which arrays are stored. An array that is stored at its own length is
 unchanged. Any other begins with the number of values in its table (u16). If that is 0, the array follows, deflated: the
 first bytes of all entries, then the second bytes, and so on. Otherwise the values follow, and for every entry the index
 of its value (u8), deflated: averages of masks have few different values.
 
-What is read may come from anybody. All shapes are known before anything is unpacked, and what they add up to is
-bounded. A reader for an older version belongs into `read_description`.
+Input is untrusted. All shapes are known before anything is unpacked, and their total size is bounded. A reader for an
+older version belongs in `read_description`.
 """
 
 import json
@@ -36,7 +36,7 @@ DTYPES: dict[int, np.dtype[Any]] = dict(enumerate(map(np.dtype, NAMES), start=1)
 BFLOAT16 = np.dtype("V2")
 """Stands for bfloat16, which NumPy does not have: the upper half of a float32. Only messages of updates hold it."""
 MOST_TEXT = 1 << 22
-"""Bytes of JSON in a description: fifty thousand arrays, which take a reader a fraction of a second."""
+"""Limit on the JSON of a description, in bytes: fifty thousand arrays, which take a fraction of a second to read."""
 
 _VERSION = 1
 _HEAD = struct.Struct("<BI")
@@ -44,12 +44,12 @@ _COUNT = struct.Struct("<H")
 _KNOWN = {name: np.dtype(name) for name in NAMES}
 _BFLOAT16_NAME = "bfloat16"
 _MOST_VALUES = 256  # of a table
-_PEEK = 4096  # entries; if these have too many values, so has the array
+_PEEK = 4096  # entries; if these have too many different values, so has the array
 _LONGEST = 80  # characters of a name that are shown
 
 
 class ArrayInfo(NamedTuple):
-    """What a description says of an array."""
+    """Name, type and shape of an array, as in a description."""
 
     name: str
     dtype: np.dtype[Any]
@@ -83,7 +83,7 @@ class Typed(Protocol):
 
 
 class Description(NamedTuple):
-    """What a container says of its arrays, and what stands beside them."""
+    """The description of a container: its arrays, and any other data, `meta`."""
 
     arrays: tuple[ArrayInfo, ...]
     meta: Any
@@ -96,9 +96,9 @@ class Description(NamedTuple):
 def describe(
     arrays: Mapping[str, Typed], meta: object = None, lengths: Sequence[int] | None = None, *, bfloat16: bool = False
 ) -> bytes:
-    """Return everything of a container but its arrays; raise `InvalidArgument` if nobody could read it.
+    """Return everything in a container but its arrays; raise `InvalidArgument` if no reader would accept it.
 
-    Arrays of `BFLOAT16` are accepted, here and in `read_description`, where `bfloat16` says so.
+    Arrays of `BFLOAT16` are accepted only if `bfloat16` is set, here and in `read_description`.
     """
     parts: dict[str, object] = {
         "names": list(arrays),
@@ -119,7 +119,7 @@ def describe(
 
 
 def write_arrays(arrays: Arrays, meta: object = None, *, packed: bool = False) -> bytes:
-    """Return the arrays as bytes, packed or unchanged, with anything that JSON can hold beside them."""
+    """Return the arrays as bytes, packed or unchanged, with `meta`, which may be anything that JSON can hold."""
     parts: list[Any] = [little(array) for array in arrays.values()]
     if packed:
         parts = list(map(_packed, parts))
@@ -128,7 +128,7 @@ def write_arrays(arrays: Arrays, meta: object = None, *, packed: bool = False) -
 
 
 def read_description(data: bytes | memoryview, *, bfloat16: bool = False) -> Description:
-    """Return what a container says of its arrays, which may be missing."""
+    """Return the description of a container; its arrays may be missing."""
     if len(data) < _HEAD.size:
         raise CorruptMessage("the description of the arrays is cut off")
     version, length = _HEAD.unpack_from(data)
@@ -157,17 +157,17 @@ def description_in(file: IO[bytes]) -> bytes:
 def read_arrays(data: bytes, limit: int | None = None) -> tuple[dict[str, Array], Any]:
     """Undo `write_arrays`; raise a `KLMSError` for other bytes.
 
-    Arrays that are not packed are views of the bytes, which cannot be written to. All arrays together take at most
-    `limit` bytes, by default no more than the data itself.
+    Arrays that are not packed are read-only views of the bytes. All arrays together take at most `limit` bytes, by
+    default no more than the data itself.
     """
     described, view = read_description(data), memoryview(data)
     if described.end + sum(described.lengths) != len(data):
-        raise CorruptMessage(f"the bytes end before the arrays do, or go on: {len(data):,} bytes")
+        raise CorruptMessage(f"the description and its arrays do not take exactly {len(data):,} bytes")
     return _read(described, lambda place, length: view[place : place + length], len(data) if limit is None else limit)
 
 
 def read_some(file: IO[bytes], start: int, only: Collection[str], limit: int) -> dict[str, Array]:
-    """Return those of the named arrays that the container at this place of a file has. Nothing else is loaded."""
+    """Return the named arrays that the container at this place of a file holds; no other arrays are loaded."""
     file.seek(start)
     described = read_description(description_in(file))
 
@@ -184,7 +184,7 @@ def joined(groups: Mapping[str, Arrays]) -> dict[str, Array]:
 
 
 def grouped(arrays: Arrays, groups: Collection[str]) -> dict[str, dict[str, Array]]:
-    """Undo `joined`; raise `CorruptMessage` if an array is of another group."""
+    """Undo `joined`; raise `CorruptMessage` if an array belongs to another group."""
     found: dict[str, dict[str, Array]] = {group: {} for group in groups}
     for name, array in arrays.items():
         group, _, own = name.partition(".")
@@ -195,7 +195,7 @@ def grouped(arrays: Arrays, groups: Collection[str]) -> dict[str, dict[str, Arra
 
 
 def little(array: Array) -> Array:
-    """Return an array as it is written."""
+    """Return an array in the form in which it is written: contiguous and little-endian."""
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
 
 
@@ -217,7 +217,7 @@ def _parse(text: bytes, end: int, bfloat16: bool) -> Description:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptMessage(f"the description of the arrays cannot be read: {error!r}") from error
     if not len(names) == len(types) == len(shapes) == len(lengths):
-        raise CorruptMessage("the description of the arrays makes no sense")
+        raise CorruptMessage("the description of the arrays is inconsistent")
     if len(set(names)) < len(names):
         raise CorruptMessage("the names of arrays are not different strings of Unicode")
     if not all(type(length) is int and length >= 0 for length in lengths):
@@ -228,7 +228,7 @@ def _parse(text: bytes, end: int, bfloat16: bool) -> Description:
 def _info(name: object, dtype: object, shape: object, known: Mapping[str, np.dtype[Any]]) -> ArrayInfo:
     try:
         unicode = isinstance(name, str) and name.encode() is not None
-    except UnicodeEncodeError:  # half of a surrogate pair, which nobody could print
+    except UnicodeEncodeError:  # half of a surrogate pair, which cannot be printed
         unicode = False
     if not unicode:
         raise CorruptMessage("the names of arrays are not different strings of Unicode")
@@ -270,7 +270,7 @@ def _packed(array: Array) -> bytes:
 
 
 def read_array(one: ArrayInfo, stored: bytes | memoryview) -> Array:
-    """Return the array that these bytes stand for: a view of them, or what they unpack to."""
+    """Return the array that is stored in these bytes: a view of them, or an unpacked copy."""
     length = len(stored)
     if one.dtype.kind == "b" and length == one.nbytes:
         return np.not_equal(np.frombuffer(stored, np.uint8), 0).reshape(one.shape)
@@ -290,7 +290,7 @@ def read_array(one: ArrayInfo, stored: bytes | memoryview) -> Array:
 
 
 def _table(array: Array) -> tuple[Array, npt.NDArray[np.uint8]] | None:
-    """Return the distinct values of a vector, and for each entry the index of its value; None if there are many."""
+    """Return the distinct values of a vector, and for each entry the index of its value; None if there are too many."""
     if array.ndim != 1 or array.dtype.kind != "f" or array.size < _PEEK:
         return None
     bits = array.view(f"u{array.dtype.itemsize}")  # as numbers, 0 and -0 would be the same value
@@ -303,14 +303,14 @@ def _table(array: Array) -> tuple[Array, npt.NDArray[np.uint8]] | None:
 
 
 def _deflated(array: Array, *, strings: bool) -> bytes:
-    """Deflate an array. Without `strings`, repeated strings are not searched for, which takes a tenth of the time."""
+    """Deflate an array. Without `strings`, the search for repeated strings is skipped, which takes 1/10 of the time."""
     strategy = zlib.Z_DEFAULT_STRATEGY if strings else zlib.Z_RLE
     deflater = zlib.compressobj(wbits=-zlib.MAX_WBITS, strategy=strategy)
     return deflater.compress(array.tobytes()) + deflater.flush()
 
 
 def _inflated(data: bytes | memoryview, size: int) -> bytes:
-    """Inflate exactly this many bytes; raise if the data hold fewer or more."""
+    """Inflate exactly this many bytes; raise an error if the data hold fewer or more."""
     inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
     try:
         inflated = inflater.decompress(data, size + 1)

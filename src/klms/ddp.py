@@ -4,12 +4,12 @@
     state = klms.ddp.CompressionState(bits_per_parameter=0.5)
     model.register_comm_hook(state, klms.ddp.compression_hook)
 
-Codes do not add up as numbers do, so every process gathers the messages of all processes and averages what it decodes.
-All of them decode the same bytes in the same order and therefore hold the same gradient. The decoded gradient is
-unbiased: no error feedback is needed, and no memory of the size of the gradients.
+Compressed messages cannot be summed like numbers, so every process gathers the messages of all processes, decodes them
+and averages the results. All processes decode the same bytes in the same order and therefore hold the same gradient.
+The decoded gradient is unbiased, so neither error feedback nor memory of the size of the gradients is needed.
 
 Traffic and decoding time grow with the number of processes, as with every compressor whose messages cannot be summed
-on the way: the hook is for a few nodes with a slow link between them.
+in transit: the hook is for a few nodes with a slow link between them.
 """
 
 import math
@@ -38,9 +38,9 @@ class CompressionState:
     seed: int = 0
     effort: Effort = "fast"
     process_group: dist.ProcessGroup | None = None
-    """The processes among which gradients are averaged; all of them by default."""
+    """The processes among which gradients are averaged; by default, all processes."""
     step: int = 0
-    """Number of the training step, which keys depend on. After a restart, set it to the step that comes next."""
+    """Number of the training step, on which keys depend. After a restart, set it to the number of the next step."""
     sent_bytes: int = 0
     """Bytes of this process's messages so far, each of which goes to all other processes."""
     gradient_bytes: int = 0
@@ -57,7 +57,7 @@ class CompressionState:
 
 
 def compression_hook(state: CompressionState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
-    """Average the gradients of a bucket over all processes, by messages at the state's bits per parameter."""
+    """Average the gradients of a bucket over all processes, with messages at the state's bits per parameter."""
     group = state.process_group if state.process_group is not None else dist.group.WORLD
     rank = dist.get_rank(group)
     gradient: torch.Tensor = bucket.buffer()
@@ -90,7 +90,7 @@ def _layout(bucket: dist.GradBucket) -> Layout:  # type: ignore[name-defined]
 def _fitting_message(
     state: CompressionState, layout: Layout, gradient: torch.Tensor, key: SharedKey
 ) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Return the length of a message and the message, in as many bytes as all processes have for this bucket."""
+    """Return the length of a message and the message, padded to the size that all processes use for this bucket."""
     room = _LENGTH.size + max(_SMALLEST_MESSAGE, math.ceil(state.bits_per_parameter * layout.d / 8))
     vector = gradient.detach().float().cpu().numpy()
     rng = np.random.default_rng([key.seed, key.round, key.client])

@@ -1,4 +1,4 @@
-"""Error feedback: what a message left out is added to the next update.
+"""Error feedback: the part of an update that a message left out is added to the next update.
 
 Messages of `klms.compress` are unbiased, so an average over many clients or rounds needs no feedback and no memory of
 the size of the update. With few messages at a low rate, their noise may exceed the update. Error feedback (Seide et
@@ -25,8 +25,8 @@ from klms.update_message import Coding, form_of, key_of, read_arrays, read_heade
 class ErrorFeedback:
     """Compresses the updates of one sender, one after the other, and adds to each what earlier messages left out.
 
-    The receiver calls `klms.decompress`, and adds up what it gets. The state is the error of the last message, a
-    float32 number per parameter; it belongs to the sender and never travels.
+    The receiver calls `klms.decompress` and adds up the results. The state is the error of the last message, one
+    float32 number per parameter; the sender keeps it and never sends it.
 
     >>> import klms
     >>> rng = np.random.default_rng(0)
@@ -78,7 +78,7 @@ class ErrorFeedback:
         """Return the object whose state `to_bytes` returned; raise a `KLMSError` for any other bytes."""
         body = Frame.from_bytes(data, Kind.RESIDUAL).body
         if any(one.dtype != np.float32 for one in read_description(body).arrays):
-            raise CorruptMessage("the state holds something else than float32 numbers")
+            raise CorruptMessage("the state holds something other than float32 numbers")
         feedback = cls()
         feedback._residual = {name: array.copy() for name, array in read_container(body)[0].items()}
         return feedback
@@ -95,7 +95,7 @@ class ErrorFeedback:
 
 
 class _Sum(Source):
-    """An array plus what was left out of it before."""
+    """An array plus what earlier messages left out of it."""
 
     def __init__(self, source: Source, residual: Float32 | None) -> None:
         self._source = source
@@ -112,7 +112,7 @@ class _Sum(Source):
 
 
 def _sent(file: io.BytesIO, key: SharedKey | None, threads: int | None) -> dict[str, Array]:
-    """Return what the receiver will get."""
+    """Return the arrays that the receiver will decode."""
     frame, described = read_header(file)
     return read_arrays(file, described, key_of(frame, key), threads, False, bfloat16=True)
 

@@ -6,7 +6,7 @@ from klms.printable import printable
 
 
 class KLMSError(Exception):
-    """Base class of every error that klms raises on purpose; its text can be printed, whatever it quotes."""
+    """Base class of every error that klms raises on purpose; its text is safe to print, whatever it quotes."""
 
     def __str__(self) -> str:
         return printable(super().__str__(), keep="\n\t")
@@ -44,7 +44,7 @@ class TrainingDiverged(KLMSError):
 
 
 class NothingTrained(KLMSError):
-    """Too few clients sent anything that counts, so a round or a whole run has no result."""
+    """Too few clients sent a valid reply, so a round or a whole run has no result."""
 
 
 class WorkerDied(KLMSError):

@@ -1,9 +1,9 @@
 """Files of run folders and data sets: read without waiting and within bounds, written completely or not at all.
 
-A folder may come from anybody, and hold a named pipe, on which a reader would wait forever, a link to a device without
-an end, or a file of many gigabytes that takes no space on disk. Whatever is read is therefore opened here: regular
-files only, of a size that the reader states. A link to such a file may be read, because large files are often kept on
-another disk. Nothing is written through a link, which could lead to any file of the user.
+A folder may come from an untrusted source, and hold a named pipe, on which a reader would wait forever, a link to a
+device without an end, or a file of many gigabytes that takes no space on disk. All files are therefore opened here,
+and only regular files up to a size that the reader states. A link to such a file may be read, because large files are
+often kept on another disk. Nothing is written through a link, which could lead to any file of the user.
 """
 
 import errno
@@ -16,7 +16,7 @@ from typing import IO
 
 from klms.errors import RunFolderError, UnreadableFile
 
-# Windows has neither named pipes in folders nor these flags, and needs the last one to read bytes.
+# Windows has no named pipes in folders and no such flags, except the last one, which it needs to read bytes.
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -63,7 +63,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         os.replace(temporary, path)
     except BaseException as error:
         with suppress(OSError):  # the folder is read-only, or the name is taken by a folder
-            temporary.unlink(missing_ok=True)  # a partial file would take what is left of a full disk
+            temporary.unlink(missing_ok=True)  # a partial file would take the last space of a full disk
         if isinstance(error, OSError) and not isinstance(error, UnreadableFile):
             raise _cannot_write(path, error) from error
         raise

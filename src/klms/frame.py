@@ -1,14 +1,14 @@
-"""The one frame of messages and checkpoints: what it holds, what that belongs to, and a checksum.
+"""The common frame of messages and checkpoints: the kind of content, what it belongs to, and a checksum.
 
 0  magic "KX"   2  version   3  kind   4  first (u32)   8  second (u32)   12  digest (8 bytes)   20  body   end-4  CRC32
 
 Two numbers and a digest say what a frame belongs to. In requests and replies they are the round, the number of the
 message within the round, and a fingerprint of everything that both sides must share to understand each other. In
 broadcasts they are the state that the steps build on, the state that they lead to, and the digest of that state. So a
-reply of an earlier round, of another client or of a client with another model is recognised before it is decoded.
-docs/format.md has the other kinds.
+reply from an earlier round, from another client or from a client with another model is recognised before it is decoded.
+docs/format.md describes the other kinds.
 
-A reader for an older version belongs into `Frame.from_file`.
+A reader for an older version belongs in `Frame.from_file`.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class Kind(IntEnum):
     SNAPSHOT = 5
     JUMP = 6
     METHOD = 7
-    """The message of one of our methods."""
+    """The message of a method of klms."""
     UPDATE = 8
     """A message of `klms.compress`."""
     CHECKPOINT = 9
@@ -108,7 +108,7 @@ class Frame:
         return cls(Kind(kind), first, second, digest)
 
     def check_belongs_to(self, expected: "Frame") -> None:
-        """Raise an error unless this frame is of the round, the message and the model of the expected one."""
+        """Raise an error unless this frame belongs to the same round, message and model as the expected frame."""
         if self.first != expected.first:
             raise WrongRound(f"the reply is of round {self.first}, this is round {expected.first}")
         if self.second != expected.second:
@@ -124,7 +124,7 @@ class FrameWriter:
         self._file = file
         self._checksum = 0
         self.written = 0
-        """Bytes so far."""
+        """Bytes written so far."""
         self.write(_HEADER.pack(MAGIC, VERSION, frame.kind, frame.first, frame.second, frame.digest))
 
     def write(self, part: bytes | memoryview) -> None:

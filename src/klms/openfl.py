@@ -7,11 +7,11 @@
       settings :
         bits_per_parameter : 1.0
 
-`docs/openfl.md` says what that does in a federation. Needs the extra `openfl`.
+`docs/openfl.md` describes the effect in a federation. This module needs the extra `openfl`.
 
 OpenFL codes one tensor at a time, and tells its pipelines neither the round nor who is coding. It also relies on equal
 tensors becoming equal bytes: the aggregator codes a difference once for its own model and again for each collaborator.
-So messages carry their own keys, and the randomness of a message is a function of the tensor.
+Therefore messages carry their own keys, and the randomness of a message is a function of the tensor.
 """
 
 import sys
@@ -35,13 +35,13 @@ except ImportError as error:
 
 _SEED = 8  # bytes
 _LEAST = 512
-"""Bytes that a tensor may take whatever its size: some 120 of them are headers."""
+"""Bytes that a tensor of any size may take: about 120 of them are headers."""
 _MOST = 8.0
 """Bits per parameter beyond which a tensor is sent unchanged."""
 
 
 class KlmsTransformer(Transformer):
-    """Codes tensors at `bits_per_parameter`; small ones at more, the smallest unchanged."""
+    """Codes tensors at `bits_per_parameter`; small ones get more bits, and the smallest are sent unchanged."""
 
     def __init__(self, bits_per_parameter: float = 1.0) -> None:
         if not 0.0001 <= bits_per_parameter <= _MOST:
@@ -65,13 +65,13 @@ class KlmsTransformer(Transformer):
 
 
 class Pipeline(TransformationPipeline):
-    """A compression pipeline whose only transformer is that of klms."""
+    """A compression pipeline with `KlmsTransformer` as its only transformer."""
 
     def __init__(self, bits_per_parameter: float = 1.0, **kwargs: Any) -> None:
         super().__init__([KlmsTransformer(bits_per_parameter)], **kwargs)
 
     def forward(self, data: npt.ArrayLike, **kwargs: Any) -> tuple[bytes, list[dict[str, Any]]]:
-        """Code a tensor. OpenFL also passes the models that it writes to files through here; those stay unchanged."""
+        """Code a tensor. Models that OpenFL writes to files also pass through this method, and stay unchanged."""
         unchanged = sys._getframe(1).f_code.co_name == "construct_model_proto"
         message, metadata = super().forward(data, unchanged=unchanged, **kwargs)
         return message, metadata
@@ -80,8 +80,8 @@ class Pipeline(TransformationPipeline):
 class Collaborator(openfl.component.Collaborator):
     """A collaborator that sends differences in every round.
 
-    OpenFL 1.9 looks for the model that it began with under the collaborator's name. After the first round it has stored
-    that model under the aggregator's name alone, and sends whole tensors, unchanged.
+    To compute a difference, OpenFL 1.9 looks up the model before training under the collaborator's name. After the
+    first round, it has stored that model only under the aggregator's name, and sends whole tensors, unchanged.
     """
 
     def get_data_for_tensorkey(self, tensor_key: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Schemes and methods of other packages: what they declare as entry points becomes part of klms, without a fork.
+"""Schemes and methods of other packages: those declared as entry points become part of klms, without a fork.
 
 In the other package's `pyproject.toml`:
 
@@ -8,8 +8,8 @@ In the other package's `pyproject.toml`:
     [project.entry-points."klms.methods"]
     fedadam = "my_package.fedadam:METHOD"
 
-A scheme is a `klms.compressors.scheme.Scheme`, and a method a `klms.methods.entry.MethodEntry`. Numbers of schemes from
-`FIRST_OWN_NUMBER` on are never used by klms itself.
+A scheme is a `klms.compressors.scheme.Scheme`, and a method is a `klms.methods.entry.MethodEntry`. klms itself never
+uses scheme numbers from `FIRST_OWN_NUMBER` on.
 """
 
 from importlib.metadata import entry_points
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 def declared(group: str, kind: type[T], known: dict[str, Any]) -> dict[str, T]:
-    """Return what installed packages declare in a group of entry points, by name.
+    """Return the objects that installed packages declare in a group of entry points, by name.
 
-    Raise an `InvalidArgument` that names the package if an object is of another kind, or has a name that is taken.
+    Raise an `InvalidArgument` that names the package if an object is of another kind, or if its name is taken.
     """
     found: dict[str, T] = {}
     for point in entry_points(group=group):

@@ -4,8 +4,8 @@
 def printable(value: object, keep: str = "") -> str:
     r"""Return a value as one line of text in which control characters are escaped as Python escapes them.
 
-    A terminal obeys escape sequences, which can hide or rewrite what was printed before, and a lone surrogate cannot be
-    printed at all. The characters in `keep` stay unchanged: line ends, where a text has several lines on purpose.
+    A terminal obeys escape sequences, which can hide or rewrite earlier output, and a lone surrogate cannot be printed
+    at all. The characters in `keep` stay unchanged, such as line ends if a text has several lines on purpose.
 
     >>> print(printable("layer\x1b[2J\n\ud800"))
     layer\x1b[2J\n\ud800

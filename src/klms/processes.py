@@ -1,8 +1,8 @@
 """Processes that write a log, end together with all their children, and do not outlive their owner.
 
-Every process carries a mark in its environment, which its children inherit. The mark finds them however they were
-started: some are in sessions of their own, out of reach of the process group and, once their parent has ended, of the
-parent's id. The guard runs this file as a script, so it needs only the standard library.
+Every process carries a mark in its environment, which its children inherit. The mark identifies them however they were
+started: some are in sessions of their own, and can be found neither by the process group nor, once their parent has
+ended, by the parent's id. The guard runs this file as a script, so it needs only the standard library.
 """
 
 import os
@@ -94,7 +94,7 @@ def marked(mark: str) -> list[int]:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill all processes with the mark, repeatedly because one of them may have been starting another."""
+    """Kill all processes with the mark, repeatedly, because one of them may be starting another."""
     deadline = time.monotonic() + PATIENCE / 2
     while (left := marked(mark)) and time.monotonic() < deadline:
         for pid in left:

@@ -1,4 +1,4 @@
-"""Progress of long work, for a program that asks for it or a person who waits."""
+"""Progress of long-running work, for a program that asks for it or a user who waits."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from klms.numerics.parallel import Progress
 
 @contextmanager
 def reporting(progress: Progress | bool, title: str) -> Iterator[Progress | None]:
-    """Yield the function to report to: a bar with this title for True, on a terminal; None for False."""
+    """Yield the function that receives progress: a bar with this title for True on a terminal; None for False."""
     if progress is True and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import Progress as Bar

@@ -1,6 +1,6 @@
-"""How the `klms` command ends after Ctrl-C or SIGTERM: by an exception, so that it can clear up, and soon in any case.
+"""How the `klms` command ends after Ctrl-C or SIGTERM: by an exception, so that it can clean up, and soon in any case.
 
-This module has to be in place before the others are imported, so it imports little itself.
+The command runs `watch` before it imports other modules, so this module imports little itself.
 """
 
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 PATIENCE = 1.5
-"""Seconds that a command has to clear up; two from the signal to the end are promised.
+"""Seconds that a command has to clean up; klms promises to end within two seconds of the signal.
 
 An exception can be lost in a destructor or in compiled code, and compiled code delays it for as long as it runs.
 """
@@ -29,30 +29,30 @@ class Terminated(KeyboardInterrupt):
 
 
 class _Ending:
-    """How far the end of this process has come."""
+    """The state of this process's ending."""
 
     at_once = True
-    """Whether nothing has to be cleared up."""
+    """Whether there is nothing to clean up."""
     patience = PATIENCE
     number: int | None = None
-    """The signal that came."""
+    """The signal that was received."""
     caught = False
-    """Whether its exception has arrived where the command ends."""
+    """Whether the command has caught the signal's exception."""
 
 
 def watch() -> None:
     """From now on, end this process after Ctrl-C or SIGTERM."""
     for number in _STOPS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell starts jobs in the background
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored in jobs that a shell runs in the background
             signal.signal(number, _on_signal)
 
-    import socket  # only now, when a signal may come
+    import socket  # only now, when signals are handled
     import threading
 
     read, written = socket.socketpair()
     written.setblocking(False)
     signal.set_wakeup_fd(written.detach(), warn_on_full_buffer=False)
-    if hasattr(os, "register_at_fork"):  # what a forked process receives does not concern this one
+    if hasattr(os, "register_at_fork"):  # a forked process handles its own signals
         os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
     threading.Thread(target=_lose_patience, args=(read,), daemon=True).start()
     sys.unraisablehook = _pass_over_stops
@@ -72,7 +72,7 @@ def stopping(*, at_once: bool, patience: float = PATIENCE) -> Iterator[None]:
 def caught() -> None:
     """Note that the command has received the exception.
 
-    From here on, it decides how long it takes, and the exit code.
+    From here on, the command decides how long it takes to end, and its exit code.
     """
     _Ending.caught = True
 
@@ -100,7 +100,7 @@ def _on_signal(number: int, frame: "FrameType | None") -> None:
 
 
 def _lose_patience(signals: "socket.socket") -> None:
-    """Wait for a signal, and end this process some time later unless its exception has arrived by then."""
+    """Wait for a signal, and end this process some time later unless the command has caught its exception by then."""
     number = 0
     while number not in _STOPS:
         number = signals.recv(1)[0]
@@ -112,12 +112,12 @@ def _lose_patience(signals: "socket.socket") -> None:
 def _leave(code: int) -> "NoReturn":
     if not _Ending.caught:
         remove_bar = "\r\033[K\033[?25h" if os.isatty(2) else ""  # clear the line, and show the cursor again
-        with suppress(OSError):  # nobody reads it
+        with suppress(OSError):  # nobody reads the output
             os.write(2, f"{remove_bar}error: stopped\n".encode())
     os._exit(code)
 
 
 def _pass_over_stops(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Ignore an exception of ours that was lost in a destructor: the process ends anyway."""
+    """Ignore an exception of this module that was lost in a destructor: the process ends anyway."""
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)

@@ -1,4 +1,4 @@
-"""A TCP relay that counts the bytes on the wire, including TLS and whatever protocol is used."""
+"""A TCP relay that counts the bytes on the wire, including those of TLS and of the application's protocol."""
 
 import asyncio
 import itertools

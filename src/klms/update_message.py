@@ -2,8 +2,8 @@
 
 A message is a `Frame` of kind `UPDATE`. If sender and receiver share a key, its numbers are the round of the key and 0,
 and its digest is that of the key. If the message carries its own key, the numbers are 0 and 1, and the digest is the
-seed of the key. The body is a container without the floating-point arrays, which are only described; what stands for
-all of them follows, in the format of `ChunkedTrellis`.
+seed of the key. The body is a container that describes all arrays but does not contain the floating-point arrays; their
+coded form follows, in the format of `ChunkedTrellis`.
 """
 
 import io
@@ -36,10 +36,10 @@ from klms.numerics.parallel import Progress
 from klms.progress import reporting
 
 MOST_PARAMETERS = (1 << 32) - 1
-"""Floating-point entries of all arrays."""
+"""Largest number of floating-point entries of all arrays together."""
 
 _ALONE, _TENSOR, _TENSORS = "array", "tensor", "tensors"
-"""Notes beside the description: one array without a name, one tensor without a name, a dictionary of tensors."""
+"""Notes (`meta`) in the description: one array without a name, one tensor without a name, a dictionary of tensors."""
 _SHARED_KEY, _OWN_KEY = 0, 1
 """Second number of the frame."""
 _SEED = 8  # bytes
@@ -61,7 +61,7 @@ class Coding:
 
 
 def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, coding: Coding) -> int:
-    """Write the message of these arrays, with `meta` beside their description; return its length."""
+    """Write the message of these arrays, with `meta` in the description; return its length."""
     rng = coding.rng or np.random.default_rng()
     key, frame = _key_and_frame(coding.key, rng)
     description = describe(sources, meta, bfloat16=True)
@@ -96,7 +96,7 @@ def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, c
 def read_header(file: IO[bytes]) -> tuple[Frame, Description]:
     """Check the frame of the message in a file, and read the description of its arrays.
 
-    The file is then at the arrays.
+    The file is left at the start of the arrays.
     """
     frame = Frame.from_file(file, Kind.UPDATE)
     if frame.second not in (_SHARED_KEY, _OWN_KEY):
@@ -156,7 +156,7 @@ def read_segments(
 
 
 def form_of(update: object) -> str | None:
-    """Return the note beside the description of an update that tells `decompress` what to return: arrays or tensors."""
+    """Return the note in an update's description that tells `decompress` whether to return arrays or tensors."""
     if isinstance(update, Mapping):
         return _TENSORS if has_tensors(update) else None
     return _TENSOR if has_tensors(update) else _ALONE
@@ -168,7 +168,7 @@ def is_alone(described: Description) -> bool:
 
 
 def of_tensors(described: Description) -> bool:
-    """Return whether a message was made of torch's tensors."""
+    """Return whether a message was made from torch tensors."""
     return described.meta in (_TENSOR, _TENSORS)
 
 
@@ -178,7 +178,7 @@ def carries_key(frame: Frame) -> bool:
 
 
 def key_of(frame: Frame, key: SharedKey | None) -> SharedKey:
-    """Return the key of a message: its own, or the receiver's, if the message was made with that."""
+    """Return the key of a message: its own, or the receiver's key, if the message was made with it."""
     if carries_key(frame):
         if key is not None:
             SharedKey.checked(key)
@@ -192,7 +192,7 @@ def key_of(frame: Frame, key: SharedKey | None) -> SharedKey:
 
 
 def _key_and_frame(key: SharedKey | None, rng: np.random.Generator) -> tuple[SharedKey, Frame]:
-    """Return the key of a message, the caller's or a new one, and the frame that tells it."""
+    """Return the key of a message, the caller's or a new one, and the frame that identifies the key."""
     if key is not None:
         return key, Frame(Kind.UPDATE, SharedKey.checked(key).round, _SHARED_KEY, _digest(key))
     frame = Frame(Kind.UPDATE, 0, _OWN_KEY, rng.bytes(_SEED))
@@ -220,9 +220,9 @@ def _room(budget: int | None, others: int, parameters: int) -> int | None:
 
 
 def _rate(bits_per_parameter: float, heads: float, most: int | None, parameters: int) -> float:
-    """Return the rate of the floating-point arrays: what a budget has for them, or what heads leave of the whole.
+    """Return the rate of the floating-point arrays: from the bytes of a budget, or from the total rate minus the heads.
 
-    Heads, in bits, take at most half of the whole.
+    Heads, in bits, take at most half of the total.
     """
     if not MIN_RATE <= bits_per_parameter <= MAX_RATE:
         raise InvalidArgument(f"bits_per_parameter must be from {MIN_RATE:g} to {MAX_RATE:g}, got {bits_per_parameter}")
@@ -243,7 +243,7 @@ def _empty(one: ArrayInfo, bfloat16: bool) -> Array:
 
 
 def _reader(file: IO[bytes], end: int) -> Callable[[int], bytes]:
-    """Return a function that reads the next bytes of the body; asked for more than there are, it raises an error."""
+    """Return a function that reads the next bytes of the body, and raises an error if fewer are left."""
 
     def read(count: int) -> bytes:
         if count > end - file.tell():

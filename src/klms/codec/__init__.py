@@ -1,6 +1,6 @@
 """The codec: `(q, p, blocks, key) -> bytes -> sample`.
 
-It depends on numpy, numba and constriction and knows nothing of learning. Other packages import from here only, not
+It depends on numpy, numba and constriction, and knows nothing about learning. Other packages import only from here, not
 from its modules.
 """
 

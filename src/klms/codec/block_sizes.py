@@ -1,11 +1,11 @@
 """Entropy coding of block sizes: constriction's range coder with an adaptive model.
 
-All sizes but the last, which follows from `d`, are coded in small batches. The model of a batch is a
-mixture of histograms of the preceding sizes, which both sides know: of all sizes and of the latest ones (because
+All sizes but the last, which follows from `d`, are coded in small batches. The model of a batch is a mixture of
+histograms of the preceding sizes, which both sides know: a histogram of all sizes and one of the latest sizes (because
 layers differ), each unsmoothed and smoothed over neighbours at three widths (because similar sizes are similarly
 likely), plus a prior that falls as 1/size. The shares of the mixture move towards the histograms that predicted best.
 
-The model consists of integers throughout, so that both sides build the same model on any machine.
+The model uses only integers, so that both sides build the same model on any machine.
 """
 
 import constriction
@@ -24,7 +24,7 @@ _FIRST_SHARE = 1 << 11
 
 
 class _Model:
-    """The mixture and the sizes that it has learned. Symbols are sizes minus 1."""
+    """The mixture and the sizes that it has learned from. Symbols are sizes minus 1."""
 
     def __init__(self, alphabet: int) -> None:
         self.seen = 0
@@ -38,7 +38,7 @@ class _Model:
         self._weights = np.empty(alphabet)
 
     def batch(self) -> int:
-        return max(1, min(self.seen // 4, max(16, self.seen // 32)))  # few at first, when the model still changes much
+        return max(1, min(self.seen // 4, max(16, self.seen // 32)))  # few at first, while the model changes fast
 
     def distribution(self) -> constriction.stream.model.Categorical:
         _mix(self._shares, self._experts, self._weights)
@@ -83,10 +83,10 @@ def _move_shares(experts: Float64, shares: Int64, symbols: Int64) -> None:
 
 @kernel
 def _smooth(counts: Int64, widths: Int64, out: Float64) -> None:
-    """Write the counts, summed twice over `2 widths[w] + 1` neighbours and scaled to total `_UNIT`, to each row `w`.
+    """Write to each row `w` the counts, summed twice over `2 widths[w] + 1` neighbours and scaled to sum to `_UNIT`.
 
-    Untrusted messages choose how often this runs, so it is fast: quotients are those of floating-point numbers, which
-    are exact as far as rounding down shows while the numbers are below 2^52.
+    An untrusted message determines how often this runs, so it must be fast: it divides in floating point, and rounding
+    down these quotients gives the exact integers as long as the numbers are below 2^52.
     """
     once = np.empty(counts.size, dtype=np.int64)
     twice = counts.copy()
@@ -141,7 +141,7 @@ def unpack_sizes(section: bytes, count: int, d: int, max_size: int = MAX_BLOCK_S
         if len(section) < 2 or len(section) % 4 != 2:
             raise CorruptMessage("the block sizes are truncated")
         largest = int.from_bytes(section[:2], "little")
-        if largest > d - count:  # the other blocks have at least one coordinate; this bounds the model by d
+        if largest > d - count:  # the other blocks have at least one coordinate; d bounds the size of the model
             raise CorruptMessage(f"a block of {largest + 1} among {count} does not fit into {d} coordinates")
         if largest >= max_size:
             raise CorruptMessage(f"a block has {largest + 1} coordinates; the maximum is {max_size}")

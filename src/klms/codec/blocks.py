@@ -1,4 +1,4 @@
-"""Blocks: partitions of `[0, d)` into pieces with one index each (paper, section 4.2 and appendix B)."""
+"""Blocks: partitions of `[0, d)` into ranges that are coded with one index each (paper, section 4.2 and appendix B)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ Merging = Literal["location", "count", "median"]
 class Blocks:
     """A partition of `[0, d)` into half-open ranges `[bounds[m], bounds[m+1])`, each of 1 to 65536 coordinates.
 
-    Every `group` blocks divide a larger piece evenly; a message with memory only carries the sizes of the pieces.
+    Each group of `group` blocks divides a larger piece evenly; a message with memory carries only the sizes of pieces.
     """
 
     def __init__(self, bounds: npt.ArrayLike, group: int = 1) -> None:
@@ -106,10 +106,10 @@ def adaptive_blocks(
     A block ends where its running KL reaches the target or where it has `max_size` coordinates.
 
     Args:
-        kl: KL of every coordinate in bits. That of a large model is best given in parts (`Distribution.kl_in_parts`),
-            because the whole takes twice the memory of the update.
+        kl: KL of every coordinate in bits. For a large model, pass it in parts (`Distribution.kl_in_parts`), because
+            the whole array takes twice the memory of the update.
         target: KL of a block in bits.
-        max_size: Most coordinates of a block.
+        max_size: Largest number of coordinates of a block.
         group: Number of blocks that divide one piece evenly. Pieces have `group` times the target, and a block map of
             pieces costs fewer bytes to send.
 
@@ -131,14 +131,14 @@ def adaptive_blocks(
 
 
 def largest_piece(max_size: int, group: int) -> int:
-    """Return how many coordinates a piece may have that is divided into `group` blocks."""
+    """Return the largest number of coordinates of a piece that is divided into `group` blocks."""
     return max_size if group == 1 else min(max_size * group, MAX_BLOCK_SIZE - group)
 
 
 def most_blocks(d: int, kl: float, target: float, max_size: int, group: int = 1) -> float:
-    """Return how many blocks `adaptive_blocks` cuts at most from `d` coordinates with `kl` bits of KL in all.
+    """Return the largest number of blocks that `adaptive_blocks` can cut from `d` coordinates with `kl` bits of KL.
 
-    Every piece but the last has its target of KL or its largest size.
+    Every piece but the last reaches its target KL or its largest size.
     """
     return group * (math.ceil(d / largest_piece(max_size, group)) + 1) + kl / target
 
@@ -173,8 +173,8 @@ def _cut(
 ) -> tuple[int, int, float]:
     """Cut one part of the coordinates, which begins at `offset`, and write the ends of its blocks to `found`.
 
-    The block that is open from the part before begins at `start`, with a KL of `running` so far. Return the number of
-    blocks that ended, and the start and the KL of the block that is open now.
+    The block that is still open from the previous part begins at `start` and has a KL of `running` so far. Return the
+    number of blocks that ended, and the start and the KL of the block that is now open.
     """
     count = 0
     for i in range(kl.size):
@@ -188,18 +188,18 @@ def _cut(
 
 
 class BlockMerger:
-    """Merges the block maps of the clients of an UPDATE round, one by one, in memory that does not grow with them.
+    """Merges the clients' block maps of an UPDATE round, one by one; only `median` keeps all of them in memory.
 
     By `location` (Algorithm Aggregate-Block-Locations), the m-th inner boundary is the mean of the m-th boundaries of
     the clients that have one, rounded up; then boundaries are sorted and duplicates dropped. Once clients differ by a
     few blocks, their m-th boundaries lie in different layers, and the small blocks of a layer are averaged away.
 
     By `count`, a boundary lies wherever the number of boundaries so far, averaged over the clients, passes a whole
-    number, so each region keeps as many blocks as it has on average: every C-th boundary of all C clients in order.
+    number: at every C-th of the ordered boundaries of all C clients. So each region keeps its average number of blocks.
 
-    By `median`, the m-th inner boundary is the median of the m-th boundaries, where clients with fewer blocks count as
-    having theirs at the end. Fewer than half of the clients cannot move a boundary beyond those of the others, nor
-    add blocks. This takes memory for all maps, two bytes per block and client.
+    By `median`, the m-th inner boundary is the median of the m-th boundaries, where the missing boundaries of clients
+    with fewer blocks count as lying at the end. Fewer than half of the clients cannot move a boundary beyond those of
+    the others, nor add blocks. All maps stay in memory, at two bytes per block and client.
     """
 
     def __init__(self, d: int, by: Merging = "location") -> None:
@@ -207,7 +207,7 @@ class BlockMerger:
         self.d = integer("d", d, 1, MAX_COORDINATES)
         self.by = by
         self._clients = 0
-        # By location: the sum of the m-th boundaries, and how many there are. By count: boundaries per coordinate.
+        # By location: the sum and the number of the m-th boundaries. By count: the number of boundaries per coordinate.
         self._totals = np.zeros(0, dtype=np.int64)
         self._counts = np.zeros(0, dtype=np.int64)
         self._histogram = np.zeros(self.d if by == "count" else 0, dtype=np.int32)
@@ -256,7 +256,7 @@ class BlockMerger:
 
 
 def _limited(bounds: Int64) -> Int64:
-    """Return the bounds with further bounds inside blocks that exceed the maximum size."""
+    """Return the bounds, with additional bounds inside blocks that exceed the maximum size."""
     parts = -(-np.diff(bounds) // MAX_BLOCK_SIZE)
     further = [bounds]
     for m in np.flatnonzero(parts > 1):
@@ -265,7 +265,7 @@ def _limited(bounds: Int64) -> Int64:
 
 
 def aggregate_blocks(clients: Sequence[Blocks], by: Merging = "location") -> Blocks:
-    """Merge the block maps of the clients of an UPDATE round; `BlockMerger` explains the ways.
+    """Merge the clients' block maps of an UPDATE round; `BlockMerger` explains the ways to merge.
 
     >>> a, b = Blocks([0, 4, 10]), Blocks([0, 5, 7, 10])
     >>> aggregate_blocks([a, b]).bounds.tolist(), aggregate_blocks([a, b], by="count").bounds.tolist()

@@ -1,14 +1,15 @@
 """Linear candidates: `K = 2^b` pairwise independent samples of `p` that both sides can generate.
 
 A message has a table of generators `G_{r,j}` with a row `r` per offset and a column `j` per index bit. Block `m` uses
-the rows from a random row `w_m`, its window, onwards. At coordinate `i`, offset `o` of block `m`, candidate `k` has the
-word
+the rows from a random row `w_m` onwards, its window. At coordinate `i`, which has offset `o` in block `m`, candidate
+`k` has the word
 
     u_{k,i} = U_i XOR (XOR over the set bits j of k of G_{w_m + o, j})
 
 and the distribution turns words into values. Each `u_{k,i}` is uniform because `U_i` is, and two candidates differ by
-an XOR of generators, which is uniform and independent of `U_i`. The paper's bound needs no more: it uses only means and
-variances of averages over candidates. Windows keep a message from being unlucky in many small blocks at once.
+an XOR of generators, which is uniform and independent of `U_i`. Pairwise independence suffices for the paper's bound,
+which uses only means and variances of averages over candidates. Windows prevent one unlucky choice of generators from
+affecting many small blocks of a message at once.
 
 The decoder generates only the chosen candidate, at a cost that does not depend on `K`. The encoder generates all of
 them by doubling: the second half of the candidates is the first half XOR the last generator.
@@ -31,7 +32,7 @@ class SharedWords(NamedTuple):
 
     windows: UInt16  # first row of each block
     generators: UInt16  # entry `[j, r]` is `G_{r,j}`, for all index bits and for all rows that a block can reach
-    signed: Int16  # the same bits
+    signed: Int16  # the bits of `generators` as signed integers
     key: UInt64  # `SharedKey.words()`, from which `U` is generated block by block
     largest: int  # size of the largest block
 
@@ -84,7 +85,7 @@ def expand_two(
 @inlined
 def coordinate_words(buffer: UInt64, start: int, n: int, shared: SharedWords) -> UInt16:
     """Return the words `U` of `n` coordinates from `start` onwards, as a view of the buffer."""
-    return words(buffer, start, n, int(U_STREAM), shared.key)  # for a constant, Numba would compile `words` once more
+    return words(buffer, start, n, int(U_STREAM), shared.key)  # Numba would compile `words` again for a constant
 
 
 @inlined

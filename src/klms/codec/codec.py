@@ -22,7 +22,7 @@ from klms.numerics.philox import SharedKey
 
 Sample = Values
 
-_BYTES_PER_COORDINATE, _SPARE_BYTES = 8, 1 << 19  # indices and sizes, scalars: more than any message needs
+_BYTES_PER_COORDINATE, _SPARE_BYTES = 8, 1 << 19  # limits for indices and sizes, and for scalars
 _BATCH_SCORES = 1 << 16  # half a megabyte of scores, or a single block: kernels are called per batch
 
 
@@ -83,12 +83,12 @@ class Codec:
 
         Args:
             q: Distribution of the sender, of the same family as `p`.
-            p: Distribution that the receiver holds, too.
-            blocks: Block map, for instance of `adaptive_blocks(q.kl(p), target)`.
+            p: Distribution that the sender and the receiver hold.
+            blocks: Block map, for instance `adaptive_blocks(q.kl(p), target)`.
             key: Shared randomness; no two messages may have the same key.
             rng: Private randomness of the sender; `greedy` needs none. Never derive it from the key.
             send_blocks: Whether the message carries the block map, for a receiver that does not have it.
-            scalars: Numbers to send beside the sample, as float32.
+            scalars: Numbers to send with the sample, as float32.
             send_kl: Whether the message states its mean KL.
 
         Returns:
@@ -155,7 +155,7 @@ class Codec:
         """Write the message from which the holder of `p` and `key` decodes the chosen candidates.
 
         `send_blocks` includes the block map, for a receiver that does not have it. `scalars` are sent as float32.
-        Without `send_kl` the message states a KL of 0, because the KL depends on `q` beyond the sample.
+        Without `send_kl` the message states a KL of 0: the KL would reveal more about `q` than the sample does.
         """
         self._check_indices(chosen.indices, p, blocks)
         sent = chosen if send_kl else replace(chosen, mean_kl=0.0)
@@ -165,7 +165,7 @@ class Codec:
         """Decode the sample of a message.
 
         Args:
-            message: Bytes of `encode`, from anybody.
+            message: Bytes of `encode`; they need not be trusted.
             p: The distribution that the sender used as `p`.
             key: The key that the sender used.
             blocks: Block map, for a message that carries none.
@@ -174,7 +174,7 @@ class Codec:
             The sample: uint8 for Bernoulli, float32 otherwise.
 
         Raises:
-            KLMSError: The bytes are damaged, or `p`, the key or the blocks are not those of the sender.
+            KLMSError: The bytes are damaged, or `p`, the key or the blocks differ from the sender's.
         """
         return self.read(message, p, key=key, blocks=blocks).vector
 
@@ -191,11 +191,12 @@ class Codec:
         """Decode a message, with its header and block map.
 
         `blocks` is required if the message carries no block map, and ignored if it does. `check` may raise a
-        `KLMSError` for a header that was not agreed, before any work is done, and a carried map must have been cut with
-        `max_size`; both bound the time that a stranger's message can take. Nothing in `message` is trusted: bytes
-        that do not decode raise a `KLMSError`. The number of bits is the message's, not this codec's.
+        `KLMSError` for a header that differs from what was agreed, before any work is done, and a carried map must have
+        been cut with `max_size`; both bound the time that decoding an untrusted message can take. Nothing in `message`
+        is trusted: bytes that do not decode raise a `KLMSError`. The message determines the number of bits per block,
+        not this codec.
         """
-        if len(message) > _BYTES_PER_COORDINATE * p.d + _SPARE_BYTES:  # before a checksum is computed of so many
+        if len(message) > _BYTES_PER_COORDINATE * p.d + _SPARE_BYTES:  # before their checksum is computed
             raise CorruptMessage(f"{len(message)} bytes are too many for {p.d} coordinates")
         parsed = wire.parse(message)
         header = parsed.header

@@ -44,7 +44,7 @@ class Discrete(Distribution):
 
     @cached_property
     def probabilities(self) -> Float32:
-        """One row per symbol; the last may be missing: it is 1 minus the others."""
+        """One row per symbol; the last row may be missing, because it is 1 minus the sum of the others."""
         cumulated = self.thresholds / np.float32(65536)
         return frozen(np.diff(cumulated, axis=0, prepend=np.float32(0), append=np.float32(1)))
 
@@ -79,7 +79,7 @@ class Discrete(Distribution):
 
     @cached_property
     def most_kl(self) -> float:
-        """Largest KL that any `q` can have: that of the `q` which always takes the least likely symbol."""
+        """Largest KL of any `q` to this distribution: that of a `q` that always takes the least likely symbol."""
         counts = np.zeros(65537, dtype=np.int64)
         _count_least(self.thresholds, counts)
         widths = np.flatnonzero(counts)
@@ -180,7 +180,7 @@ class Categorical(Discrete):
 
 @inlined
 def next_threshold(cumulated: float, before: int, after: int) -> int:
-    """Return a threshold, given the one before it and how many symbols come after it: each keeps at least one word."""
+    """Return a threshold, given the previous one and the number of symbols after it; each keeps at least one word."""
     return min(max(int(np.rint(cumulated * 65536.0)), before + 1), 65536 - after)
 
 
@@ -253,7 +253,7 @@ def _add_steps(low: Int16, high: Int16, one: _Step, two: _Step) -> None:
 
 @inlined
 def _weigh_block(q: Float64, ratio: Float64, heights: Int16) -> tuple[float, float, float]:
-    """Fill `heights`; return, in nats, their unit, the block's KL, and the score of the last symbol everywhere."""
+    """Fill `heights`; return in nats their unit, the block's KL, and the score of a sample of last symbols only."""
     symbols, n = q.shape
     per_flush = max(_FLUSH_STEPS // (symbols - 1), 1)
     kl = base = since_flush = most = 0.0

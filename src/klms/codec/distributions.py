@@ -1,7 +1,7 @@
 """The interface of distributions. Each family is a file with its classes and the kernels that score and decode.
 
-One class serves both roles. As `p` (the side information) a distribution is reduced to a fixed-point form before
-anything random happens, and turns shared words into candidates. As `q` (the client's own distribution) it consists of
+One class serves both roles. As `p` (the side information) a distribution is reduced to a fixed-point form before any
+randomness is used, and turns shared words into candidates. As `q` (the client's own distribution) it consists of
 parameters that only the encoder sees. The encoder scores with the quantised `p` that the decoder samples, so
 quantisation costs a little KL but causes no bias. KL divergences are per coordinate and in bits.
 """
@@ -25,7 +25,7 @@ from klms.numerics.jit import Float32, Float64, UInt8, UInt16
 Values = UInt8 | Float32
 
 FAMILIES: dict[int, str] = {}
-"""Names of all families by their numbers."""
+"""Names of all families, by number."""
 _KL_PART = 1 << 20  # 8 MB
 
 
@@ -38,7 +38,7 @@ class Distribution(ABC):
     d: int
 
     def __init_subclass__(cls) -> None:
-        """Make the family known to the readers of messages."""
+        """Register the family, so that its messages can be read."""
         if "family" in vars(cls) and FAMILIES.setdefault(cls.number, cls.family) != cls.family:
             raise TypeError(f"{cls.family} has number {cls.number}, which is that of {FAMILIES[cls.number]}")
 
@@ -64,7 +64,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def score(self, p: Self, blocks: Blocks, shared: SharedWords, batch: Batch) -> None:
-        """Write the score of every candidate of `p`, the expected score and the KL of the blocks to the batch."""
+        """Write to the batch the score of every candidate of `p`, and the expected score and the KL of every block."""
 
     @abstractmethod
     def candidates(self, indices: UInt16, blocks: Blocks, shared: SharedWords, threads: int | None) -> Values:
@@ -97,7 +97,7 @@ class Distribution(ABC):
         return state.digest()
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Restore a copy, whose arrays are as read-only as the original's."""
+        """Restore a pickled copy, with arrays that are read-only like the original's."""
         self.__dict__.update(state)
         for value in state.values():
             if isinstance(value, np.ndarray):

@@ -6,10 +6,10 @@ With `y = p_mean + p_std z` the score is a parabola in `z = Q[u]`:
 
 The encoder looks up the means of `z` and `z^2` over cells of words with equal top bits, in tables that fit into the
 first-level cache. It uses `Q` itself only for strong coordinates, whose coefficients are so large that tails matter.
-Up to `_LOOKUP_BITS` index bits, scores are added candidate by candidate. Beyond that, the encoder uses that candidates
-are linear: a function of the top `w` bits of a word is a sum of `2^w` Walsh functions of the candidate's index, at
-positions that depend on the generators alone. So each coordinate adds `2^w` numbers to a spectrum (half as many if
-`a = 0`, because `z` is odd), and one fast Walsh-Hadamard transform per block turns the spectrum into all scores.
+Up to `_LOOKUP_BITS` index bits, scores are added candidate by candidate. Beyond that, the encoder exploits the
+linearity of candidates: a function of the top `w` bits of a word is a sum of `2^w` Walsh functions of the candidate's
+index, at positions that depend on the generators alone. So each coordinate adds `2^w` numbers to a spectrum (half as
+many if `a = 0`, because `z` is odd), and one fast Walsh-Hadamard transform per block turns the spectrum into scores.
 
 Cells of 8 bits blur `z` by 0.07 % of its variance and `z^2` by 1.4 %; cells of 12 bits blur `z` by 0.003 %. The decoder
 always uses the whole table.
@@ -120,7 +120,7 @@ class _Block(NamedTuple):
 
 @cache
 def _encoder_tables(bits: int) -> tuple[Float64, Float64 | None]:
-    """Compute the means over cells of `_FINE_BITS` bits, and the Walsh spectra unless `bits` index bits need none."""
+    """Return the means over cells of `_FINE_BITS` bits, and the Walsh spectra if `bits` index bits need them."""
     return _cell_means(_FINE_BITS), _walsh_terms() if bits > _LOOKUP_BITS else None
 
 
@@ -133,8 +133,8 @@ def _cell_means(bits: int) -> Float64:
 def _walsh_terms() -> Float64:
     """Return the Walsh spectra of `z` (row 0) and `z^2` (row 1) over cells of `_WALSH_BITS` bits.
 
-    That of `z` is zero at masks with an even number of bits, that of `z^2` at all others. Column `r` of either row
-    belongs to the mask whose upper bits are `r`; the lowest bit gives it the right parity.
+    The spectrum of `z` is zero at masks with an even number of set bits, that of `z^2` at all others. Column `r` of
+    either row belongs to the mask whose upper bits are `r`; the lowest bit gives it the right parity.
     """
     spectra = _cell_means(_WALSH_BITS)
     for row in spectra:
@@ -172,7 +172,7 @@ def _score_by_lookup(block: _Block, cells: Float64, expanded: Int16, scores: Flo
 def _score_by_walsh(block: _Block, terms: Float64, scores: Float64) -> None:
     """Add the spectra of all weak coordinates, and transform the sum."""
     linear, square, u, generators = block
-    row = np.empty(generators.shape[0], dtype=np.int16)  # the coordinate's, contiguous: faster to combine
+    row = np.empty(generators.shape[0], dtype=np.int16)  # generators of one coordinate, contiguous for speed
     positions = np.empty(terms.shape[1], dtype=np.int64)
     signs = np.empty(terms.shape[1])
     lowest = 16 - _WALSH_BITS

@@ -1,10 +1,10 @@
-"""The message as bytes; `docs/format.md` describes each of them.
+"""The byte format of messages; `docs/format.md` describes every byte.
 
     0  magic "KL"     4  family    8  d (u32)     16  agreement tag (8 bytes)   28  side scalars (f32 or f16 each)
     2  version        5  bits, memory  12  M (u32)     24  mean block KL (f32)           block sizes, if carried
     3  flags          6  scalars (u16)                                              indices, CRC32 (u32)
 
-The reader trusts nothing: all that it allocates is bounded by the length of the bytes it was given.
+The reader trusts nothing: the memory that it allocates is bounded by the length of its input.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ from klms.numerics.philox import SharedKey
 
 MAGIC = b"KL"
 VERSION = 2
-"""Version of messages with memory. Messages without memory have version 1, with nothing but the bits in byte 5."""
+"""Version of messages with memory. Messages without memory have version 1; their byte 5 holds only the bits."""
 MAX_SCALARS = (1 << 16) - 1
 
 _CARRIES_BLOCKS = 1
-_SHORT_SCALARS = 2  # scalars are float16, which the writer uses whenever it loses nothing
+_SHORT_SCALARS = 2  # scalars are float16, which the writer uses if nothing is lost
 _HEADER = struct.Struct("<2sBBBBHII8sf")
 _CRC = struct.Struct("<I")
 
@@ -121,7 +121,7 @@ class Message:
     header: MessageInfo
 
     def blocks(self, max_size: int) -> Blocks:
-        """Read the carried block map, whose blocks must not be larger than `adaptive_blocks` cuts with `max_size`.
+        """Read the carried block map; no block may be larger than those that `adaptive_blocks` cuts with `max_size`.
 
         The work is bounded by `max_size` and by the header's numbers of blocks and coordinates.
         """
@@ -132,7 +132,7 @@ class Message:
         group = section[0] if section else 0
         if group == 0 or self.header.blocks % group:
             raise CorruptMessage(f"{self.header.blocks} blocks cannot be in groups of {group}")
-        most = largest_piece(max_size, group) + group - 1  # the last piece may have taken in a smaller one
+        most = largest_piece(max_size, group) + group - 1  # the last piece may have absorbed a smaller one
         pieces = unpack_sizes(section[1:], self.header.blocks // group, self.header.d, most)
         if pieces.min() < group:
             raise CorruptMessage(f"a piece of {pieces.min()} coordinates cannot hold {group} blocks")

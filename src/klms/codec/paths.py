@@ -5,11 +5,12 @@ With `memory` bits, block `m` is addressed by the last `memory + bits` bits of t
     c_m = (c_{m-1} << bits | k_m) mod 2^(memory + bits),   c = 0 before the first block of a segment,
 
 so that a block still costs `bits` bits, but the encoder chooses among all paths through a trellis whose state is the
-last `memory` bits. A path has the sum of its candidates' scores. `greedy` takes the best path (Viterbi, 1967). `sample`
-draws a path with probability proportional to `exp(score)`, exactly, by forward filtering and backward sampling:
-`alpha(s)` is the total weight of all paths into state `s`, and a predecessor is drawn in proportion to its share of
-`alpha`, for all states while the weights are at hand; one uniform number per block suffices, because only one of its
-predecessors is on the path. `matched` multiplies the scores by a `beta` per segment, as in `selection.py`.
+last `memory` bits. The score of a path is the sum of its candidates' scores. `greedy` takes the best path (Viterbi,
+1967). `sample` draws a path with probability proportional to `exp(score)`, exactly, by forward filtering and backward
+sampling: `alpha(s)` is the total weight of all paths into state `s`, and a predecessor is drawn in proportion to its
+share of `alpha`, for all states as long as the weights are available; one uniform number per block suffices, because
+only one of these predecessors is on the path. `matched` multiplies the scores by a `beta` per segment, as in
+`selection.py`.
 """
 
 from typing import NamedTuple
@@ -24,7 +25,7 @@ SEGMENT = 256
 """Blocks per segment, part of the format. Segments are coded independently, which bounds the encoder's memory."""
 _IMPOSSIBLE = -1e30
 _TINY = 1e-290  # stands for a weight of 0 where a logarithm is taken
-_MAX_BETA = 8.0  # close to the best path
+_MAX_BETA = 8.0  # draws paths close to the best one
 _BETA_STEPS = 8
 _BETA_TOLERANCE = 0.003  # relative to the wanted score
 
@@ -43,7 +44,7 @@ class Paths(NamedTuple):
 
 
 def new_paths(bits: int, memory: int) -> Paths:
-    """Allocate the paths of one segment at a time."""
+    """Allocate the paths of a segment; all segments can use them in turn."""
     log_alpha, alpha, running, limits = np.empty((4, 1 << memory))
     weights = np.empty(1 << bits + memory)
     predecessors = np.empty((SEGMENT, 1 << memory), dtype=np.uint16)
@@ -53,7 +54,7 @@ def new_paths(bits: int, memory: int) -> Paths:
 def select_paths(batch: Batch, rule: Selection, uniforms: Float64, paths: Paths, indices: UInt16) -> None:
     """Extend the paths by a batch of blocks, and write the indices of the segments that end in it.
 
-    Batches must come in order, for `matched` whole segments at a time.
+    Batches must be passed in order; for `matched`, each must be a whole segment.
     """
     if rule == "matched":
         batch.scores[:] *= _matching_beta(paths, batch)
@@ -82,7 +83,7 @@ def _extend(batch: Batch, greedy: bool, uniforms: Float64, paths: Paths, indices
 
 @inlined
 def _weigh(paths: Paths, place: int, scores: Float64, beta: float) -> None:
-    """Set the weight of a candidate to `beta` times its score plus that of the paths before it; the largest is 0."""
+    """Set each candidate's log weight to `beta` times its score plus that of the paths before it; the largest is 0."""
     branches = 1 << paths.bits
     weights = paths.weights
     for s in range(paths.log_alpha.size):
@@ -96,7 +97,7 @@ def _weigh(paths: Paths, place: int, scores: Float64, beta: float) -> None:
 
 @inlined
 def _sum_and_draw(paths: Paths, predecessors: UInt16, uniform: float) -> None:
-    """Add up the weights of all paths into each state, and draw its predecessor in proportion to them."""
+    """Sum the weights of all paths into each state, and draw the state's predecessor in proportion to them."""
     alpha, running, limits = paths.alpha, paths.running, paths.limits
     states = alpha.size
     branches = 1 << paths.bits
@@ -120,7 +121,7 @@ def _sum_and_draw(paths: Paths, predecessors: UInt16, uniform: float) -> None:
 
 
 def _matching_beta(paths: Paths, segment: Batch) -> float:
-    """Solve for the `beta` at which the expected score of a path through the segment is the wanted one."""
+    """Solve for the `beta` at which the expected score of a path through the segment is the wanted score."""
     wanted = float(np.cumsum(segment.wanted)[-1])  # in order, unlike np.sum
     search = BetaSearch(1.0, 0.0, _MAX_BETA)
     for _ in range(_BETA_STEPS):
@@ -133,7 +134,7 @@ def _matching_beta(paths: Paths, segment: Batch) -> float:
 
 @kernel
 def _path_moments(paths: Paths, scores: Float64, beta: float) -> tuple[float, float]:
-    """Return the mean and the variance of a path's score, when paths are drawn in proportion to `exp(beta score)`."""
+    """Return the mean and the variance of the score of a path drawn in proportion to `exp(beta score)`."""
     states = paths.alpha.size
     mean = np.zeros(states)
     square = np.zeros(states)
@@ -162,7 +163,7 @@ def _path_moments(paths: Paths, scores: Float64, beta: float) -> tuple[float, fl
 
 @inlined
 def _trace(paths: Paths, state: int, indices: UInt16) -> None:
-    """Follow the path that ends in `state` back, and write the index of each block."""
+    """Trace the path that ends in `state` backwards, and write the index of each block."""
     branches = 1 << paths.bits
     for place in range(indices.size - 1, -1, -1):
         candidate = (int(paths.predecessors[place, state]) << paths.memory) | state

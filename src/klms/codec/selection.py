@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 def select(batch: Batch, rule: Selection, uniforms: Float64, indices: UInt16) -> None:
     """Select an index for each block of the batch, and write it to `indices`.
 
-    `uniforms` has a random number per block.
+    `uniforms` holds one random number per block.
     """
     if rule == "greedy":
         indices[batch.first : batch.first + len(batch.scores)] = batch.scores.argmax(axis=1)
@@ -74,7 +74,10 @@ def draw(weights: Float64, limit: float) -> int:
 
 @kernel
 def matching_beta(scores: Float64, wanted: float) -> float:
-    """Solve for the `beta` at which `softmax(beta * scores)` has expected score `wanted`; the largest must be 0."""
+    """Solve for the `beta` at which the expected score under `softmax(beta * scores)` is `wanted`.
+
+    The largest score must be 0.
+    """
     weights = np.empty(scores.size)
     search = BetaSearch(1.0, 0.0, _MAX_BETA)
     for _ in range(_BETA_STEPS):

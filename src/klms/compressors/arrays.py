@@ -1,8 +1,8 @@
-"""Arrays of an update on their way to a message and back: NumPy's, torch's, and parts of them as float32.
+"""Arrays of an update, from NumPy or torch, on their way to a message and back: their parts as float32.
 
-An array may be larger than any copy of it should be. It is therefore read and written part by part, as consecutive
-entries in C order. bfloat16, which NumPy does not have, is kept as its 16 bits, `BFLOAT16`. torch is never imported
-here: a program that has no tensors may do without it.
+An array may be too large to copy. It is therefore read and written part by part, as consecutive entries in C order.
+bfloat16, which NumPy does not have, is kept as its 16 bits, `BFLOAT16`. torch is never imported here: a program without
+tensors does not need it.
 """
 
 import math
@@ -28,7 +28,7 @@ _REMEDIES = {
     "m": _INTEGERS,
     "V": "pass its fields as arrays of their own, or convert it with .astype('float32')",
 }
-"""Advice for types that cannot be sent, by NumPy's letter for the family of the type."""
+"""Advice for types that cannot be sent, by NumPy's letter for the kind of type."""
 
 
 class Source(ABC):
@@ -40,16 +40,16 @@ class Source(ABC):
 
     @property
     def is_dense(self) -> bool:
-        """Whether the array is coded with noise; others are sent unchanged."""
+        """Whether the array is coded with noise; other arrays are sent unchanged."""
         return is_dense(self.dtype)
 
     @abstractmethod
     def floats(self, start: int, stop: int) -> Float32:
-        """Return some entries as float32; what is beyond its range is infinite."""
+        """Return the entries from `start` to `stop` as float32; numbers beyond its range become infinite."""
 
     @abstractmethod
     def exact(self) -> Array:
-        """Return the whole array as it is sent unchanged."""
+        """Return the whole array without loss, in the form in which it is sent."""
 
 
 class ArraySource(Source):
@@ -94,7 +94,7 @@ class TensorSource(Source):
 
 
 def _entries(array: Any, start: int, stop: int) -> Any:
-    """Return entries of an array or tensor with any strides; only rows that have some of them are ever copied.
+    """Return consecutive entries of an array or tensor with any strides; no rows outside their range are copied.
 
     >>> _entries(np.arange(12).reshape(3, 4).T, 4, 8).tolist()
     [5, 9, 2, 6]
@@ -107,7 +107,7 @@ def _entries(array: Any, start: int, stop: int) -> Any:
 
 
 def sources_of(update: object) -> dict[str, Source]:
-    """Return the arrays of an update, an array or a mapping of arrays, by name; an array alone has an empty name."""
+    """Return the arrays of an update by name; an update that is a single array has an empty name."""
     if isinstance(update, list | tuple):
         raise InvalidArgument("a list of arrays has no names: pass a dictionary of arrays")
     if not isinstance(update, Mapping):
@@ -119,7 +119,7 @@ def sources_of(update: object) -> dict[str, Source]:
 
 
 def has_tensors(update: object) -> bool:
-    """Return whether an update is a torch tensor or has one."""
+    """Return whether an update is a torch tensor or contains one."""
     values = update.values() if isinstance(update, Mapping) else [update]
     return any(map(_is_tensor, values))
 
@@ -134,7 +134,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _source(value: object, what: str) -> Source:
-    """Return an array of a type that can be sent, or an error that says what to do instead."""
+    """Return the source for a value; raise an error that says what to do if its type cannot be sent."""
     if isinstance(value, Mapping):
         raise InvalidArgument(f"{what} is a dictionary itself: pass one flat dictionary of arrays")
     if np.ma.isMaskedArray(value):
@@ -151,7 +151,7 @@ def _source(value: object, what: str) -> Source:
 
 
 def put(array: Array, start: int, floats: Float32) -> None:
-    """Set consecutive entries of a contiguous array, within the range of its type."""
+    """Set consecutive entries of a contiguous array, clipped to the range of its type."""
     part = array.reshape(-1)[start : start + floats.size]
     if array.dtype == BFLOAT16:
         part[:] = bfloat16_of(floats)
@@ -172,7 +172,7 @@ def floats_of_bfloat16(array: Array) -> Float32:
 
 
 def bfloat16_of(floats: Float32) -> npt.NDArray[Any]:
-    """Return the bits of the nearest bfloat16 of finite numbers; of two, the even one."""
+    """Return the bits of the bfloat16 numbers nearest to finite numbers; ties go to the even one."""
     bits = np.ascontiguousarray(floats).view(np.uint32)
     to_even = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return ((bits + to_even) >> np.uint32(16)).astype(np.uint16).view(BFLOAT16)
@@ -184,7 +184,7 @@ def loaded_torch() -> Any:
 
 
 def as_tensor(array: Array) -> "torch.Tensor":
-    """Return an array as a tensor that shares its memory. The program has imported torch."""
+    """Return an array as a tensor that shares its memory; the program must have imported torch."""
     loaded = loaded_torch()
     if array.dtype == BFLOAT16:
         tensor: torch.Tensor = loaded.from_numpy(array.view(np.int16)).view(loaded.bfloat16)

@@ -1,4 +1,4 @@
-"""The one interface of everything that becomes bytes: updates, masks, and samples of the codec."""
+"""The common interface of everything that is turned into bytes: updates, masks, and samples of the codec."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from klms.numerics.jit import Float32
 
 Vector = Float32
 Side = Mapping[str, npt.NDArray[np.generic]]
-"""Side information: what server and clients share besides the model. It goes out with every round."""
+"""Side information: what server and clients share besides the model. The server sends it in every round."""
 
 LARGEST_ENTRY = 1e15  # so that squares, sums and scales stay finite in float32
 DIVERGED = f"the update is not finite or has entries above {LARGEST_ENTRY:g}: training diverged"
@@ -21,7 +21,10 @@ LOWER_LR = "lower the learning rate"
 
 
 class SideLearner:
-    """Gathers the next round's side information from this round's messages, one by one; this class changes nothing."""
+    """Gathers the next round's side information from this round's messages, one by one.
+
+    This base class leaves it unchanged.
+    """
 
     def __init__(self, side: Side) -> None:
         self._side = side
@@ -36,12 +39,12 @@ class SideLearner:
 class Compressor(ABC):
     """A scheme at its settings, for one model. It holds no state: what changes from round to round is in `Side`.
 
-    A scheme implements `_encode` and `_decode`, and need not check what goes in or what comes out.
+    A scheme implements `_encode` and `_decode`; `encode` and `decode` check their arguments and results.
     """
 
     layout: Layout
     rate: float | None = None
-    """Bits per parameter, for a scheme that takes them as a setting."""
+    """Bits per parameter; None for a scheme without this setting."""
 
     @property
     def d(self) -> int:
@@ -50,7 +53,7 @@ class Compressor(ABC):
 
     @property
     def message_factor(self) -> float:
-        """How many times the median client's bits a message may spend; 0 where the settings bound its length."""
+        """Bits that a message may spend, as a multiple of the median client's; 0 if the settings bound its length."""
         return 0.0
 
     def start(self) -> Side:
@@ -64,7 +67,7 @@ class Compressor(ABC):
     def decode(self, message: bytes, side: Side, *, key: SharedKey) -> Decoded:
         """Read a message; raise a `KLMSError` on any bytes that are not a message of this scheme and round.
 
-        No entry of what is returned could outweigh all other clients.
+        No entry of the result is so large that it could outweigh all other clients.
         """
         decoded = self._decode(message, side, key)
         if not largest_entry(decoded.vector) <= LARGEST_ENTRY:  # false for NaN, too
@@ -89,9 +92,9 @@ def largest_entry(vector: npt.NDArray[np.generic]) -> float:
 
 
 def least_noise(bits: float) -> float:
-    """Return the least energy of an unbiased scheme's noise at so many bits per parameter, relative to the update's.
+    """Return the least energy of an unbiased scheme's noise at this many bits per parameter, relative to the update's.
 
-    It is that of a normal vector; what has more structure can have less.
+    This is the least energy for a normal vector; a vector with more structure allows less.
     """
     return 1 / (4**bits - 1)
 
@@ -99,7 +102,7 @@ def least_noise(bits: float) -> float:
 def check_update(update: Vector, d: int, rate: float | None = None) -> None:
     """Raise unless a decoder would accept the update: `d` finite entries of reasonable size.
 
-    The error says what may have led to it, such as the noise of messages at a low rate.
+    The error names possible causes, such as the noise of messages at a low rate.
     """
     if update.shape != (d,):
         raise InvalidArgument(f"the update has shape {update.shape}, but the scheme is for {d} parameters")

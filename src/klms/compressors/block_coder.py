@@ -3,7 +3,7 @@
 In an UPDATE round every client cuts its own blocks, codes with them and sends them; the server adopts the aggregate
 for the following rounds, in which all clients use it. When the mean KL per block leaves `[low, high]`, the next round
 is an UPDATE round. With fixed blocks none of this happens. If every client keeps its own blocks, every round is an
-UPDATE round: that suits clients that differ, and costs few bytes when blocks are cut in groups.
+UPDATE round: this suits clients that differ, and costs few bytes if blocks are cut in groups.
 """
 
 import statistics
@@ -42,7 +42,7 @@ from klms.errors import CorruptMessage, OutsizedMessage, SideInformationMismatch
 T = TypeVar("T")
 Source = npt.NDArray[np.generic]
 Scalars = Sequence[float] | Callable[[Sample], Sequence[float]]
-"""Numbers that a message carries beside its sample; they may be a function of the sample."""
+"""Numbers that a message carries in addition to its sample; they may be a function of the sample."""
 _ROUNDING = 1.01  # margin for a reported KL, which is rounded to float32 and added up in any order
 
 
@@ -62,7 +62,7 @@ class BlockSettings(Settings):
     target: float = Field(8.0, gt=0, description="KLMS: bits of KL per block.")
     max_size: int = Field(4096, ge=1, le=MAX_BLOCK_SIZE, description="KLMS: largest adaptive block.")
     group: int = Field(
-        1, ge=1, le=MAX_GROUP, description="KLMS with memory: adaptive blocks that divide one cut evenly; saves bytes."
+        1, ge=1, le=MAX_GROUP, description="KLMS with memory: adaptive blocks that divide each cut evenly; saves bytes."
     )
     fixed: int = Field(0, ge=0, le=MAX_BLOCK_SIZE, description="KLMS: size of fixed blocks; 0 for adaptive blocks.")
     low: float = Field(0.7, ge=0, description="KLMS: cut new blocks when their mean KL is below low * target.")
@@ -71,10 +71,10 @@ class BlockSettings(Settings):
         "location", description="KLMS: how the server merges block maps; own: each client sends its own in every round."
     )
     spread: float = Field(
-        4.0, ge=1, description="KLMS: how many times the median client's KL or blocks the server takes for possible."
+        4.0, ge=1, description="KLMS: largest multiple of the median client's KL or blocks that the server believes."
     )
     message_factor: float = Field(
-        10.0, ge=0, description="KLMS: refuse messages beyond this many times the median client's bits; 0 for none."
+        10.0, ge=0, description="KLMS: refuse messages beyond this many times the median client's bits; 0 for no limit."
     )
     selection: Selection = Field("sample", description="KLMS: how a client chooses among the candidates of a block.")
 
@@ -127,7 +127,7 @@ class BlockCoder:
         return self.codec.write(chosen, p, blocks, key=key, send_blocks=update, scalars=scalars, send_kl=self.tells_kl)
 
     def decode(self, message: bytes, p: Distribution, side: Side, key: SharedKey, scalars: int = 0) -> Decoded:
-        """Read a message; the round decides whether it carries blocks, how many bits and how many scalars it has."""
+        """Read a message; raise unless it has the agreed bits, memory and scalars, and blocks only in UPDATE rounds."""
         update = bool(side["block_update"])
 
         def check(header: MessageInfo) -> None:
@@ -149,7 +149,7 @@ class BlockCoder:
         return self.codec.read(message, p, key=key, blocks=shared, check=check, max_size=most)
 
     def _check_claims(self, header: MessageInfo, p: Distribution) -> None:
-        """Raise if the claimed KL is impossible, exceeds a plain sample, or does not justify the number of blocks."""
+        """Raise if the claimed KL is impossible, exceeds a plain sample's size, or is too small for its blocks."""
         kl, own = header.mean_kl * header.blocks, self.settings
         if kl > _ROUNDING * p.most_kl:
             raise CorruptMessage(f"the message claims {kl:.4g} bits of KL; p allows {p.most_kl:.4g} at most")
@@ -174,7 +174,7 @@ class BlockCompressor(Compressor):
 
     @abstractmethod
     def q(self, update: Vector) -> tuple[Distribution, Scalars]:
-        """Return the client's distribution, of which its message is a sample, and the scalars to send beside it."""
+        """Return the client's distribution, of which its message is a sample, and the scalars to send with it."""
 
     @abstractmethod
     def p(self, side: Side) -> Distribution:
@@ -203,11 +203,11 @@ class BlockCompressor(Compressor):
 
 
 class BlockLearner(SideLearner):
-    """Merges the clients' block maps in an UPDATE round, and averages their reported KL in the others.
+    """Merges the clients' block maps in an UPDATE round, and averages their reported KL in other rounds.
 
-    No client has more than a share in this. A merged map with more than `spread` times the median client's blocks is
-    not adopted, since it would make the following rounds dearer for all: they stay UPDATE rounds. Reported KL counts as
-    if it were within a factor of `spread` of the median client's.
+    No single client can dominate the result. A merged map with more than `spread` times the median client's blocks is
+    not adopted, since it would make the following rounds more expensive for all: they remain UPDATE rounds. Reported KL
+    is clipped to within a factor of `spread` of the median client's.
     """
 
     def __init__(self, coder: BlockCoder, side: Side) -> None:

@@ -1,8 +1,8 @@
-"""A budget in bytes as a rate."""
+"""Conversion of a budget in bytes to a rate."""
 
 
 def bits_within(budget_bytes: float, parameters: int, messages: int) -> float:
-    """Return the bits per parameter at which so many messages of so many parameters take `budget_bytes` in all.
+    """Return the bits per parameter at which all `messages`, of `parameters` each, take `budget_bytes` in total.
 
     >>> bits_within(1_000_000, parameters=100_000, messages=10)
     8.0

@@ -1,8 +1,8 @@
-"""EDEN (Vargaftik et al., 2022): rotate, then quantise with the best levels for a normal law, at any bit budget.
+"""EDEN (Vargaftik et al., 2022): rotate, then quantise with the best levels for normal coordinates, at any bit budget.
 
 The scale `|v|^2 / <Rv, Q>` of each piece makes the estimate unbiased over rotations, whatever the levels are. A budget
 of `b` bits gives `floor(b) + 1` bits to the fraction `b - floor(b)` of the rotated coordinates and `floor(b)` to the
-rest; below one bit the rest is not sent at all. Which coordinates these are is drawn from the shared key.
+rest; below one bit the rest is not sent at all. The shared key determines which coordinates belong to the fraction.
 
 The message: the budget and the scales (f32 each), then the indices, those with more bits first.
 """
@@ -32,7 +32,7 @@ from klms.numerics.quantiles import LEVELS, normal_quantiles
 MAX_RATE = 8.0
 _NUMBER = 11
 _LLOYD_STEPS = 600
-_SENT_OF_A_PIECE = 16  # coordinates at least: a scale that rests on fewer is unreliable
+_SENT_OF_A_PIECE = 16  # coordinates, at least: a scale estimated from fewer is unreliable
 
 
 class EdenSettings(Settings):
@@ -49,8 +49,8 @@ def normal_levels(bits: int) -> Float32:
     True
     """
     count = 1 << bits
-    # Panter and Dite's levels for many bits, which Lloyd's iteration then improves: each level becomes the mean of
-    # its cell. Symmetry is kept by working on the positive half.
+    # Start from Panter and Dite's levels for many bits; Lloyd's iteration then improves them: each level becomes the
+    # mean of its cell. Only the positive half is computed, which keeps the levels symmetric.
     middles = (2 * np.arange(count // 2, count) + 1) * (LEVELS // 2 // count)
     levels = math.sqrt(3.0) * normal_quantiles()[middles].astype(np.float64)
     for _ in range(_LLOYD_STEPS):
@@ -63,7 +63,7 @@ def normal_levels(bits: int) -> Float32:
 class Subset(NamedTuple):
     """The coordinates of every piece that are coded with the same number of bits."""
 
-    strides: Int64  # rows `a, c`: the `i`-th coordinate of a piece is `a i + c`, modulo its size, with odd `a`
+    strides: Int64  # rows `a, c`: pieces are visited in the order `a i + c`, modulo their size, with odd `a`
     starts: Int64  # first place of the subset in that order, for each piece
     counts: Int64
     ends: Int64  # where the indices of each piece end in the message
@@ -118,9 +118,9 @@ class Eden(Compressor):
         return Decoded(self.rotation.undo(rotated, key))
 
     def _subsets(self, key: SharedKey) -> Iterator[tuple[int, Subset]]:
-        """Yield numbers of bits, each with the coordinates that get so many.
+        """Yield each number of bits with the coordinates that get this number.
 
-        Coordinates without any bits are left out.
+        Coordinates that get no bits are left out.
         """
         low = math.floor(self.rate)
         sizes = self.rotation.sizes
@@ -191,7 +191,7 @@ def _restore(
 
 SCHEME = Scheme(
     name="eden",
-    title="Levels for a normal law after a random rotation, any rate",
+    title="Levels for normal coordinates after a random rotation, any rate",
     reference="Vargaftik et al., ICML 2022",
     settings=EdenSettings,
     make=lambda layout, settings, threads: Eden(layout, settings.rate, threads),

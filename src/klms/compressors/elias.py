@@ -31,7 +31,10 @@ def _put(out: UInt8, position: int, value: int, bits: int) -> int:
 
 @kernel
 def write(runs: Int64, minus: npt.NDArray[np.bool_], levels: Int64, with_levels: bool) -> UInt8:
-    """Write each non-zero entry: the zeros before it plus 1 (delta), its sign, and, with levels, its level (gamma)."""
+    """Write the non-zero entries.
+
+    Each is written as the number of zeros before it plus 1 (delta), its sign and, if `with_levels`, its level (gamma).
+    """
     out = np.zeros(16 * runs.size + 8, dtype=np.uint8)
     position = 0
     for n in range(runs.size):
@@ -59,7 +62,7 @@ def _get(data: UInt8, position: int, bits: int) -> int:
 
 @kernel
 def _get_gamma(data: UInt8, position: int) -> tuple[int, int]:
-    """Return a gamma code and the position after it; -1 for anything else and for numbers of more than 40 bits."""
+    """Return the number in a gamma code and the position after it; the number is -1 if the code is invalid."""
     zeros = 0
     while zeros < 41 and _get(data, position + zeros, 1) == 0:
         zeros += 1

@@ -1,9 +1,9 @@
-"""Messages that are not the codec's: their envelope (a header of 8 bytes and a checksum) and what several contain.
+"""The envelope of all messages but the codec's (a header of 8 bytes and a checksum), and fields that several share.
 
 0  magic "KB"   2  version   3  scheme   4  d (u32)   8  payload   end-4  CRC32 (u32)
 
-The checksum covers the key and then the message, so that a message of another round, client or seed is refused as a
-damaged one is, at no cost in bytes. That is version 2; in version 1, which files use, the checksum covers the message
+The checksum covers the key and then the message, so that a message from another round, client or seed is refused like
+a damaged one, at no cost in bytes. This is version 2; in version 1, which files use, the checksum covers the message
 alone.
 """
 
@@ -20,7 +20,7 @@ from klms.numerics.jit import Float32
 
 MAGIC = b"KB"
 UNBOUND, BOUND = 1, 2
-"""Versions: the checksum covers the message alone, or the key, too."""
+"""Versions: the checksum covers the message alone, or the key as well."""
 LARGEST = 2.0**96  # so that everything computed from scales, levels and rotations stays finite
 _BYTES_PER_PARAMETER, _SPARE_BYTES = 8, 1 << 14
 
@@ -50,7 +50,7 @@ def read_header(message: bytes) -> Header:
 
 
 def wrap(scheme: int, d: int, payload: bytes, key: SharedKey | None) -> bytes:
-    """Return a payload with the header and the checksum of a message. The checksum covers the key; files have none."""
+    """Return a payload with the header and the checksum of a message. The checksum covers the key; a file has none."""
     body = _HEADER.pack(MAGIC, UNBOUND if key is None else BOUND, scheme, d) + payload
     return body + _CRC.pack(zlib.crc32(body, _start(key)))
 
@@ -113,7 +113,7 @@ def read_magnitudes(payload: bytes, count: int) -> tuple[Float32, bytes]:
 
 
 def read_numbers(payload: bytes, kind: np.dtype[Any], count: int, name: str) -> tuple[npt.NDArray[Any], bytes]:
-    """Return `count` numbers and the bytes after them. Errors use `name` for the numbers."""
+    """Return `count` numbers and the bytes after them. Errors call the numbers `name`."""
     size = kind.itemsize * count
     if len(payload) < size:
         raise CorruptMessage(f"{len(payload)} bytes cannot hold {count} {name}")
@@ -126,7 +126,7 @@ def write_signs(plus: npt.NDArray[np.bool_]) -> bytes:
 
 
 def read_signs(section: bytes, count: int) -> Float32:
-    """Return -1 and +1; `section` must hold exactly `count` of them."""
+    """Return signs as -1 and +1; `section` must hold exactly `count` of them."""
     packed = np.frombuffer(section, dtype=np.uint8)
     if packed.size != (count + 7) // 8 or (count % 8 and packed[-1] >> count % 8):
         raise CorruptMessage(f"{packed.size} bytes for {count} signs")

@@ -1,6 +1,6 @@
-"""Arrays in groups, each with a compressor of its own: one message for each group that has arrays, in their order.
+"""Arrays in groups, each with its own compressor: one message per group, in the order of the groups.
 
-Each message has its length (u32) before it. The key of group `n` is that of the update with `n 2^32` added to the
+Each message is preceded by its length (u32). The key of group `n` is that of the update with `n 2^32` added to the
 number of the client, so that no two groups share randomness.
 """
 
@@ -17,12 +17,12 @@ from klms.errors import CorruptMessage
 
 _LENGTH = struct.Struct("<I")
 OVERHEAD = _LENGTH.size
-"""Bytes of a group besides its message."""
+"""Bytes of a group in addition to its message."""
 
 
 @dataclass(frozen=True)
 class Grouped(Compressor):
-    """Groups of arrays of a layout, each with its compressor, which has no side information. They cover all arrays."""
+    """Groups that together hold all arrays of a layout, each with a compressor that uses no side information."""
 
     layout: Layout
     groups: tuple[tuple[tuple[str, ...], Compressor], ...]
@@ -53,7 +53,7 @@ class Grouped(Compressor):
         return Decoded(vector)
 
     def _groups(self, key: SharedKey) -> Iterator[tuple[list[slice], Compressor, SharedKey]]:
-        """Yield where the arrays of each group are, its compressor, and its key."""
+        """Yield the places of each group's arrays, its compressor, and its key."""
         by_name = dict(zip(self.layout.names, self.layout.parts, strict=True))
         for n, (names, compressor) in enumerate(self.groups):
             yield [by_name[name] for name in names], compressor, replace(key, client=key.client + (n << 32))

@@ -44,7 +44,7 @@ class Layout:
         return np.array(bounds, dtype=np.int64)
 
     def only(self, names: Collection[str]) -> "Layout":
-        """Return the layout of the tensors with these names alone, in their order here."""
+        """Return the layout of only the tensors with these names, in the order of this layout."""
         kept = [(name, shape) for name, shape in zip(self.names, self.shapes, strict=True) if name in names]
         return Layout(tuple(name for name, _ in kept), tuple(shape for _, shape in kept))
 

@@ -22,7 +22,7 @@ _NUMBER = 4
 
 @dataclass(frozen=True)
 class Mask(Compressor):
-    """A mask drawn from the client's probabilities; if not `sampled`, ones where they are at least one half."""
+    """A mask drawn from the client's probabilities or, if not `sampled`, thresholded at one half."""
 
     layout: Layout
     sampled: bool = True

@@ -1,13 +1,13 @@
 """32, 16 or 8 bits for every entry: hardly any loss, and nothing to choose.
 
-`float32` is no compression, the baseline of all baselines (FedAvg): the message is the update itself. The other two
-round at random, so that the mean is right.
+`float32` does not compress; it is the baseline of all comparisons (FedAvg), and its message is the update itself. The
+other two round at random, without bias.
 
 `float16` multiplies every array by a power of two, so that its largest entry is near the largest of float16, and small
 updates keep their precision. The message: that factor's inverse for every array (f32), the entries (f16).
 
-`int8` gives every `CHUNK` entries of an array a step, a 127th of the largest among them. The message: the steps (f32),
-the numbers of steps (i8, from -127 to 127).
+`int8` gives every `CHUNK` entries of an array a step, 1/127 of the largest magnitude among them. The message: the steps
+(f32), the entries in steps (i8, from -127 to 127).
 """
 
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ from klms.numerics.jit import Int64
 _FLOAT32, _FLOAT16, _INT8 = 1, 14, 15
 CHUNK = 1024
 _MOST_STEPS = 127
-_LARGEST_EXPONENT, _SMALLEST_EXPONENT = 15, -24  # of float16: of its largest power of two, and of its smallest step
+_LARGEST_EXPONENT, _SMALLEST_EXPONENT = 15, -24  # of the largest power of two in float16, and of its smallest step
 _MANTISSA = 10  # bits of float16
-_NEGLIGIBLE = 1e-30  # where nothing is larger, all counts as zero: the scale would vanish, too
+_NEGLIGIBLE = 1e-30  # if no entry is larger, all count as zero: the scale would vanish as well
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class Float16(Compressor):
         if len(rest) != 2 * self.d:
             raise CorruptMessage(f"{len(rest)} bytes cannot hold {self.d} float16 numbers")
         vector = np.frombuffer(rest, dtype="<f2").astype(np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+        with np.errstate(over="ignore", invalid="ignore"):  # entries that are not finite are refused later
             for scale, part in zip(scales, self.layout.parts, strict=True):
                 vector[part] *= scale
         return Decoded(vector)
 
 
 def _rounded_to_half(values: Vector, rng: np.random.Generator) -> Vector:
-    """Round to one of the two nearest numbers of float16, at random, so that the mean is right."""
+    """Round each number at random to one of the two nearest float16 numbers, without bias."""
     exponents = np.maximum(np.frexp(values)[1] - 1 - _MANTISSA, _SMALLEST_EXPONENT)
     steps = np.floor(np.ldexp(values, -exponents) + rng.random(values.size, dtype=np.float32))
     rounded: Vector = np.ldexp(steps, exponents)
@@ -106,7 +106,7 @@ class Int8(Compressor):
         steps = np.frombuffer(rest, dtype=np.int8)
         if steps.size != self.d or steps.min(initial=0) < -_MOST_STEPS:
             raise CorruptMessage(f"{steps.size} bytes are not {self.d} numbers from -127 to 127")
-        with np.errstate(over="ignore"):  # what is not finite is refused
+        with np.errstate(over="ignore"):  # entries that are not finite are refused later
             vector = steps.astype(np.float32) * np.repeat(scales, np.diff(self.bounds))
         return Decoded(vector)
 

@@ -2,10 +2,10 @@
 
 Buckets are pieces of layers. The message: the number of non-zero entries (u32), the norms (f32 each), the codes.
 
-QSGD-KLMS (paper, section 4.3) has the ternary law (`s = 1`, eq. 4) as `q`; the norms travel as side scalars. `p` is,
-for each coordinate, `(n_a + prior f_a) / (C + prior)`: how often symbol `a` occurred in the last round, smoothed
-towards its expected frequency in the bucket, so that no symbol has probability 0 and round 1 has a `p` at all. For a
-Gaussian update the expected share of non-zero entries in a bucket of `n` is `sqrt(2 / (pi n))`.
+QSGD-KLMS (paper, section 4.3) has the ternary distribution (`s = 1`, eq. 4) as `q`; the norms are sent as side scalars.
+For each coordinate, `p` is `(n_a + prior f_a) / (C + prior)`: the frequency of symbol `a` in the last round, smoothed
+towards its expected frequency in the bucket, so that no symbol has probability 0 and a `p` exists in round 1 as well.
+For a Gaussian update the expected share of non-zero entries in a bucket of `n` is `sqrt(2 / (pi n))`.
 """
 
 import math
@@ -28,7 +28,7 @@ from klms.numerics.jit import Float32, Float64, Int64, UInt16, kernel
 from klms.numerics.parallel import over
 
 _NUMBER = 3
-_AT_ONCE = 1 << 17  # entries, about: 1 MB in float64, which the allocator keeps
+_AT_ONCE = 1 << 17  # entries, approximately: 1 MB in float64, which the allocator keeps
 
 
 class BucketSettings(Settings):
@@ -44,7 +44,7 @@ class QSGDSettings(BucketSettings):
 
 
 def bucket_norms(update: Vector, bounds: Int64) -> Float32:
-    """Return the 2-norm of every bucket, computed in pieces: squares in float64 take twice the memory of the update."""
+    """Return the 2-norm of every bucket, computed in parts: squares in float64 take twice the memory of the update."""
     squares = np.empty(bounds.size - 1)
     at_once = max(1, _AT_ONCE * squares.size // update.size)
     for first in range(0, squares.size, at_once):
@@ -74,10 +74,10 @@ class QSGD(Compressor):
 
     @cached_property
     def most_entries(self) -> int:
-        """Most non-zero entries of a message, except with probability below 1e-14.
+        """Largest number of non-zero entries of a message, exceeded with probability below 1e-14.
 
         The absolute values of `n` entries add up to at most `sqrt(n)` norms, so that on average at most `s sqrt(n)` of
-        them are rounded to other levels than 0. The variance of their number is below its mean.
+        them are rounded to levels other than 0. The variance of their number is below its mean.
         """
         sizes = np.diff(self.bounds)
         mean = float(np.minimum(sizes, self.levels * np.sqrt(sizes)).sum())
@@ -98,7 +98,7 @@ class QSGD(Compressor):
         norms, codes = read_scales(payload[4:], self.bounds.size - 1)
         count = int.from_bytes(payload[:4], "little")
         if count > self.most_entries:
-            raise CorruptMessage(f"{count} entries are not zero; that many never are, {self.most_entries} may be")
+            raise CorruptMessage(f"{count} entries are not zero; there can be at most {self.most_entries}")
         places, values = elias.read(np.frombuffer(codes, dtype=np.uint8), count, self.d, self.levels)
         vector = np.zeros(self.d, dtype=np.float32)
         vector[places] = values / self.levels * norms[np.searchsorted(self.bounds, places, side="right") - 1]
@@ -123,20 +123,20 @@ SCHEME = Scheme(
 
 VALUES = (-1.0, 0.0, 1.0)
 _MOST_RESCALED = 4.0
-_SMALLEST_NORM = 6e-6  # the smallest number that float16 holds within 1 %
+_SMALLEST_NORM = 6e-6  # the smallest number that float16 represents to within 1 %
 
 
 class KLMSQSGDSettings(BucketSettings, BlockSettings):
     """Settings of QSGD-KLMS."""
 
-    prior: float = Field(10.0, gt=0, description="QSGD-KLMS: clients that the expected frequencies count for.")
+    prior: float = Field(10.0, gt=0, description="QSGD-KLMS: number of clients that the expected frequencies count as.")
     rescale: bool = Field(False, description="QSGD-KLMS: undo the shrinkage of blocks by scaling the norms.")
 
 
 def round_up(norms: Float32) -> Float32:
-    """Round each norm up to the next float16, which halves its bits; all stay unchanged if one is not within 1 % of it.
+    """Round each norm up to the next float16, which halves its bits; leave all unchanged if one changes by over 1 %.
 
-    Any number from the norm up serves: `E[v_hat] = v` holds as long as the law and the message use the same one.
+    Any number that is not below the norm will do: `E[v_hat] = v` as long as `q` and the message use the same number.
     """
     with np.errstate(over="ignore"):
         short = norms.astype(np.float16)
@@ -147,7 +147,7 @@ def round_up(norms: Float32) -> Float32:
 
 @dataclass(frozen=True)
 class KLMSQSGD(BlockCompressor):
-    """Ternary updates at their KL; the expected frequencies count as `prior` clients."""
+    """Ternary updates at the cost of their KL; the expected frequencies count as `prior` clients."""
 
     layout: Layout
     bucket: int
@@ -206,7 +206,7 @@ class KLMSQSGD(BlockCompressor):
         expected = np.minimum(np.sqrt(2 / (np.pi * np.diff(self.bounds))), 0.9) / 2
         thresholds = np.empty((2, self.d), dtype=np.uint16)
         counts, clients = cast(UInt16, side["counts"]), int(side["count_of"])
-        if counts.dtype != np.uint16 or counts.shape != thresholds.shape:  # the kernel would read beyond its end
+        if counts.dtype != np.uint16 or counts.shape != thresholds.shape:  # the kernel would read past the end
             raise SideInformationMismatch(f"the counts must be uint16 of shape {thresholds.shape}, got {counts.shape}")
         over(self.bounds, self.coder.codec.threads, _blend, counts, clients, expected, self.prior, thresholds)
         return Categorical.quantised(thresholds, VALUES)
@@ -234,7 +234,7 @@ def _blend(
     prior: float,
     thresholds: UInt16,
 ) -> None:
-    """Write the thresholds of the frequencies of -1, 0 and 1; expected frequencies count as `prior` more clients."""
+    """Write the thresholds for the frequencies of -1, 0 and 1; expected frequencies count as `prior` more clients."""
     for b in range(first, end):
         more = prior * expected[b]
         for i in range(bounds[b], bounds[b + 1]):

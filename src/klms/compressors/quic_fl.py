@@ -1,16 +1,16 @@
 """QUIC-FL (Ben Basat et al., 2024): rotate, send the few coordinates outside `[-T, T]` exactly, round the others.
 
 Each piece is rotated and scaled to a mean square of 1. A coordinate `z` with `|z| <= T` is rounded at random to a level
-of a codebook, and the shared key draws which of several codebooks that is. Hence every coordinate is unbiased by
-itself, whatever the vector, and a server may add up the messages of all clients before it rotates back.
+of a codebook, which the shared key selects from several codebooks. Hence every coordinate is unbiased by itself,
+whatever the vector, and a server may add up the messages of all clients before it rotates back.
 
-All codebooks together are one increasing sequence of 64 levels `c`; codebook `h` of `H` holds every `H`-th from `c[h]`
-on. Rounding with the least error whose mean over codebooks is `z` takes, in every codebook, the level next to one
-common number `m`. As `m` grows, the codebooks move up in turn: one of them moves from `c[j]` to `c[j + H]`, which
-moves the mean from `g[j]` to `g[j + 1]`.
-Where `z` is between these two, codebook `j mod H` moves up with the probability that makes the mean right. The levels
-below, found by the L-BFGS method, have the least squared error for normal coordinates with `T = 3.097`, which 1 in 512
-exceeds. The more bits are sent per coordinate, the fewer are left for shared randomness: `H = 64 / 2^bits`.
+All codebooks together are one increasing sequence of 64 levels `c`; codebook `h` of `H` holds every `H`-th level from
+`c[h]` on. Among the roundings whose mean over codebooks is `z`, the one with the least error takes, in every codebook,
+the level nearest to one common number `m`. As `m` grows, the codebooks move up in turn: one of them moves from `c[j]`
+to `c[j + H]`, which moves the mean from `g[j]` to `g[j + 1]`. If `z` lies between these two means, codebook `j mod H`
+moves up with the probability that makes the mean equal to `z`. The levels below, found by the L-BFGS method, have the
+least squared error for normal coordinates with `T = 3.097`, which 1 in 512 exceeds. The more bits are sent per
+coordinate, the fewer are left for shared randomness: `H = 64 / 2^bits`.
 
 The message: the bits (u8), the number of exact coordinates (u32), the norm of each piece (f32), the magnitudes of the
 exact coordinates (f32), the indices of all others, and the positions and signs of the exact ones (Elias codes).
@@ -54,11 +54,11 @@ _POSITIVE_LEVELS = {
 class QuicFLSettings(Settings):
     """Settings of QUIC-FL."""
 
-    quic_bits: int = Field(2, ge=1, le=4, description="QUIC-FL: bits of a rotated coordinate.")
+    quic_bits: int = Field(2, ge=1, le=4, description="QUIC-FL: bits per rotated coordinate.")
 
 
 class Codebooks(NamedTuple):
-    """All codebooks, and the means of all codebooks as one level after the other moves up."""
+    """All codebooks, and the mean over them after each move of a codebook to its next level."""
 
     number: int
     levels: Float32
@@ -76,7 +76,7 @@ class Codebooks(NamedTuple):
 
 @dataclass(frozen=True)
 class QuicFL(Compressor):
-    """`bits` for each rotated coordinate, and about 0.09 for those that are sent exactly."""
+    """`bits` bits per rotated coordinate, plus about 0.09 bits for the coordinates that are sent exactly."""
 
     layout: Layout
     bits: int = 2
@@ -156,7 +156,7 @@ def _round(
                     j += step
                 step >>= 1
             j = min(j, last)
-            index = (j + count - 1 - books[i]) // count  # times that this codebook has moved up
+            index = (j + count - 1 - books[i]) // count  # number of times that this codebook has moved up
             moves = books[i] == j % count and random[i] * (means[j + 1] - means[j]) < z - means[j]
             indices[i] = index + moves
 

@@ -1,9 +1,10 @@
 """A random rotation that is cheap to apply and to undo: random signs, a Walsh-Hadamard transform, and both again.
 
-After it, the coordinates of any vector look like draws of one normal distribution, which is what DRIVE and EDEN are
-made for. The vector is cut into pieces whose sizes are powers of two, as large as possible up to 2^20, so that little
-is padded (fewer than `smallest` entries at the very end), and each piece is rotated by itself. (With outliers, a single
-transform leaves a bias of some percent in the largest entries of short vectors; two leave none that 4,000 draws show.)
+After it, the coordinates of any vector look like draws from one normal distribution, for which DRIVE and EDEN are
+made. The vector is cut into pieces whose sizes are powers of two, as large as possible up to 2^20, so that little
+padding is needed (fewer than `smallest` entries at the very end), and each piece is rotated by itself. (With outliers,
+a single transform leaves a bias of a few percent in the largest entries of short vectors; after two transforms, 4,000
+draws show no bias.)
 """
 
 import math
@@ -31,7 +32,7 @@ def piece_holding(coordinates: float) -> int:
 
 
 def powers_of_two(size: int, smallest: int, largest: int, rest: int) -> list[int]:
-    """Return sizes of pieces that hold `size` entries, in descending order; the last, of at least `rest`, is padded."""
+    """Return the descending sizes of pieces that hold `size` entries; a last, padded piece has at least `rest`."""
     sizes, piece = [], largest
     while size >= smallest:
         while piece > size:
@@ -57,7 +58,7 @@ class Rotation:
     d: int
     threads: int | None = None
     smallest: int = SMALLEST
-    """Size of the shortest piece, a power of two: what a scheme sends of a piece must suffice to estimate its scale."""
+    """Size of the shortest piece, a power of two: a scheme must send enough of each piece to estimate its scale."""
 
     @cached_property
     def bounds(self) -> Int64:
@@ -79,7 +80,7 @@ class Rotation:
         return out
 
     def undo(self, rotated: Float32, key: SharedKey) -> Float32:
-        """Return the vector whose rotation `rotated` is; `rotated` is overwritten."""
+        """Return the vector that was rotated to `rotated`, which is overwritten."""
         over(self.bounds, self.threads, rotate, rotated, key.words(), True)
         return rotated[: self.d]
 
@@ -90,7 +91,7 @@ class Rotation:
 
 @kernel
 def rotate(first: int, end: int, bounds: Int64, x: Float32, key: UInt64, backward: bool) -> None:
-    """Rotate the pieces `first <= n < end` in place, or undo it."""
+    """Rotate the pieces `first <= n < end` in place, or undo their rotation if `backward`."""
     for n in range(first, end):
         piece = x[bounds[n] : bounds[n + 1]]
         if not backward:

@@ -1,4 +1,4 @@
-"""What a scheme says of itself. Command line, benches, methods, Flower and reports derive everything from it."""
+"""The description of a scheme, from which the command line, benches, methods, Flower and reports derive everything."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Needs = Mapping[str, Mapping[str, object]]
 
 
 class Settings(BaseModel):
-    """Settings of a scheme or a method: each field has its default, its bounds and its description here only."""
+    """Settings of a scheme or a method: the only place for defaults, bounds and descriptions of settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,7 +37,7 @@ class Settings(BaseModel):
 
 
 def without_effect(needs: Needs, name: str, settings: Settings) -> str:
-    """Return why a setting has no effect beside the values of the others; the empty string if it has one."""
+    """Return why a setting has no effect given the values of the others; an empty string if it has an effect."""
     for other, wanted in needs.get(name, {}).items():
         value = getattr(settings, other)
         if value != wanted and wanted:
@@ -48,17 +48,17 @@ def without_effect(needs: Needs, name: str, settings: Settings) -> str:
 
 
 def reasons(error: ValidationError) -> str:
-    """Return in one line what is wrong with which setting."""
+    """Return one line that says what is wrong with each invalid setting."""
     return "; ".join(map(_reason, error.errors()))
 
 
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}  # pydantic's names of bounds
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}  # and of types
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}  # and names of types
 _LONGEST = 80  # characters of a value that are shown
 
 
 def _reason(one: ErrorDetails) -> str:
-    """Explain one error: in our words where there are some, otherwise in pydantic's."""
+    """Explain one error, in klms's own words if there are any, otherwise in pydantic's."""
     name, context = ".".join(map(str, one["loc"])), one.get("ctx", {})
     bounds = [f"{word} {shown(context[bound])}" for bound, word in _BOUNDS.items() if bound in context]
     if bounds:
@@ -68,13 +68,13 @@ def _reason(one: ErrorDetails) -> str:
     elif one["type"].partition("_")[0] in _KINDS:
         wanted = _KINDS[one["type"].partition("_")[0]]
     else:
-        text = one["msg"].removeprefix("Value error, ")  # what pydantic puts before the message of a validator of ours
+        text = one["msg"].removeprefix("Value error, ")  # pydantic's prefix to messages of our validators
         return f"{name}: {text}" if one["loc"] else text
     return f"{name} must be {wanted}, got {str(one['input'])[:_LONGEST]}"
 
 
 def shown(bound: float) -> str:
-    """Return a bound of a setting as people write it: large powers of two as such.
+    """Return a bound of a setting as people write it, large powers of two as powers.
 
     >>> shown(2**63), shown(1.0), shown(0.0001)
     ('2^63', '1', '0.0001')
@@ -96,15 +96,15 @@ class Scheme(Generic[S]):
     reference: str
     settings: type[S]
     make: Callable[[Layout, S, int | None], Compressor]  # the last argument is the number of threads
-    family: str = ""  # schemes of one family share a colour in reports; by default, the scheme is alone in its own
+    family: str = ""  # schemes of one family share a colour in reports; by default, each is its own family
     wire_number: int | None = None  # number in the envelope; None for schemes whose messages are the codec's own
     codes: Literal["updates", "masks"] = "updates"
     unbiased: Callable[[S], bool] = lambda settings: True  # whether the mean of the decoded update is the update
     default_step: float | None = None  # the server's step size, for messages that carry no magnitudes
-    needs_error_feedback: bool = False  # whether clients must add what a message lost to their next update
+    needs_error_feedback: bool = False  # whether clients must add what a message left out to their next update
     needs_side_information: bool = False  # whether server and clients share more than the model and the key
     operating_points: tuple[Mapping[str, Any], ...] = ({},)
-    """Settings at which `klms bench mean` measures it; none for schemes whose error there would say nothing."""
+    """Settings at which `klms bench mean` measures the scheme; none for schemes whose error there has no meaning."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "family", self.family or self.name)

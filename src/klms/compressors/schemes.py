@@ -1,4 +1,4 @@
-"""The list of schemes. A new one is a file that describes it, and its name here; or an entry point (`plugins.py`)."""
+"""The list of schemes. To add one, list the file that defines it here, or declare an entry point (`plugins.py`)."""
 
 from typing import Any
 
@@ -14,6 +14,6 @@ SCHEMES: dict[str, Scheme[Any]] = {
 UPDATE_SCHEMES: dict[str, Scheme[Any]] = {}
 """Schemes for the difference between two models, as FedAvg and Flower apps send it."""
 
-# Whoever declares a scheme may import what uses the list, which therefore exists before theirs are added to it.
+# Packages that declare schemes may import modules that use this list, so it must exist before their schemes are added.
 SCHEMES.update(declared("klms.schemes", Scheme, SCHEMES))
 UPDATE_SCHEMES.update({name: scheme for name, scheme in SCHEMES.items() if scheme.codes == "updates"})

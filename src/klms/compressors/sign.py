@@ -1,4 +1,4 @@
-"""SignSGD (Bernstein et al., 2018): one bit per parameter, the paper's stochastic version, and that with KLMS.
+"""SignSGD (Bernstein et al., 2018): one bit per parameter; the paper's stochastic version, without and with KLMS.
 
 SignSGD-KLMS (paper, section 4.3) has `q = Bern(sigmoid(v / M))` for a plus and `p = Bern(1/2)`.
 """
@@ -26,7 +26,7 @@ class StochasticSettings(Settings):
 
 
 def plus_probability(update: Vector, layout: Layout, scale: float) -> Vector:
-    """`P(+1) = sigmoid(v / M)` (paper, eq. 5), with `M` = `scale` times the root mean square of the layer."""
+    """Return `P(+1) = sigmoid(v / M)` (paper, eq. 5), with `M` = `scale` times the root mean square of the layer."""
     bounds = layout.buckets(0)
     squares = np.add.reduceat(update.astype(np.float64) ** 2, bounds[:-1])
     widths = scale * np.sqrt(squares / np.diff(bounds))

@@ -1,12 +1,12 @@
 """SparseLoCo (Sarfi et al., 2025): the largest entries of every chunk at two bits each, with error feedback.
 
-Tensors are cut into chunks of 4096 entries. Of every chunk the entries of largest magnitude are sent by their places,
-their signs and one of two magnitudes, the means of the smaller and of the larger ones. What is not sent is added to the
-next update, as it must be for a biased scheme. Server and clients share nothing, and no client needs another one's
-messages; that suits few workers that are always there.
+Tensors are cut into chunks of 4096 entries. For the entries of largest magnitude in every chunk, a message holds their
+places, their signs and one of two magnitudes, the means of the smaller and of the larger ones. The rest is added to the
+next update, as a biased scheme requires. Server and clients share nothing, and no client needs another client's
+messages; this suits a few workers that are always available.
 
-The message: for each chunk both magnitudes as fractions of the largest one (f16 each) after that (f32), and for each
-entry none, plus or minus the smaller or the larger magnitude, range-coded with the frequencies of each tensor.
+The message: the largest magnitude (f32); for each chunk both magnitudes as fractions of it (f16 each); for each entry a
+symbol (none, or plus or minus the smaller or the larger magnitude), range-coded with the frequencies of each tensor.
 """
 
 import math
@@ -32,19 +32,19 @@ _SYMBOLS = 5  # none, and then plus and minus for the smaller and for the larger
 class SparseLoCoSettings(Settings):
     """Settings of SparseLoCo."""
 
-    top: int = Field(64, ge=1, le=_CHUNK, description="SparseLoCo: entries that are sent of every 4096.")
+    top: int = Field(64, ge=1, le=_CHUNK, description="SparseLoCo: entries sent out of every 4096.")
 
 
 @dataclass(frozen=True)
 class SparseLoCo(Compressor):
-    """The `top` largest entries of every chunk of 4096, or as large a share of a smaller one."""
+    """The `top` largest entries of every chunk of 4096, or the same share of a smaller chunk."""
 
     layout: Layout
     top: int = 64
 
     @cached_property
     def bounds(self) -> Int64:
-        """Where chunks begin and end."""
+        """Boundaries of the chunks."""
         return self.layout.buckets(_CHUNK)
 
     def _encode(self, update: Vector, side: Side, key: SharedKey, rng: np.random.Generator) -> bytes:

@@ -1,7 +1,7 @@
 """TernGrad (Wen et al., 2017): `s sign(v) Bern(|v| / s)` with `s = max |v|` of the layer, range-coded.
 
-Entries beyond `clip` root mean squares of their layer are clipped first: without that, one outlier silences all other
-entries of a layer. (Its authors take the standard deviation, which is the same for updates without a mean, and 0 for a
+Entries beyond `clip` root mean squares of their layer are clipped first: otherwise, one outlier silences all other
+entries of its layer. (The authors use the standard deviation, which is the same for updates of mean zero, and 0 for a
 layer of one entry.) The message: `s` of every layer (f32 each), the symbols.
 """
 
@@ -57,7 +57,7 @@ class TernGrad(Compressor):
 
 SCHEME = Scheme(
     name="terngrad",
-    title="Ternary entries of the layer's largest, range-coded",
+    title="Ternary entries scaled by the layer's largest, range-coded",
     reference="Wen et al., NeurIPS 2017",
     settings=TernGradSettings,
     make=lambda layout, settings, threads: TernGrad(layout, settings.tern_clip),

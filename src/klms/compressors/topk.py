@@ -1,6 +1,6 @@
-"""Top-k: the largest entries by magnitude, and nothing of the others. What most people would try first.
+"""Top-k: only the entries of largest magnitude. It is the scheme that most people would try first.
 
-It is biased: use it with error feedback (Stich et al., 2018), where a client adds what it could not send to its next
+It is biased: use it with error feedback (Stich et al., 2018), where a client adds what it did not send to its next
 update. The message: the number of entries (u32), the largest magnitude (f32), the magnitudes as fractions of it (f16
 each), then their positions and signs, range-coded.
 """
@@ -25,7 +25,7 @@ _NUMBER = 8
 class TopKSettings(Settings):
     """Settings of top-k."""
 
-    keep: float = Field(0.01, gt=0, le=1, description="Top-k: share of the entries that is sent.")
+    keep: float = Field(0.01, gt=0, le=1, description="Top-k: share of the entries to send.")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`klms warmup`: compile every kernel of the codec and of the schemes, so that no later call has to."""
+"""`klms warmup`: compile every kernel of the codec and of the schemes, so that no later call has to wait for it."""
 
 from collections.abc import Container, Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""Messages that say how long their update was, so that whoever decodes them knows how much of what it sees is noise.
+"""Messages that carry the norm of their update, so that a receiver knows how much of the decoded update is noise.
 
 An unbiased scheme's error is orthogonal to the update, so its energy is that of the decoded update minus the update's.
 
@@ -16,13 +16,13 @@ from klms.compressors.envelope import read_scales, write_scales
 
 @dataclass(frozen=True)
 class DecodedWithNorm(Decoded):
-    """A decoded update, and what the sender says its norm was before it was coded."""
+    """A decoded update, and its norm before coding, as the sender reports it."""
 
     norm: float = 0.0
 
 
 class WithNorm(Compressor):
-    """Any compressor, with the norm of the update before its message.
+    """Any compressor; each message is preceded by the norm of the update.
 
     >>> from klms.compressors.layout import Layout
     >>> from klms.compressors.trellis import Trellis

@@ -1,4 +1,4 @@
-"""Reading of NumPy archives from outside: numbers only, and never more memory than the reader agreed to."""
+"""Reading of untrusted NumPy archives: numbers only, and never more memory than the caller allows."""
 
 import zipfile
 from typing import IO
@@ -16,7 +16,7 @@ def read_arrays(file: IO[bytes], limit: int) -> dict[str, npt.NDArray[np.generic
             members = archive.infolist()
         if sum(member.file_size for member in members) > limit:
             raise CorruptMessage(f"the archive unpacks to more than {limit} bytes")
-        # A name that occurs many times would be unpacked as often, and only these two kinds are unpacked in pieces.
+        # A name that occurs many times would be unpacked as many times, and only these two kinds are unpacked in parts.
         once = len({member.filename for member in members}) == len(members)
         if not once or any(m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for m in members):
             raise CorruptMessage("the archive is not one that klms writes")

@@ -53,7 +53,7 @@ def write(path: Path, data: Dataset | Corpus) -> None:
 
 
 def read(path: Path, name: str) -> Dataset | Corpus:
-    """The data set that `write` of this release stored, with all checksums verified; otherwise a `DataError`."""
+    """Return the data set that `write` of this release stored, with all checksums verified, or raise `DataError`."""
     try:
         with files.opened(path, _LARGEST) as file:
             # `write` does not compress, so a file that would unpack to more than its own size is not one of its files.

@@ -15,8 +15,8 @@ from klms.data.dataset import LARGEST_FILE, Bytes, Dataset, Half, Integers, imag
 from klms.data.packages import named_members
 from klms.errors import DataError, MissingExtra
 
-# MD5 digests of the official Python files, as torchvision publishes them. MD5 no longer prevents collisions, but a
-# second file with the digest of a given one is still out of reach, and that is what counts here.
+# MD5 digests of the official Python files, as torchvision publishes them. MD5 no longer prevents collisions, but it is
+# still infeasible to find a second file with a given digest, which suffices here.
 OFFICIAL_PICKLES = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -56,7 +56,7 @@ def _images_in_rows(data: bytes, origin: str) -> Bytes:
         raise MissingExtra.told("reading PNG files needs Pillow", "learn") from error
     try:
         with Image.open(io.BytesIO(data), formats=("PNG",)) as picture:
-            # Opening reads the header only. The tile's last field tells 8 bits per channel from 16.
+            # Opening reads only the header. The tile's last field distinguishes 8 bits per channel from 16.
             (width, height), kind = picture.size, picture.tile[0][3]
             if kind == "RGB" and width == 32 * 32 and height <= MAX_IMAGES_PER_PNG:
                 picture.verify()  # the checksums, which decoding ignores

@@ -13,7 +13,7 @@ Kind = Literal["image", "text"]
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 LARGEST_FILE = 1 << 31
-"""Bytes of the largest file of a data set that is read; the largest official one (EMNIST by class) has 0.55 GB."""
+"""Size limit for files of data sets, in bytes; the largest official file (EMNIST by class) has 0.55 GB."""
 Half = tuple[Bytes, npt.NDArray[np.integer[Any]]]
 """Images and their labels, for training or for testing."""
 

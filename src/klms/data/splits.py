@@ -29,10 +29,10 @@ def paper_noniid(labels: npt.ArrayLike, clients: int, c_max: int, seed: int) -> 
     """The paper's non-i.i.d. split (appendix E): sizes proportional to `j_n ~ U{10..100}`, `c_max` classes at most.
 
     The paper does not say how the classes are chosen. Here the clients choose in order of decreasing size: each draws
-    `c_max` classes with probabilities proportional to the number of examples that are left, and takes examples from
-    them as evenly as possible. If those classes do not hold enough examples, the client takes the `c_max` fullest
-    classes instead, and if these do not hold enough either, it stays smaller than planned. Therefore a few examples
-    (one in a thousand on MNIST with 100 clients) are not used.
+    `c_max` classes with probabilities proportional to their numbers of remaining examples, and takes examples from
+    these classes as evenly as possible. If they do not hold enough examples, the client takes the `c_max` fullest
+    classes instead, and if these do not hold enough either, the client stays smaller than planned. Therefore a few
+    examples (one in a thousand on MNIST with 100 clients) are not used.
     """
     y = _check_labels(labels, clients)
     c_max = integer("c_max", c_max, 1, _MAX)
@@ -101,7 +101,7 @@ def natural(owners: npt.ArrayLike, clients: int, seed: int) -> Indices:
 
 
 def _even_shares(capacities: npt.NDArray[np.int64], amount: int) -> npt.NDArray[np.int64]:
-    """Divide `amount` as evenly as the capacities allow; if they are less than `amount` in all, use all of them."""
+    """Divide `amount` as evenly as the capacities allow; if their sum is below `amount`, use all of them."""
     shares = np.zeros_like(capacities)
     amount = min(amount, int(capacities.sum()))
     for done, i in enumerate(np.argsort(capacities, kind="stable")):

@@ -27,5 +27,5 @@ def _half(path: Path) -> Half:
         raise DataError(
             f"{path} does not hold images of 32 x 32 pixels and 3 colours, but {x.shape}; download it again"
         )
-    digits = np.where(y == 10, 0, y)  # MATLAB counts from 1, so that the digit 0 is the tenth class
+    digits = np.where(y == 10, 0, y)  # MATLAB counts from 1, so the digit 0 is the tenth class
     return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), digits

@@ -18,7 +18,7 @@ _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 
 @dataclass(frozen=True)
 class Document:
-    """Consecutive words of one author, held out for testing or not; `None` leaves that decision to `collect`."""
+    """Consecutive words of one author, held out for testing or not; `None` leaves the decision to `collect`."""
 
     author: str
     words: list[str]
@@ -51,7 +51,7 @@ def words_of(text: str) -> list[str]:
 
 
 def collect(name: str, documents: Iterable[Document]) -> Corpus:
-    """A corpus of the documents of two words or more, which have at least one word to predict.
+    """A corpus of the documents with two words or more; shorter documents have no word to predict.
 
     Where the source does not say which documents are for testing, the last tenth of each author's documents is held
     out, rounded down so that every author keeps something to train on.

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from klms.errors import CorruptMessage, InvalidArgument
 
-MOST_DIMENSIONS, MOST_ENTRIES = 32, 1 << 40  # of an array from outside
+MOST_DIMENSIONS, MOST_ENTRIES = 32, 1 << 40  # limits for arrays from untrusted sources
 OTHER_NAMES = {"learning_rate": "lr", "batch_size": "batch", "bits_per_parameter": "rate"}
-"""Names of settings in other libraries, or in other parts of klms."""
+"""Settings by the names that they have in other libraries, or in other parts of klms."""
 _Array = TypeVar("_Array", bound=npt.NDArray[np.generic])
 
 
@@ -46,7 +46,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def checked_shape(shape: object) -> tuple[int, ...]:
-    """Return an untrusted shape if NumPy can make it and its size is reasonable, even where a length is 0.
+    """Return an untrusted shape if NumPy accepts it and its size is reasonable; a length of 0 counts as 1.
 
     >>> checked_shape([2, 0, 3])
     (2, 0, 3)
@@ -60,7 +60,7 @@ def checked_shape(shape: object) -> tuple[int, ...]:
         if type(length) is not int or length < 0:
             raise CorruptMessage("a shape is not a list of numbers")
         size *= max(length, 1)
-        if size > MOST_ENTRIES:  # NumPy refuses it even if a length is 0
+        if size > MOST_ENTRIES:  # NumPy refuses such a shape even if a length is 0
             raise CorruptMessage(f"a shape has more than {MOST_ENTRIES:,} entries")
     return tuple(shape)
 

@@ -1,7 +1,7 @@
 """Exponentials, logarithms and reductions written out in basic arithmetic.
 
-They vectorise, which calls to the C library do not under Numba. They consist of additions, multiplications and
-divisions in a fixed order, so that compiled code, plain Python and every IEEE 754 machine compute the same bits.
+Under Numba they vectorise, unlike calls to the C library. They consist of additions, multiplications and divisions in a
+fixed order, so that compiled code, plain Python and every IEEE 754 machine compute the same bits.
 """
 
 import math
@@ -65,7 +65,7 @@ def take_logarithms(values: Float64, scratch: Float64) -> None:
 
 @kernel
 def subtract_largest(values: Float64) -> float:
-    """Subtract the maximum of 2, 4, 8, ... values, and return it; four running maxima let the loop vectorise."""
+    """Subtract from 2, 4, 8, ... values their maximum, and return it; four running maxima let the loop vectorise."""
     a = c = values[0]
     b = d = values[values.size - 1]
     for k in range(0, values.size - 3, 4):
@@ -81,7 +81,7 @@ def subtract_largest(values: Float64) -> float:
 
 @kernel
 def keep_largest(table: Float32 | Float64, largest: Float32 | Float64, row_of: Int32 | UInt16) -> None:
-    """Set `largest` to the maximum of each column of a table, given row after row, and `row_of` to where it is."""
+    """Set `largest` to the maximum of each column of a table, which is given row by row, and `row_of` to its row."""
     columns = largest.size
     for s in range(columns):
         largest[s] = table[s]

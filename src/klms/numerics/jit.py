@@ -2,7 +2,7 @@
 
 Kernels release the GIL and are cached on disk (see `kernel_cache.py`). They run in parallel on Python threads (see
 `parallel.py`) and not on Numba's own, whose default threading layer must not be entered from two Python threads at
-once, as a server does.
+once, as would happen in a server.
 
 Kernels also run as plain Python (`NUMBA_DISABLE_JIT=1`) with the same results. They therefore use only operations that
 mean the same in both: float64 arithmetic without contraction (by `np.float64(x)`: Numba's `float` leaves a float32
@@ -44,12 +44,12 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile `function` into every kernel that calls it. For innermost steps, where a function call is too slow."""
+    """Compile `function` into every kernel that calls it: for innermost steps, where a function call is too slow."""
     return cast(Callable[P, R], numba.njit(inline="always")(function))
 
 
 class _Announcement(event.Listener):
-    """Tells a person at a terminal, once, why the first call takes long; Numba sends no event for cached kernels."""
+    """Tells a user at a terminal, once, why the first call takes long; Numba sends no event for cached kernels."""
 
     def __init__(self) -> None:
         self.made = False
@@ -58,7 +58,7 @@ class _Announcement(event.Listener):
         ours = event.data["dispatcher"].py_func.__module__.startswith("klms.")
         if ours and not self.made and sys.stderr.isatty():
             self.made = True
-            print("klms: compiling kernels, less than ten seconds, once per machine", file=sys.stderr)
+            print("klms: compiling kernels, which takes less than ten seconds, once per machine", file=sys.stderr)
 
     def on_end(self, event: Any) -> None:
         pass

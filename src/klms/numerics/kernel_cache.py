@@ -1,9 +1,9 @@
-"""Numba's cache of compiled kernels, which survives damage: no file in it, and no folder around it, is worth an error.
+"""Numba's cache of compiled kernels, made to survive damage: neither a damaged file nor a read-only folder is an error.
 
-Numba keeps an index (`.nbi`) and a file per signature (`.nbc`) for each kernel. It raises what `pickle` raises for a
-file that was cut short by a full disk or a crash, in every later process; it runs machine code in which a bit was
-flipped; and it fails where a folder has become read-only. Here, a kernel whose files are damaged is compiled again, and
-its files are replaced. Processes may do so at the same time: Numba writes each file in one step.
+Numba keeps an index (`.nbi`) and a file per signature (`.nbc`) for each kernel. After a full disk or a crash has
+truncated a file, Numba raises an error of `pickle` in every later process; it runs machine code in which a bit has
+flipped; and it fails if a folder has become read-only. Here, a kernel whose files are damaged is compiled again, and
+its files are replaced. Several processes may do so at the same time: Numba writes each file in one step.
 """
 # mypy: disable-error-code="no-untyped-call"
 
@@ -18,7 +18,7 @@ from numba.core.serialize import dumps
 
 
 class _SealedResult(CompileResultCacheImpl):
-    """Writes a compiled kernel with a digest."""
+    """Stores a compiled kernel with a digest, which is checked when the kernel is loaded."""
 
     def reduce(self, cres: Any) -> tuple[bytes, bytes]:
         content = dumps(super().reduce(cres))
@@ -44,7 +44,7 @@ class _Cache(FunctionCache):
         return found if found is not None and found.signature.args == tuple(sig) else None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Replace the file of a kernel, or do without where that is impossible."""
+        """Replace the file of a kernel, or do without a file if that is impossible."""
         try:
             super().save_overload(sig, data)
         except OSError:  # the disk is full, or the folder has become read-only
@@ -56,8 +56,8 @@ class _Cache(FunctionCache):
 
 
 def enable_caching(compiled: object) -> None:
-    """Cache a kernel on disk if a folder for that is writable; with NUMBA_DISABLE_JIT, there is none to cache."""
+    """Cache a kernel on disk if a cache folder is writable; with NUMBA_DISABLE_JIT, there is no kernel to cache."""
     if isinstance(compiled, Dispatcher):
         with suppress(RuntimeError):  # neither the package's folder nor the user's cache is writable
-            # Dispatcher.enable_caching does the same with Numba's own cache, and takes no other.
+            # Dispatcher.enable_caching does the same with Numba's own cache class, and accepts no other.
             compiled._cache = _Cache(compiled.py_func)  # type: ignore[attr-defined]

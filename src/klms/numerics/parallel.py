@@ -15,13 +15,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Progress = Callable[[int, int], None]
-"""Called with the numbers of finished and of all steps, in the waiting thread; an exception ends the work."""
+"""Called in the waiting thread with the numbers of finished steps and of all steps; an exception ends the work."""
 
 _MIN_COORDINATES_PER_THREAD = 20_000  # with fewer, starting a thread costs more than it saves
 
 
 def each(work: Callable[[T], R], items: list[T], threads: int | None, progress: Progress | None = None) -> list[R]:
-    """Do the work for all items, on at most `threads` threads; by default, one per core."""
+    """Apply `work` to all items, on at most `threads` threads; by default, one per core."""
     if len(items) == 1 or threads == 1:
         return _gathered(map(work, items), len(items), progress)
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
@@ -44,7 +44,7 @@ def over(
     *arguments: P.args,
     **keywords: P.kwargs,
 ) -> None:
-    """Run `work(first, end, bounds, *arguments)` on ranges of pieces that hold about equally many coordinates.
+    """Run `work(first, end, bounds, *arguments)` on ranges of pieces with about equally many coordinates each.
 
     Piece `m` extends from `bounds[m]` to `bounds[m + 1]`. At most `threads` threads are used; by default, one per core.
     """

@@ -1,12 +1,12 @@
 """Shared randomness: 16-bit words from Philox4x32-10 (Salmon et al., 2011), addressed by `(seed, round, client)`.
 
 Philox is a function of a 128-bit counter and a 64-bit key, so any word of any message can be computed on its own, by
-any thread and in any order. The seed is the key; the counter holds what must never repeat under one seed:
+any thread and in any order. The seed is the key; the counter holds values that must never repeat under one seed:
 
     counter = (index, round, client mod 2^32, client div 2^32)
 
 Each call yields eight words, lowest first: word `n` of a stream is half `n mod 2` of output `(n mod 8) div 2` of the
-call with index `stream + n div 8`. These are all the streams, with the most calls that each can make for
+call with index `stream + n div 8`. These are all the streams, with the largest number of calls that each can make for
 `d < 2^32` coordinates; no two overlap in the 32 bits of the index.
 
 | stream | starts at | calls | words |
@@ -66,7 +66,7 @@ class SharedKey:
 
     @classmethod
     def checked(cls, key: object) -> Self:
-        """Return the caller's key; raise `InvalidArgument` if it is something else."""
+        """Return the caller's key; raise `InvalidArgument` if it is not a `SharedKey`."""
         if not isinstance(key, cls):
             raise InvalidArgument(
                 f"key must be a klms.SharedKey(seed=..., round=..., client=...), three integers that sender and "

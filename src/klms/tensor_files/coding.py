@@ -1,6 +1,6 @@
-"""A file of tensors as a message that carries its own key, and back; or its difference from another file.
+"""A file of tensors, or its difference from another file, as a message that carries its own key, and back.
 
-Besides the description of the arrays, a message has `{"file": the file name's extension, "metadata": that of
+Besides the description of the arrays, a message has `{"file": the file name's extension, "metadata": the metadata of
 safetensors, "base": the digest of the other file's tensors}`; the last two only if present.
 """
 
@@ -36,11 +36,11 @@ class Encoded:
 
     tensors: int
     parameters: int
-    """Floating-point entries, which are coded; others are sent unchanged."""
+    """Floating-point entries, which are coded; other entries are sent unchanged."""
     file_bytes: int
     message_bytes: int
     relative_error: float
-    """Squared error over the squared norm, of the file or of the difference."""
+    """Squared error divided by the squared norm, of the file or of the difference."""
     seconds: float
 
     @property
@@ -64,20 +64,20 @@ def encode(
     """Write the message of a `.safetensors`, `.npz` or `.npy` file to `out`, completely or not at all.
 
     Args:
-        path: The file. Its floating-point tensors are coded; others are sent unchanged.
-        out: The message, which takes the place of a file of that name.
+        path: The file. Its floating-point tensors are coded; other tensors are sent unchanged.
+        out: Path of the message; an existing file is replaced.
         bits_per_parameter: Length of the message, as in `klms.compress`.
-        base: A file with the same tensors, from which the difference is coded. `decode` needs it, too.
+        base: A file with the same tensors, from which the difference is coded. `decode` needs this file as well.
         budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.
-        unbiased: Whether the noise has mean zero, for messages that are averaged, as in `klms.compress`. Otherwise the
-            message has the least error by itself, which is never more than that of zeros.
-        effort: Time against error, with the same decoder.
+        unbiased: Whether the noise has mean zero, for messages that are averaged, as in `klms.compress`. Otherwise each
+            message by itself has the least error, which never exceeds that of sending zeros.
+        effort: Trade-off between encoding time and error, with the same decoder.
         threads: Number of threads, by default one per core.
-        rng: Randomness, by default the operating system's.
+        rng: Source of randomness, by default the operating system's.
         progress: As in `klms.compress`.
 
     Returns:
-        Sizes, error and time. The message has been decoded once to know its error.
+        Sizes, error and time. The message has been decoded once to measure its error.
     """
     started = time.perf_counter()
     echo = 0.0 if unbiased else 1.0
@@ -112,10 +112,10 @@ def decode(
     """Write the tensors of a message to a `.safetensors`, `.npz` or `.npy` file, completely or not at all.
 
     Args:
-        path: The message: of `encode`, or of `klms.compress` without a key.
-        out: The file, which takes the place of a file of that name. Its name tells the format.
-        base: The file from which the difference was coded, if it was.
-        max_bytes: Memory that the tensors may take, by default 256 MiB and 1024 times the length of the message.
+        path: Path of a message of `encode`, or of `klms.compress` without a key.
+        out: Path of the file, whose extension determines the format; an existing file is replaced.
+        base: The file from which the difference was coded, if the message holds a difference.
+        max_bytes: Memory that the tensors may take, by default 256 MiB plus 1024 times the length of the message.
         threads: Number of threads, by default one per core.
         progress: As in `klms.compress`.
 
@@ -154,7 +154,7 @@ def decode(
 
 
 class _Difference(Source):
-    """A tensor minus another; integers and truth values stay as they are."""
+    """A tensor minus another tensor; integers and booleans stay unchanged."""
 
     def __init__(self, source: Source, base: Source) -> None:
         self._source = source
@@ -201,13 +201,13 @@ def _digest(other: Mapping[str, Source], names: Iterator[str] | Mapping[str, Sou
 
 
 def _meta(described: Description) -> dict[str, Any]:
-    """Return what a message says of its file; messages of `klms.compress` say nothing."""
+    """Return a message's notes on its file; messages of `klms.compress` have none."""
     meta = described.meta
     if not isinstance(meta, dict):
         return {}
     metadata = meta.get("metadata", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise CorruptMessage("the metadata of the message are not text by name")
+        raise CorruptMessage("the metadata of the message is not a mapping from names to text")
     return meta
 
 
@@ -220,7 +220,7 @@ def _add(array: Array, base: Source) -> None:
 
 
 def _relative_error(file: IO[bytes], sources: Mapping[str, Source], threads: int | None) -> float:
-    """Return the squared error of a message over the squared norm, without holding more than a chunk of it."""
+    """Return the squared error of a message over the squared norm, with only one chunk in memory at a time."""
     dense = [source for source in sources.values() if source.is_dense]
     totals = np.zeros(2)
 

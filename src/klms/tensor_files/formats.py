@@ -1,4 +1,4 @@
-"""Which file is of which format, by the end of its name."""
+"""The format of a file, by the extension of its name."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ _OPEN = {SAFETENSORS: open_safetensors, NPZ: open_npz, NPY: open_npy}
 
 
 def format_of(path: Path) -> str:
-    """Return the format of a file; raise an error unless its name ends as one does."""
+    """Return the format of a file; raise an error if no format has its extension."""
     if path.suffix.lower() not in _OPEN:
         raise InvalidArgument(f"{path}: name a file that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     return path.suffix.lower()
@@ -30,7 +30,7 @@ def open_tensors(path: Path) -> TensorFile:
 
 
 def write_tensors(file: IO[bytes], kind: str, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Write a file. NumPy has no bfloat16, and gets float32; only safetensors has metadata."""
+    """Write a file. NumPy has no bfloat16, so its files hold float32 instead; only safetensors has metadata."""
     if kind == SAFETENSORS:
         write_safetensors(file, arrays, metadata)
         return

@@ -1,4 +1,4 @@
-"""Files of NumPy: `.npy` with one array, and `.npz` with several by name. Objects, which are pickles, are refused."""
+"""NumPy files: `.npy` with one array, and `.npz` with several named arrays. Objects, which are pickles, are refused."""
 
 import lzma
 import math
@@ -19,8 +19,8 @@ from klms.numerics.checks import checked_shape
 from klms.tensor_files.source import StoredSource, TensorFile
 
 _SUFFIX = ".npy"
-_LONGEST = 8  # bytes of a number that is sent in its own type
-_FREE_BYTES, _BYTES_PER_BYTE = 1 << 28, 1 << 10  # of all arrays of an archive, beside each byte of it: zeros deflate
+_LONGEST = 8  # bytes of a number that is sent in its own type, at most
+_FREE_BYTES, _BYTES_PER_BYTE = 1 << 28, 1 << 10  # limit on an archive's arrays, plus a multiple of its own bytes
 _KINDS = "fiub"
 _UNREADABLE = (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, CorruptMessage)
 _BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
@@ -48,7 +48,7 @@ def write_npy(file: IO[bytes], array: Array) -> None:
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
-    """Write an archive, as `np.savez` does; any name is possible."""
+    """Write an archive, as `np.savez` does, but with any names."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(name + _SUFFIX, "w", force_zip64=True) as member:
@@ -95,14 +95,14 @@ def _source(entries: Array, header: _Header) -> Source:
 
 
 def _read_header(opened: TensorFile, file: IO[bytes], size: int, what: str) -> _Header:
-    """Return the header of an array that ends after `size` bytes; the array is next."""
+    """Return the header of an array that ends after `size` bytes; the file is left at the array's entries."""
     try:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         shape, fortran_order, dtype = read(file)
         shape = checked_shape(shape)
     except _UNREADABLE as error:
-        raise opened.damaged(f"{what} does not begin as one of NumPy does: {error}") from error
+        raise opened.damaged(f"{what} does not begin like an array of NumPy: {error}") from error
     if dtype.kind not in _KINDS:
         remedy = "convert it with .astype('float32')"
         raise opened.damaged(f"{what} holds {dtype}, which cannot be sent: {remedy}")

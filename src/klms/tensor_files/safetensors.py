@@ -1,6 +1,6 @@
 """Files of Hugging Face's safetensors: the length of a header (u64), the header (JSON), and the tensors end to end.
 
-The header gives type, shape and place of each tensor by its name, and text under `__metadata__`. The reader is as
+The header gives the type, shape and place of each tensor by name, and text under `__metadata__`. The reader is as
 strict as the library: the tensors must cover the data without holes, and none may overlap another.
 """
 
@@ -20,7 +20,7 @@ from klms.tensor_files.source import StoredSource, TensorFile
 _LENGTH = struct.Struct("<Q")
 _MOST_HEADER = 100_000_000  # bytes, as in the library
 _METADATA = "__metadata__"
-_ALIGNMENT = 8  # of the data, for which spaces follow the header
+_ALIGNMENT = 8  # of the data; spaces after the header pad it
 _TYPES = {
     "BOOL": np.dtype("|b1"),
     "U8": np.dtype("|u1"),
@@ -40,12 +40,12 @@ _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
 def open_safetensors(path: Path) -> TensorFile:
-    """Open a file and read its header; raise a `KLMSError` unless it is a file of safetensors."""
+    """Open a file and read its header; raise a `KLMSError` unless it is a safetensors file."""
     return TensorFile(path, _read_header)
 
 
 def write_safetensors(file: IO[bytes], arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Write arrays in their order; bfloat16 as its bits (`BFLOAT16`)."""
+    """Write arrays in order; bfloat16 arrays are given by their bits (`BFLOAT16`)."""
     header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
     place = 0
     for name, array in arrays.items():
@@ -104,7 +104,7 @@ def _tensors(opened: TensorFile, header: dict[str, Any]) -> Iterator[tuple[Array
 
 def _metadata(opened: TensorFile, found: object) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise opened.damaged("the metadata of the header are not text by name")
+        raise opened.damaged("the metadata of the header is not a mapping from names to text")
     return found
 
 

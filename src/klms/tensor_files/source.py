@@ -1,4 +1,4 @@
-"""Tensors that are in a file."""
+"""Files of tensors, whose tensors are sources."""
 
 import math
 import os
@@ -17,18 +17,18 @@ from klms.errors import DataError
 from klms.numerics.jit import Float32
 
 LARGEST = 1 << 50
-"""Bytes of a file. Its headers are bounded by themselves, and its arrays by what it holds."""
+"""Size limit for files, in bytes. Headers have limits of their own, and arrays are limited by the file's content."""
 
 
 class TensorFile(AbstractContextManager["TensorFile"]):
-    """An open file of tensors. Its sources read from it, and last as long as it is open."""
+    """An open file of tensors. Its sources read from it, and are valid as long as it is open."""
 
     def __init__(self, path: Path, read: "Callable[[TensorFile], None]") -> None:
         """Open a file, and let `read` find its tensors."""
         self.path = path
         self.sources: dict[str, Source] = {}
         self.metadata: dict[str, str] = {}
-        """Text that safetensors has beside the tensors."""
+        """Text that a safetensors file holds in addition to its tensors."""
         with ExitStack() as stack:
             self.file: IO[bytes] = stack.enter_context(files.opened(path, LARGEST))
             self.size = os.fstat(self.file.fileno()).st_size
@@ -45,7 +45,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         return DataError(f"{self.path}: {what}")
 
     def read_at(self, place: int, count: int) -> bytes:
-        """Return exactly `count` bytes of the file; raise if it ends before."""
+        """Return exactly `count` bytes of the file; raise an error if it ends earlier."""
         self.file.seek(place)
         data = self.file.read(count)
         if len(data) < count:
@@ -54,7 +54,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 class StoredSource(Source):
-    """An array that lies in a file, C-ordered."""
+    """An array in a file, in C order."""
 
     def __init__(self, file: TensorFile, place: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self._file = file
@@ -75,5 +75,5 @@ class StoredSource(Source):
 
 
 def info(name: str, source: Source) -> ArrayInfo:
-    """Return name, type and shape of a tensor."""
+    """Return the name, type and shape of a tensor."""
     return ArrayInfo(name, source.dtype, source.shape)

@@ -8,11 +8,11 @@ A message goes through these files, from top to bottom; the decoder undoes the s
     pieces.py        the update is gathered into pieces that follow its arrays
     low_rank.py      stage 1: products of a column and a row, where a matrix has few directions
     outliers.py      stage 2: entries that are much larger than the others
-    paths.py         stage 3: every piece of what is left, rotated, as a path through a trellis
+    paths.py         stage 3: every piece of the remaining vector, rotated, as a path through a trellis
     payload.py       the bytes of all stages as one payload
 
-A stage (`stage.py`) has a plan, takes its part out of the vector and leaves the rest to the next stage. The first two
-write their numbers with `adaptive_bits.py`; `low_rank_coder.py` and `outlier_coder.py` are their formats. The third
+A stage (`stage.py`) makes a plan, takes its part out of the vector and leaves the rest to the next stage. The first two
+write their numbers with `adaptive_bits.py`, in the formats of `low_rank_coder.py` and `outlier_coder.py`. The third
 gives every piece a rate (`rates.py`) and codes it by signs (`sign_paths.py`) or by levels (`level_paths.py`).
 """
 

@@ -1,13 +1,13 @@
-"""Numbers of unknown statistics as bytes: binary arithmetic coding with probabilities that adapt, as in lpaq (Mahoney).
+"""Numbers with unknown statistics as bytes: binary arithmetic coding with adaptive probabilities, as in lpaq (Mahoney).
 
-A number is coded as its class, the bit length of itself plus one, given the class of the number before in the same
-context, so that clusters cost less; then its lower bits, of which the highest adapts, too. Encoder and decoder keep an
-interval of 32-bit integers, which each bit narrows in proportion to its probability; leading bytes that no longer
-change are written or read.
+A number `n` is coded as its class, the integer part of `log2(n + 1)`, given the class of the previous number in the
+same context, so that clusters cost less; then its lower bits, of which the highest is adaptive as well. Encoder and
+decoder keep an interval of 32-bit integers, which each bit narrows in proportion to its probability; leading bytes that
+no longer change are written or read.
 
-A record is one or more numbers, each in a context of its own, and a sign, which follows the first of them. Lower bits
-but the highest do not adapt and cost a whole bit each. Hence reading takes at most four steps for every record, three
-for every further number, and two for every bit that was written, whatever the bytes are.
+A record is one or more numbers, each in a context of its own, and a sign, which follows the first of them. All lower
+bits but the highest are not adaptive and cost one bit each. Hence reading takes at most four steps for every record,
+three for every further number, and two for every bit that was written, whatever the bytes are.
 """
 
 import math
@@ -19,9 +19,9 @@ from klms.numerics.jit import Int64, UInt8, kernel
 
 CLASSES = 26
 """Numbers are below `2^(CLASSES - 1) - 1`."""
-_SLOWEST = 60  # a probability moves by one part in this many, at the least
+_SLOWEST = 60  # an update moves a probability by one part in this many, at least
 _ONE = 1 << 16
-_LEAST = 64  # of a probability and of its opposite, of `_ONE`: keeps both halves of the interval from vanishing
+_LEAST = 64  # smallest probability of a 1 and of a 0, out of `_ONE`: keeps both parts of the interval non-empty
 _32_BITS = 0xFFFFFFFF
 
 
@@ -33,7 +33,7 @@ class Coder(NamedTuple):
 
     data: UInt8
     interval: Int64  # first and last number, the place in `data`, and, for a decoder, the number read
-    chances: Int64  # of a 1, of `_ONE`
+    chances: Int64  # probability of a 1, out of `_ONE`, for each model
     seen: Int64  # how often each model was used, up to `_SLOWEST`
     before: Int64  # class of the last number of each context
 
@@ -44,7 +44,7 @@ def new_writer(room: int, contexts: int) -> Coder:
 
 
 def new_reader(data: UInt8, contexts: int) -> Coder:
-    """Return a coder that reads untrusted data. Zeros stand for bytes that are not there."""
+    """Return a coder that reads untrusted data; missing bytes are read as zeros."""
     coder = _new_coder(data, contexts)
     coder.interval[2] = 4
     coder.interval[3] = int.from_bytes(data[:4].tobytes().ljust(4, b"\0"), "big")
@@ -59,20 +59,21 @@ def _new_coder(data: UInt8, contexts: int) -> Coder:
 
 @kernel
 def _raised(chance: int, seen: int) -> int:
-    """Return the chance of a 1, updated after a 1 was coded. Unsigned numbers divide in half the time."""
+    """Return the chance of a 1, updated after a 1. Unsigned division takes half the time of signed division."""
     return min(chance + int(np.uint32(2 * (_ONE - chance)) // np.uint32(2 * seen + 3)), _ONE - _LEAST)
 
 
 @kernel
 def _lowered(chance: int, seen: int) -> int:
-    """Return the chance of a 1 after a 0."""
+    """Return the chance of a 1, updated after a 0."""
     return max(chance - int(np.uint32(2 * chance + 2 * seen + 2) // np.uint32(2 * seen + 3)), _LEAST)
 
 
 @kernel
 def write_records(coder: Coder, contexts: UInt8, signed_zeros: bool, numbers: Int64, minus: UInt8) -> None:
-    """Write a record for each row of `numbers`, the first of which is in its entry of `contexts`, others in the next.
+    """Write a record for each row of `numbers`.
 
+    An entry of `contexts` is the context of the first number of a row; further numbers have the contexts after it.
     Zeros have a sign only if `signed_zeros`.
     """
     for i in range(numbers.shape[0]):
@@ -84,7 +85,7 @@ def write_records(coder: Coder, contexts: UInt8, signed_zeros: bool, numbers: In
 
 @kernel
 def _write_number(coder: Coder, context: int, value: int) -> int:
-    """Write a number, which is passed plus 1, and return its class."""
+    """Write the number `value - 1`, and return its class."""
     first = 2 * CLASSES * (CLASSES * context + coder.before[context])
     kind = 0
     while value >> (kind + 1):
@@ -117,7 +118,7 @@ def _write_bit(coder: Coder, bit: int, chance: int) -> None:
     else:
         low = middle + 1
     while (low ^ high) >> 24 == 0:
-        if coder.interval[2] < coder.data.size:  # else `finish` tells that there was too little room
+        if coder.interval[2] < coder.data.size:  # else `finish` reports too little room
             coder.data[coder.interval[2]] = high >> 24
         coder.interval[2] += 1
         low = low << 8 & _32_BITS
@@ -126,7 +127,7 @@ def _write_bit(coder: Coder, bit: int, chance: int) -> None:
 
 
 def finish(coder: Coder) -> int:
-    """Write what is needed to tell the last interval; return the number of bytes in all, written or not."""
+    """Write the byte that identifies the last interval; return the total number of bytes, written or not."""
     low, place = int(coder.interval[0]), int(coder.interval[2])
     if place < coder.data.size:
         coder.data[place] = (low >> 24) + int(low & 0xFFFFFF > 0)
@@ -135,9 +136,9 @@ def finish(coder: Coder) -> int:
 
 @kernel
 def read_records(coder: Coder, contexts: UInt8, signed_zeros: bool, numbers: Int64, minus: UInt8) -> bool:
-    """Read what `write_records` wrote; return False as soon as there is no more data. What has no sign is not minus.
+    """Read the records of `write_records`; return False as soon as the data end. Without a sign, `minus` is 0.
 
-    All in one function, and with the interval in variables: it takes half the time of calls that share the arrays.
+    One function with the interval in local variables takes half the time of several functions that share the arrays.
     """
     data, chances, seen_before, before = coder.data, coder.chances, coder.seen, coder.before
     low, high, place, number = coder.interval[0], coder.interval[1], coder.interval[2], coder.interval[3]

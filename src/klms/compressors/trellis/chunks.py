@@ -1,14 +1,14 @@
 """Updates of any size: chunks of at most `CHUNK` parameters, each a message of its own, at one price per bit.
 
-One chunk is in memory at a time. It is read twice, or three times where matrices may have a low-rank part: first the
-bits that each chunk would take at any price are estimated (`PriceCurve`). One price for all of them, at which they take
-the bits that there are, gives each chunk its rate. With that rate, the low-rank parts are planned; what they leave has
-other curves, and the price and the rates follow from those. Then chunk after chunk is coded. Bits thus go where they
-remove the most error, as within a chunk.
+Only one chunk is in memory at a time. Each is read twice, or three times if matrices may have a low-rank part. First,
+the bits that each chunk takes are estimated as a function of the price of a bit (`PriceCurve`). One price, at which all
+chunks together take the available bits, gives each chunk its rate. With these rates, the low-rank parts are planned;
+what remains of the chunks has other curves, which determine the final price and rates. Then the chunks are coded one by
+one. Bits thus go where they remove the most error, as within a chunk.
 
-A chunk holds whole arrays, at most 4096, or consecutive rows of one that is larger than a chunk. An update that fits
-into one chunk is the message of the dense scheme itself. Otherwise the length of each message (u32) stands before it,
-and the seed of chunk `n` is the BLAKE2b of 8 bytes of the 20 bytes of the key and of `n` (u32), so that no two chunks
+A chunk holds whole arrays, at most 4096, or consecutive rows of one array that is larger than a chunk. An update that
+fits into one chunk has a single message of the dense scheme. Otherwise each message is preceded by its length (u32),
+and the seed of chunk `n` is an 8-byte BLAKE2b hash of the 20 bytes of the key and of `n` (u32), so that no two chunks
 share randomness.
 """
 
@@ -34,10 +34,10 @@ from klms.errors import CorruptMessage, InvalidArgument
 from klms.numerics.jit import Float32
 
 CHUNK = 1 << 25
-"""Parameters of a chunk, at most. It is a constant of the format."""
+"""Largest number of parameters of a chunk, a constant of the format."""
 _LENGTH = struct.Struct("<I")
-_MOST_ARRAYS = 4096  # of a chunk, if there are several: the statistics of an array take 24 kB
-_LOWER_RATE = 0.9  # what is tried if a message does not fit into its bytes
+_MOST_ARRAYS = 4096  # of a chunk, if there are several chunks: the statistics of an array take 24 kB
+_LOWER_RATE = 0.9  # relative to the rate at which a message did not fit into its bytes
 _STEPS = 100  # of progress, for each chunk
 _MEASURED, _PLANNED = 4, 20  # steps after which a chunk has been measured, and its products have been planned
 
@@ -108,7 +108,7 @@ class ChunkedTrellis(Compressor):
 
     def __init__(self, settings: Trellis) -> None:
         self.settings = settings
-        """Those of all chunks; the rate is that of the whole."""
+        """Settings of all chunks; the rate is that of the whole update."""
         self.layout = settings.layout
         self.rate = settings.rate
         self.chunks = cut(self.layout)
@@ -144,9 +144,9 @@ class ChunkedTrellis(Compressor):
     def encode_parts(
         self, load: Load, key: SharedKey, rng: np.random.Generator, most: int | None = None
     ) -> Iterator[bytes]:
-        """Yield the bytes of an update, in parts, which are `most` bytes at most in all.
+        """Yield the bytes of an update in parts, at most `most` bytes in total.
 
-        `load` returns the entries of a segment, which are finite, and is called several times for each.
+        `load` returns the entries of a segment, which must be finite; it is called several times for each segment.
         """
         if len(self.chunks) == 1:
             vector = self._vector(self.chunks[0], load)
@@ -165,12 +165,15 @@ class ChunkedTrellis(Compressor):
         yield from self._encoded(schemes, plans, load, key, rng, most)
 
     def decode_parts(self, read: Callable[[int], bytes], rest: int, key: SharedKey, store: Store) -> None:
-        """Store the segments of an update; `read` returns as many of the `rest` untrusted bytes, or raises an error."""
+        """Decode an update and store its segments.
+
+        `read(n)` returns the next `n` of the `rest` untrusted bytes, or raises an error.
+        """
         single = len(self.chunks) == 1
         for n, chunk in enumerate(self.chunks):
             length = rest if single else _LENGTH.unpack(read(_LENGTH.size))[0]
             scheme = self._scheme(n, self.settings.rate, 0)
-            if not single:  # chunks have rates of their own, and only all of them together keep to an agreed one
+            if not single:  # chunks have their own rates; only together do they keep to the agreed one
                 scheme = replace(scheme, agreed=False)
             decoded = scheme.decode(read(length), {}, key=key if single else key_of_chunk(key, n))
             vector = np.asarray(decoded.vector, dtype=np.float32)
@@ -185,7 +188,7 @@ class ChunkedTrellis(Compressor):
         return sum(_LENGTH.size + most_bytes(scheme.rate, scheme.pieces) for scheme in schemes)
 
     def _curve(self, n: int, load: Load) -> PriceCurve:
-        """Return the bits of a chunk by their price, without products."""
+        """Return the bits of a chunk, without products, as a function of the price of a bit."""
         scheme = self._scheme(n, self.settings.rate, 0)
         vector = self._vector(self.chunks[n], load)
         curve = scheme.price_curve(scheme.pieces.gather(vector), LowRankPlan())
@@ -193,7 +196,7 @@ class ChunkedTrellis(Compressor):
         return curve
 
     def _at_one_price(self, curves: Sequence[PriceCurve], plans: Sequence[LowRankPlan]) -> list[Trellis]:
-        """Return the scheme of each chunk. Rates follow from one price, at which all chunks fit their bits."""
+        """Return the scheme of each chunk, with rates from one price, at which all chunks fit the available bits."""
         plain = [self._scheme(n, self.settings.rate, 0) for n in range(len(self.chunks))]
         products = [8 * len(section(plan.content)) for plan in plans]
         bits = sum(scheme.free_bits for scheme in plain) - sum(products)
@@ -244,7 +247,7 @@ class ChunkedTrellis(Compressor):
         return vector
 
     def _scheme(self, n: int, rate: float, first_step: int) -> Trellis:
-        """Return the scheme of a chunk; its progress is that of the whole."""
+        """Return the scheme of a chunk, which reports the progress of the whole update."""
         count = len(self.chunks)
         if count == 1:
             return self.settings
@@ -264,7 +267,7 @@ class ChunkedTrellis(Compressor):
 
 
 def _place(starts: Sequence[int], segment: Segment) -> slice:
-    """Return where a segment is in a vector in which arrays begin at `starts`."""
+    """Return the place of a segment in a vector whose arrays begin at `starts`."""
     return slice(starts[segment.array] + segment.start, starts[segment.array] + segment.stop)
 
 
@@ -275,7 +278,7 @@ def key_of_chunk(key: SharedKey, n: int) -> SharedKey:
 
 
 def fitting(scheme: Trellis, encode: Callable[[Trellis], bytes], most: int | None) -> bytes:
-    """Return a message of at most `most` bytes, at a lower rate if the scheme's own leads to more."""
+    """Return a message of at most `most` bytes, at a lower rate if the scheme's own rate leads to more bytes."""
     message = encode(scheme)
     while most is not None and len(message) > most:
         if scheme.rate <= MIN_RATE:

@@ -34,10 +34,10 @@ MEASURED_RATES = {
     5: (0.535, 0.634, 0.693, 0.729, 0.756, 0.793, 0.826, 0.904, 1.075, 1.251, 1.726, 2.183, 3.125, 4.088, 6.062, 8.058),
     8: (0.596, 0.649, 0.691, 0.707, 0.721, 0.761, 0.8, 0.888, 1.068, 1.248, 1.718, 2.188, 3.125, 4.09, 6.062, 8.06),
 }
-"""Bits per normal coordinate at some steps (as indices), by memory: for the encoder's plans."""
+"""Bits per normal coordinate at `MEASURED_STEPS` (indices), by memory, for the encoder's plans."""
 _FEEDBACK = (0o5, 0o13, 0o23, 0o45, 0o103, 0o235, 0o515)  # parity-check polynomials for amplitude modulation, by memory
 _FORWARD = (0o2, 0o04, 0o04, 0o10, 0o024, 0o126, 0o362)
-_LARGEST = 6.0  # the grid ends where one normal coordinate in 500 million lies
+_LARGEST = 6.0  # end of the grid; one normal coordinate in 500 million lies beyond it
 _CELLS = 4096
 _STEPS = 512  # of a path before it is traced back, a compromise between storage and the loss at its start
 _STATE = 1 << 16  # entropy coders' states are from here to below 2^32
@@ -50,14 +50,14 @@ class Machine(NamedTuple):
 
     following: UInt16  # [parity, state]: the next state
     quantiser: UInt8  # of each state
-    packed: UInt16  # [parity, 2 state + quantiser]: the same of the next state, for the decoder
+    packed: UInt16  # [parity, 2 state + quantiser]: `2 state + quantiser` of the next state, for the decoder
     odd: UInt8  # of each butterfly: parity of the index on the way from `j` to `2j` and from `j + half` to `2j + 1`
 
 
 class Code(NamedTuple):
     """The tables that follow from a step size. Axis 0 is the quantiser; index `k` is at position `k + largest`."""
 
-    largest: int  # index
+    largest: int  # the largest index
     levels: Float32
     spans: UInt32  # numbers below 2^precision that stand for an index: the first of them times 2^16, plus their count
     precision: int  # probabilities are multiples of `2^-precision`
@@ -65,9 +65,9 @@ class Code(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What the encoder needs to choose a path: the cheapest index for a coordinate in a cell, and what it amounts to.
+    """The encoder's tables to choose a path: the cheapest index for the coordinates in a cell, its level and its cost.
 
-    All are `[cell, 2 parity + quantiser]`.
+    All are indexed by `[cell, 2 parity + quantiser]`.
     """
 
     nearest: Int16
@@ -123,17 +123,17 @@ def search(index: int) -> Search:
 
 
 def _counts(grid: Int64, step: float, quantiser: int, precision: int) -> Int64:
-    """Return how many of `2^precision` equally likely normal values the path takes to each level, as fitted.
+    """Return how many of `2^precision` equally likely normal values a path assigns to each level, by a fitted formula.
 
-    Between two levels the path prefers the cheaper one, near zero, the more so the coarser the step. The shifts of the
-    borders, in steps, were fitted to the frequencies of paths of 8 states on normal coordinates.
+    Between two levels the path prefers the cheaper one, which is closer to zero, especially if the step is coarse. The
+    shifts of the borders, in steps, were fitted to the frequencies of paths of 8 states on normal coordinates.
     """
     coarse = min(step, 1.4)
     shifts = np.full(grid.size - 1, 0.7 * coarse * coarse)
     shifts[0] = 0.4 * coarse**3 - 0.05 if quantiser == 0 else 0.35 * max(0.0, coarse - 0.95) - 0.27
     borders = (grid[1:] + grid[:-1]) / 2 + shifts
     above = np.searchsorted(normal_quantiles(), (borders * step).astype(np.float32)) - LEVELS // 2
-    spare = (1 << precision) - (2 * grid.size - 1)  # all levels have at least one, so that all can be coded
+    spare = (1 << precision) - (2 * grid.size - 1)  # every level keeps at least one, so that it can be coded
     one_side = 1 + np.diff(np.append(above, LEVELS // 2)) * spare // LEVELS
     middle = (1 << precision) - 2 * one_side.sum()
     return np.concatenate([one_side[::-1], [middle], one_side])
@@ -159,7 +159,7 @@ def _find_nearest(nearest: Int16, levels: Float32, costs: Float32) -> None:
 
 @kernel
 def _gain(x: np.float32, level: np.float32, cost: np.float32) -> np.float32:
-    """Return half of what the path's objective gains over the level 0 at no cost."""
+    """Return half of the path's gain in its objective compared with level 0 at no cost."""
     return level * (x - np.float32(0.5) * level) - cost
 
 
@@ -194,7 +194,7 @@ def _choose(x: Float32, lane: int, start: int, end: int, table: Search, states: 
                 gains[option, m] = _gain(value, table.levels[cell, option], table.costs[cell, option])
         choice = from_upper[i - start]
         for j in range(half):
-            # The polynomials make a butterfly: either way, the two ways into a state differ in parity.
+            # The polynomials ensure that the two ways into each state of a butterfly differ in parity.
             straight = gains[2 * states.odd[j] + states.quantiser[j]]
             crossed = gains[2 * (1 - states.odd[j]) + states.quantiser[j]]
             lower, upper = metric[j], metric[j + half]
@@ -265,12 +265,12 @@ def write_levels(indices: Int16, table: Code, states: Machine, coders: Coders, o
 
 
 def finished(coders: Coders) -> UInt16:
-    """Return all the words of a run: the states of the coders, then what they wrote."""
+    """Return all the words of a run: the states of the coders, then the words that they wrote."""
     return np.concatenate([coders.states.astype("<u4").view("<u2"), coders.words[int(coders.place[0]) :]])
 
 
 def opened(words: UInt16) -> Coders:
-    """Return coders that read the words of a run, which are untrusted."""
+    """Return coders that read the untrusted words of a run."""
     if words.size < 2 * LANES:
         raise CorruptMessage("the levels are cut off")
     states = np.ascontiguousarray(words[: 2 * LANES]).view("<u4").astype(np.uint64)
@@ -284,7 +284,7 @@ def read_levels(table: Code, states: Machine, coders: Coders, scale: float, out:
     own, walks = np.empty(LANES, dtype=np.uint32), np.zeros(LANES, dtype=np.uint16)
     for m in range(LANES):
         own[m] = coders.states[m]
-    # Unsigned numbers throughout: Numba need not ask whether an index counts from the end.
+    # Unsigned numbers throughout, so that Numba need not check whether an index counts from the end.
     one, low, half = np.uint16(1), np.uint32(0xFFFF), np.uint32(16)
     mask, precision = np.uint32((1 << table.precision) - 1), np.uint32(table.precision)
     parity, factor = np.uint16(table.largest & 1), np.float32(scale)
@@ -302,7 +302,7 @@ def read_levels(table: Code, states: Machine, coders: Coders, scale: float, out:
             walks[m] = states.packed[(symbol & one) ^ parity, walks[m]]
         if place > end:
             place = end + np.uint64(1)  # never `end` again, so that `check_end` notices
-        # Without a branch, which the processor could not predict, and apart, so that only this loop waits for `place`.
+        # No branch, because the processor could not predict it; a separate loop, so that only it waits for `place`.
         for m in range(LANES):
             word = np.uint32(coders.words[place])
             short = own[m] < np.uint32(_STATE)
@@ -314,6 +314,6 @@ def read_levels(table: Code, states: Machine, coders: Coders, scale: float, out:
 
 
 def check_end(coders: Coders) -> None:
-    """Raise unless the coders have read all the words and are where the encoder began."""
+    """Raise unless the coders have read all the words and are back in the encoder's initial states."""
     if int(coders.place[0]) != coders.words.size - _PADDING or (coders.states != _STATE).any():
         raise CorruptMessage("the levels do not decode")

@@ -1,13 +1,13 @@
-"""Stage 1: the low-rank part of an update's matrices, sent by its factors. Gradients of a layer span few directions.
+"""Stage 1: the low-rank part of an update's matrices, sent as its factors. Gradients of a layer span few directions.
 
 A matrix is sent as a sum of products of a column and a row (`low_rank_coder.py`); the rest of the update is left to the
 other stages, so that an unbiased code of the rest makes the whole unbiased.
 
-Which products pay is a question of price, as for outliers: with `2 ln 2 theta` per bit, a product that takes `B` bits
+The price of a bit decides which products pay, as for outliers: at `2 ln 2 theta` per bit, a product that takes `B` bits
 and removes `E` of the squared norm is sent if `gain E > 2 ln 2 theta B`. `gain` is the error of the rest relative to
-its squared norm, at the rate that is best at that price. Steps `D` have `gain D^2 / 12 = theta`. Once products are
-taken out, the rest is smaller and a bit costs less, perhaps by orders of magnitude: so the price is followed until the
-one that the products were made for is the one that they lead to.
+its squared norm, at the rate that is best at that price. The step `D` satisfies `gain D^2 / 12 = theta`. Once products
+are taken out, the rest is smaller and a bit costs less, perhaps by orders of magnitude. The search therefore continues
+until the price at which the products were chosen is the price that results from them.
 """
 
 import math
@@ -40,8 +40,8 @@ from klms.numerics.parallel import each
 _ITERATIONS = 2  # of the power method, from the largest row
 _TRIALS = 6
 _EXTRACTIONS = 3
-_AGREEMENT = 0.25  # of the logarithms of two prices
-_FINEST = 1 << 19  # steps of the largest number: half of what may be read
+_AGREEMENT = 0.25  # difference between the logarithms of two prices that count as equal
+_FINEST = 1 << 19  # steps in the largest number: half of what a reader accepts
 _LANES = 16  # partial sums of an inner product, which a processor adds up at once
 
 
@@ -50,13 +50,13 @@ class Price(NamedTuple):
 
     theta: float
     error: float
-    """Squared error to expect of the whole."""
+    """Expected squared error of the whole vector."""
     gains: list[float]
     """The marginal price of a unit of squared norm of each matrix."""
 
 
 class LowRankPlan(NamedTuple):
-    """The products of each matrix, their bytes, and the price of a bit for what they leave."""
+    """The products of each matrix, their bytes, and the price of a bit for the rest."""
 
     content: bytes = b""
     products: tuple[Products, ...] = ()
@@ -85,7 +85,7 @@ class LowRank(Stage[LowRankPlan]):
             factors = self._factors(rest, price)
             for trial in self._trials(rest, factors, bits, price):
                 best = min(best, trial, key=lambda plan: plan.price.error)
-            if best.price.theta > price.theta / 4:  # otherwise more products pay than were looked for
+            if best.price.theta > price.theta / 4:  # otherwise, more products may pay than were sought
                 break
         return best
 
@@ -94,7 +94,7 @@ class LowRank(Stage[LowRankPlan]):
         return plan.content
 
     def remove(self, plan: LowRankPlan, rest: Float32) -> None:
-        """Take what was planned out of a vector."""
+        """Subtract the planned products from a vector."""
         if plan.content:
             self._remove(plan.products, rest)
 
@@ -108,7 +108,7 @@ class LowRank(Stage[LowRankPlan]):
         return Price(theta, error, [relative_error(square / theta, self.outliers.contracting) for square in squares])
 
     def _factors(self, rest: Float32, price: Price) -> list[tuple[Float32, Float32]]:
-        """Return the columns and rows of each matrix that may pay at this price."""
+        """Return, for each matrix, the columns and rows whose products may pay at this price."""
         limits = [price.theta / gain for gain in price.gains]
         work = list(zip(self.matrices, limits, strict=True))
         return each(lambda one: _factors(one[0].of(rest), one[0].most_products, one[1]), work, self.pieces.threads)
@@ -116,7 +116,7 @@ class LowRank(Stage[LowRankPlan]):
     def _trials(
         self, rest: Float32, factors: list[tuple[Float32, Float32]], bits: float, price: Price
     ) -> Iterator[LowRankPlan]:
-        """Yield plans until the price that one was made for is about the price that it leads to."""
+        """Yield plans until the price at which a plan was made is about the price that results from it."""
         low, high, theta = 0.0, math.inf, price.theta
         for _ in range(_TRIALS):
             products = tuple(_quantise(*pair, theta / gain) for pair, gain in zip(factors, price.gains, strict=True))
@@ -150,7 +150,7 @@ class LowRank(Stage[LowRankPlan]):
 
 
 def _quantise(columns: Float32, rows: Float32, theta: float) -> Products:
-    """Return the products that pay, in steps that suit the price."""
+    """Return the products that pay, quantised with a step that suits the price."""
     largest = max(float(np.abs(factor).max(initial=0)) for factor in (columns, rows))
     number = log_number(max(math.sqrt(12 * theta), largest / _FINEST))
     step = np.float32(log_scale(number))
@@ -161,7 +161,7 @@ def _quantise(columns: Float32, rows: Float32, theta: float) -> Products:
 
 @kernel
 def _factors(matrix: Float32, most: int, theta: float) -> tuple[Float32, Float32]:
-    """Return columns `a` and rows `b`, whose products `a b^T / |a|` are the largest ones, as far as they may pay."""
+    """Return columns `a` and rows `b` of the largest products `a b^T / |a|`, as many as may pay."""
     rest = matrix.copy()
     rows, columns = rest.shape
     left, right = np.zeros((most, rows), dtype=np.float32), np.zeros((most, columns), dtype=np.float32)
@@ -188,7 +188,7 @@ def _factors(matrix: Float32, most: int, theta: float) -> tuple[Float32, Float32
 
 @kernel
 def _pays(column: Float32, row: Float32, step: np.float32, theta: float) -> bool:
-    """Return whether a product removes more than its bits cost, in steps of this size."""
+    """Return whether a product, quantised with this step, removes more than its bits cost."""
     aa = aq = qq = bb = bq = 0.0
     counts = np.zeros((2, 2))
     for i in range(column.size):

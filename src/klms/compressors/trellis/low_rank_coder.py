@@ -21,14 +21,14 @@ from klms.compressors.trellis.pieces import Pieces, product
 from klms.errors import CorruptMessage
 from klms.numerics.jit import Float32, Float64, Int64, UInt8, kernel
 
-_NARROWEST = 4  # rows or columns: a product may not cost more than a part of the matrix itself
+_NARROWEST = 4  # rows or columns per product: products may not cost more than a fraction of the matrix itself
 _MOST_PRODUCTS = 32
-_LARGEST = 1 << 20  # steps of a number
+_LARGEST = 1 << 20  # steps in a number, at most
 _STEP = struct.Struct("<H")
 
 
 class Matrix(NamedTuple):
-    """Where an array is in a gathered vector, and its shape as a matrix."""
+    """The place of an array in a gathered vector, and its shape as a matrix."""
 
     place: slice
     rows: int
@@ -62,7 +62,7 @@ def matrices(pieces: Pieces) -> list[Matrix]:
 
 
 def write_products(chosen: Sequence[Products], room: int = 2) -> bytes:
-    """Return the content, empty if there are no products; `room` is for the bytes of a number."""
+    """Return the content, empty if there are no products; `room` is the space to reserve per number, in bytes."""
     if not any(products.step for products in chosen):
         return b""
     head = b"".join(bytes([p.rows.shape[0]]) + (_STEP.pack(p.step) if p.step else b"") for p in chosen)
@@ -99,9 +99,9 @@ def read_products(content: bytes, wanted: list[Matrix], vector: Float32) -> None
 
 @kernel
 def _add_all(coder: Coder, heads: Int64, scales: Float64, vector: Float32) -> bool:
-    """Read the products of all matrices and add them to the vector; return False if they make no sense.
+    """Read the products of all matrices and add them to the vector; return False if they are invalid.
 
-    A head is where a matrix begins, its rows, its columns and the number of its products.
+    A head holds the start of a matrix, its number of rows, its number of columns and its number of products.
     """
     longest = 0
     for m in range(scales.size):

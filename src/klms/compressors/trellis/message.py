@@ -25,8 +25,8 @@ _MEMORIES: dict[str, Memories] = {"fast": Memories(2, 3), "balanced": Memories(4
 NUMBER = 12
 """Number of the scheme in its messages."""
 _OUTLIERS_PAY = 0.2  # bits per parameter from which `fast` looks for outliers
-_MOSTLY = 0.5  # echo from which what is left out today is still there to be sent tomorrow
-_SPARE_RATE = 1.25  # longest message over its rate: 0.99 in 1,800 honest ones, heavy tails and constants among them
+_MOSTLY = 0.5  # echo above which later messages can make up for what is left out of this one
+_SPARE_RATE = 1.25  # bound on length over rate; 0.99 in 1,800 honest messages, some of heavy-tailed or constant updates
 _CHEAP_SIGNS = 0.03  # bits per parameter up to which signs have one more bit of memory
 
 
@@ -40,7 +40,7 @@ class Stages(NamedTuple):
 
 @dataclass(frozen=True)
 class Trellis(Compressor):
-    """`rate` bits per parameter of a model with this layout.
+    """The dense scheme at `rate` bits per parameter, for a model with this layout.
 
     >>> scheme = Trellis(Layout(("weight", "bias"), ((100, 30), (30,))), rate=2.0)
     >>> update = np.random.default_rng(0).standard_normal(3030, dtype=np.float32)
@@ -56,7 +56,7 @@ class Trellis(Compressor):
     threads: int | None = None
     echo: float = 0.0
     """Share of this message's error that the next vector is expected to hold: with 0 the estimate is unbiased, with 1
-    it has the least error, and in between it is a compromise (`paths.py`). The decoder is the same."""
+    it has the least error, and in between it is a compromise (`paths.py`). The decoder does not depend on it."""
     agreed: bool = True
     """Whether the sender is bound to the rate: a message that is much longer, or has smaller pieces, is refused."""
     progress: Progress | None = None
@@ -75,7 +75,7 @@ class Trellis(Compressor):
 
     @property
     def memories(self) -> Memories:
-        """Memory of both trellises. Signs take less time at lower rates, which have fewer blocks: then more is used."""
+        """Memory of both trellises; at low rates, signs have fewer blocks, and can afford one more bit of memory."""
         signs, levels = _MEMORIES[self.effort]
         return Memories(signs + (self.rate <= _CHEAP_SIGNS), levels)
 
@@ -90,13 +90,13 @@ class Trellis(Compressor):
         return self.encode_rest(rest, self.plan_products(rest, rng), key, rng)
 
     def plan_products(self, gathered: Vector, rng: np.random.Generator) -> LowRankPlan:
-        """Return what the first stage would send of a gathered vector."""
+        """Return the products that the first stage would send for a gathered vector."""
         if self.effort == "fast":
             return LowRankPlan()
         return self._stages(self.pieces, self.memories).low_rank.plan(gathered, self.free_bits, rng)
 
     def price_curve(self, gathered: Vector, plan: LowRankPlan) -> PriceCurve:
-        """Return the bits of the other stages by the price of a bit; the products are taken out of the vector."""
+        """Return the bits of the other stages as a function of the price, and subtract the products from the vector."""
         stages = self._stages(self.pieces, self.memories)
         stages.low_rank.remove(plan, gathered)
         return stages.outliers.price_curve(gathered)
@@ -147,9 +147,9 @@ class Trellis(Compressor):
 
 
 def most_bytes(rate: float, pieces: Pieces) -> int:
-    """Return the bytes of a message at `_SPARE_RATE` times the rate, with all its heads and the least a piece takes.
+    """Return the largest accepted length: `_SPARE_RATE` times the rate, plus all heads and a minimum per piece.
 
-    What outliers and products take to decode grows with their bytes, so that this bounds the time as well.
+    The time to decode outliers and products grows with their bytes, so this bounds the time as well.
     """
     heads = 64 * pieces.bounds.size + 16 * pieces.regions.sizes.size + 256
     return heads + int(_SPARE_RATE * rate * pieces.padded / 8)

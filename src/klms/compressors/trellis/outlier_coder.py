@@ -2,11 +2,11 @@
 
 Magnitudes above the threshold are quantised with a step that all regions share, with a subtractive dither from the
 shared key, which makes them unbiased. A threshold is the lower edge of a bin, and the bin of a magnitude is the upper
-10 of the 31 bits that a float32 has for it: four bins per octave.
+10 of its 31 bits as a float32: four bins per octave.
 
 The content: the step (u16, on the logarithmic scale of `payload.py`); for each region the number of outliers (u32) and,
 if there are any, the bin of the threshold (u16); then, coded, for each outlier its gap, its sign and its magnitude.
-The coded bytes have at least a bit for each outlier, so that few bytes cannot stand for many of them.
+The coded bytes have at least one bit per outlier, so that few bytes cannot stand for many outliers.
 """
 
 import struct
@@ -23,7 +23,7 @@ from klms.numerics.jit import Float32, Float64, Int64, UInt64, kernel
 from klms.numerics.philox import DITHER_STREAM, buffer_size, drawn_words, words
 
 MANTISSA = 21
-"""Bits of a magnitude below those that tell its bin."""
+"""Number of bits of a magnitude below those of its bin."""
 NOTHING = (1 << 31 - MANTISSA) - 1
 """The bin of NaN, which holds no entry."""
 
@@ -43,7 +43,7 @@ class RegionOutliers(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Where the regions of a gathered vector are, and what the content says of them."""
+    """The regions of a gathered vector, and their heads in the content."""
 
     regions: Regions
     counts: Int64  # of outliers
@@ -57,12 +57,12 @@ def edge_of(number: int) -> np.float32:
 
 
 def shared_dither(count: int, key: SharedKey) -> Float32:
-    """Return numbers from 0 to below 1, the same on both sides."""
+    """Return numbers in [0, 1) that are the same on both sides."""
     return drawn_words(key, DITHER_STREAM, count).astype(np.float32) / np.float32(65536)
 
 
 def write_outliers(regions: list[RegionOutliers], step: float, dither: Float32, room: int = 8) -> tuple[bytes, Float64]:
-    """Return the content and the bits that each region takes in it.
+    """Return the content, and the number of bits of each region in it.
 
     `room` is the space to reserve per outlier, in bytes.
     """
@@ -87,7 +87,7 @@ def write_outliers(regions: list[RegionOutliers], step: float, dither: Float32, 
     length = finish(coder)
     if length > coder.data.size:
         return write_outliers(regions, step, dither, 4 * room)
-    coded = coder.data[:length].tobytes().ljust((dither.size + 7) // 8, b"\0")  # signs seldom take less than a bit
+    coded = coder.data[:length].tobytes().ljust((dither.size + 7) // 8, b"\0")  # rarely adds any: each sign takes a bit
     return b"".join(heads) + coded, np.array(used)
 
 
@@ -118,7 +118,7 @@ def read_outliers(content: bytes, regions: Regions, key: SharedKey, gathered: Fl
 
 @kernel
 def _add(coder: Coder, heads: Heads, key: UInt64, x: Float32) -> bool:
-    """Read all outliers and add them to the vector; return False if they make no sense."""
+    """Read all outliers and add them to the vector; return False if they are invalid."""
     contexts, minus = np.zeros(_AT_ONCE, dtype=np.uint8), np.empty(_AT_ONCE, dtype=np.uint8)
     numbers = np.empty((_AT_ONCE, 2), dtype=np.int64)
     buffer = np.empty(buffer_size(_AT_ONCE), dtype=np.uint64)

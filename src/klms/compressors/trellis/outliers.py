@@ -1,12 +1,11 @@
-"""Stage 2: the few largest entries, sent by themselves, so that the rotation does not smear them over all others.
+"""Stage 2: the few largest entries, sent separately, so that the rotation does not spread them over all others.
 
-An outlier is an entry whose magnitude is at least the threshold of its region. How outliers are sent is in
-`outlier_coder.py`.
+An outlier is an entry whose magnitude is at least the threshold of its region. `outlier_coder.py` has the format.
 
-Which pay is a search over a histogram of magnitudes. The entries of a region that are left are coded at the rate that
-is best at a price of `2 ln 2 theta` per bit (`rates.py`), and the step `D` of outliers has `D^2 / 12 = theta`. At every
-`theta`, each region takes the threshold with the least sum of error and price; the search ends at the `theta` at which
-everything fits into the bits that there are.
+A search over a histogram of magnitudes finds the outliers that pay. The other entries of a region are coded at the rate
+that is best at a price of `2 ln 2 theta` per bit (`rates.py`), and the step `D` of outliers satisfies
+`D^2 / 12 = theta`. At every `theta`, each region takes the threshold with the least sum of error and price; the search
+ends at the `theta` at which everything fits into the available bits.
 
 A sparse region may do without the rotation, which gives every zero a share of the error: then each entry `v` below the
 threshold `t` is rounded to `t` with probability `|v| / t`, else to 0, with error `|v| (t - |v|)`, as in QSGD. The
@@ -44,21 +43,21 @@ _SMALLEST = 4 * (127 - 60)  # bin of 2^-60: smaller thresholds and steps could n
 _SEARCH_STEPS = 20
 _COMMON_STEPS = 32  # for vectors of very different norms
 _ATTEMPTS = 4
-_CLUSTERED = 0.4  # of the estimate
-_SPARSE = 0.5  # share of entries that are not zero
+_CLUSTERED = 0.4  # bits of clustered outliers, relative to the estimate
+_SPARSE = 0.5  # share of non-zero entries below which a region is sparse
 _ACCURACY = 0.005  # of the bits of outliers, relative to all bits
 _EXTREMES = 1e-12, 1e3  # of theta, relative to the squared norm
-_MOST_STEPS = 1 << 22  # of the largest entry: a float32 still has room for the dither
+_MOST_STEPS = 1 << 22  # in the largest entry: a float32 still has room for the dither
 
 
 class OutlierPlan(NamedTuple):
-    """What the search found."""
+    """The result of the search for outliers."""
 
-    thresholds: Int64  # bin of each region's threshold; `NOTHING` where none is sent apart
+    thresholds: Int64  # bin of each region's threshold; `NOTHING` for a region without outliers
     rounded: npt.NDArray[np.bool_]  # whether a region's other entries are rounded at random
     step: float
-    bits: Float64  # of the outliers of each region, about
-    error: float  # of the whole vector, about
+    bits: Float64  # approximate bits of the outliers of each region
+    error: float  # approximate error of the whole vector
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Outliers(Stage[OutlierPlan]):
     contracting: bool = False
 
     def price(self, rest: Float32, bits: float) -> tuple[float, float]:
-        """Return `theta` and the error with `bits` bits for the vector: one more lowers the error by `2 ln 2 theta`."""
+        """Return `theta` and the error with `bits` bits for the vector: one more bit saves `2 ln 2 theta` of error."""
         if bits <= 0:
             return math.inf, math.inf
         histograms = _histograms(rest, self.regions.bounds)
@@ -77,11 +76,11 @@ class Outliers(Stage[OutlierPlan]):
         return plan.step**2 / 12, plan.error
 
     def plan(self, rest: Float32, bits: float, rng: np.random.Generator) -> OutlierPlan:
-        """Decide what is better sent apart.
+        """Decide which entries to send as outliers.
 
         The bits of outliers are estimated at first, then learned from trials. Clusters of zeros may halve them, so
-        sparse regions get a second chance. Trials have a randomness of their own: a choice that depended on the dither
-        or on the rounding that is sent would bias the estimate.
+        sparse regions get a second chance. Trials use separate randomness: a choice that depended on the dither or on
+        the rounding of the message would bias the estimate.
         """
         histograms = _histograms(rest, self.regions.bounds)
         costs = np.ones(self.regions.sizes.size)
@@ -118,7 +117,7 @@ class Outliers(Stage[OutlierPlan]):
         read_outliers(content, self.regions, key, out)
 
     def _nothing(self) -> OutlierPlan:
-        """Return the plan to send nothing apart."""
+        """Return the plan without outliers."""
         count = self.regions.sizes.size
         return OutlierPlan(np.full(count, NOTHING), np.zeros(count, dtype=np.bool_), 1.0, np.zeros(count), 0.0)
 
@@ -153,7 +152,7 @@ class Outliers(Stage[OutlierPlan]):
         return OutlierPlan(thresholds, best >= tried.size, math.sqrt(12 * high), apart, error)
 
     def price_curve(self, rest: Float32) -> "PriceCurve":
-        """Return the bits that this stage and the next would take for the vector at any price."""
+        """Return the bits that this stage and the next would take for the vector, as a function of the price."""
         table = _histograms(rest, self.regions.bounds)
         return PriceCurve(self._choices(table)[0] if table[0, :, _SMALLEST:].any() else None)
 
@@ -170,7 +169,7 @@ class Outliers(Stage[OutlierPlan]):
 
 @kernel
 def _histograms(gathered: Float32, bounds: Int64) -> Float64:
-    """Return the number of entries, their sum and their squares, by region and bin."""
+    """Return the number of entries, the sum of their magnitudes and the sum of their squares, by region and bin."""
     table = np.zeros((3, bounds.size - 1, _BINS))
     for region in range(bounds.size - 1):
         for i in range(bounds[region], bounds[region + 1]):
@@ -189,10 +188,10 @@ def _bin(magnitude: Float32) -> int:
 
 
 class Choices(NamedTuple):
-    """What a region may choose from: two options per threshold.
+    """The options of every region, two per threshold.
 
-    Thresholds are edges of bins, of which the first is above all entries. With the first option, entries below the
-    threshold are coded by the next stage; with the second, they are rounded at random.
+    Thresholds are edges of bins; the first one is above all entries. With the first option, entries below the threshold
+    are coded by the next stage; with the second, they are rounded at random.
     """
 
     sizes: Int64
@@ -202,19 +201,19 @@ class Choices(NamedTuple):
     contracting: bool  # whether the rest is coded with error `n s^2 / 4^r`
 
     def extremes(self) -> tuple[float, float]:
-        """Return a `theta` at which everything is sent, and one at which nothing is."""
+        """Return a `theta` at which everything is sent, and a `theta` at which nothing is sent."""
         square = float(self.below[2].max())
         finest = (float(self.edges[0]) / _MOST_STEPS) ** 2 / 12
         return max(_EXTREMES[0] * square / int(self.sizes.sum()), finest), _EXTREMES[1] * square
 
 
 class PriceCurve(NamedTuple):
-    """The bits of a vector by the price of a bit; a vector of zeros has no choices."""
+    """The bits of a vector as a function of the price of a bit; a vector of zeros has no choices."""
 
     choices: Choices | None
 
     def bits_at(self, theta: float) -> float:
-        """Return the bits that are best at a price of `2 ln 2 theta` per bit, estimated."""
+        """Return an estimate of the best number of bits at a price of `2 ln 2 theta` per bit."""
         if self.choices is None:
             return 0.0
         regions = self.choices.sizes.size
@@ -223,7 +222,7 @@ class PriceCurve(NamedTuple):
 
 
 def common_price(curves: Sequence[PriceCurve], bits: float) -> float:
-    """Return the `theta` at which several vectors take `bits` bits together, so that none has cheaper bits to save."""
+    """Return the `theta` at which several vectors take `bits` bits together: one price of a bit for all of them."""
     extremes = [curve.choices.extremes() for curve in curves if curve.choices is not None]
     if not extremes:
         return 1.0
@@ -238,7 +237,7 @@ def common_price(curves: Sequence[PriceCurve], bits: float) -> float:
 
 @kernel
 def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_apart: Float64) -> tuple[float, float]:
-    """Set each region's best choice at the price `theta`, and the bits of its outliers; return total bits and error."""
+    """Set each region's best choice at price `theta` and its outliers' bits; return the total bits and total error."""
     step = math.sqrt(12 * theta)
     total = total_error = 0.0
     for g in range(best.size):
@@ -281,10 +280,10 @@ def _bits_apart(size: float, count: float, magnitudes: float) -> float:
 
 @kernel
 def _extract(x: Float32, threshold: int, edge: np.float32, rounded: bool, seed: int) -> tuple[Int64, Float32]:
-    """Return the places and the values of what is sent apart.
+    """Return the places and the values of the outliers.
 
-    The generator for rounding is Marsaglia's xorshift (2003): numbers from NumPy's would take as much memory as the
-    update.
+    Rounding uses Marsaglia's xorshift generator (2003): an array of random numbers from NumPy would take as much memory
+    as the update.
     """
     places, values = np.empty(1024, dtype=np.int64), np.empty(1024, dtype=np.float32)
     count = 0

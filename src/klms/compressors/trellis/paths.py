@@ -1,18 +1,18 @@
-"""Stage 3: every piece of what is left, as a path through a trellis.
+"""Stage 3: every piece of the remaining vector, as a path through a trellis.
 
-The pieces are rotated, so that their coordinates look like draws of a normal distribution. A piece is coded by signs
+The pieces are rotated, so that their coordinates look like draws from a normal distribution. A piece is coded by signs
 at low rates (`sign_paths.py`) and by entropy-coded levels at higher ones (`level_paths.py`). The scale `|v|^2 / <v, Q>`
 of a piece `v` with code `Q` makes the estimate unbiased over rotations, as in EDEN.
 
-The scale `<v, Q> / |Q|^2` has the least error instead. It suits a sender whose next vector holds the error again, while
-one that averages many messages wants them unbiased. Between the two is a server whose clients undo a share `echo` of
-an error by their next updates. Let its vector be `v = -echo x`, where `x` is how far off its model is. With `g` times
-the unbiased scale, where the scale of least error is `a` times that, `x` becomes `x + g v` and noise of energy
-`g^2 |v|^2 (1 / a - 1)`: together least for `g = a / echo`, as long as that is below 1.
+The scale `<v, Q> / |Q|^2` has the least error instead. It suits a sender whose next vector holds the error again,
+whereas a receiver that averages many messages needs unbiased ones. Between the two is a server whose clients undo a
+share `echo` of an error with their next updates. Let its vector be `v = -echo x`, where `x` is the error of its model.
+Let the scale of least error be `a` times the unbiased one. With `g` times the unbiased scale, `x` becomes `x + g v`
+plus noise of energy `g^2 |v|^2 (1 / a - 1)`: the total is least for `g = a / echo`, as long as that is below 1.
 
 The content: the fine part of all rates (u8); for each piece the coarse part of its rate (u8; 0 if the piece is zero)
 and its scale (u16); for each run of pieces, which one thread codes at a time, the number of words of its levels (u32);
-the indices of all signs, two to a byte; the words of all levels (u16). A scale is `2^((number - 2^15) / 512)`, or 0 if
+the indices of all signs, two per byte; the words of all levels (u16). A scale is `2^((number - 2^15) / 512)`, or 0 if
 the number is 0.
 """
 
@@ -37,7 +37,7 @@ from klms.numerics.jit import Float32, Float64, Int64, UInt8, UInt16
 from klms.numerics.parallel import Progress, each
 
 _RUN = 1 << 18  # coordinates of a run, at least
-_NEGLIGIBLE = 1e-60  # mean square of a piece below which it counts as zero: its scale would vanish, too
+_NEGLIGIBLE = 1e-60  # mean square of a piece below which it counts as zero: its scale would vanish as well
 _LENGTH = np.dtype("<u4")
 
 
@@ -49,7 +49,7 @@ class PathPlan(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One piece: where it is, how it is coded, and what its coordinates are multiplied by."""
+    """One piece: its place, its rate, and the factor on its coordinates."""
 
     start: int
     end: int
@@ -98,7 +98,7 @@ class Paths(Stage[PathPlan]):
 
     @cached_property
     def runs(self) -> list[slice]:
-        """Which pieces form a run."""
+        """The pieces of each run."""
         found: list[slice] = []
         first = start = 0
         for n, end in enumerate(self.pieces.bounds[1:].tolist(), 1):
@@ -125,7 +125,7 @@ class Paths(Stage[PathPlan]):
         return write_content(plan.rates, scales, [run for run, _ in encoded])
 
     def decode(self, content: bytes, key: SharedKey, out: Float32) -> None:
-        """Decode all pieces from untrusted bytes into `out`, which is zero before."""
+        """Decode all pieces from untrusted bytes into `out`, which must be zero."""
         fine = content[0]
         table, rest = read_numbers(content[1:], ENTRY, self.pieces.sizes.size, "pieces")
         rates = PieceRates(table["rate"].astype(np.int64), fine)
@@ -171,7 +171,7 @@ def _read_runs(content: bytes, sign_blocks: list[int]) -> list[CodedRun]:
 
 
 def encode_run(pieces: list[Piece], rotated: Float32, memories: Memories) -> tuple[CodedRun, Float64]:
-    """Code the pieces of a run; return also the inner product of each with its code, and the code's squared norm."""
+    """Code the pieces of a run; also return each piece's inner product with its code, and the code's squared norm."""
     products = np.zeros((len(pieces), 2))
     signs = [np.zeros(0, dtype=np.uint8)]
     for n, piece in enumerate(pieces):
@@ -228,7 +228,7 @@ def _restore_signs(indices: UInt8, memory: int, factor: float, out: Float32) -> 
 
 
 def _best_scales(squares: Float64, products: Float64, echo: float) -> Float64:
-    """Return the scales of all pieces, from `|v|^2` and from `<v, Q>` with `|Q|^2`; 0 for those that are not coded."""
+    """Return the scales of all pieces, given `|v|^2` and `<v, Q>` with `|Q|^2`; 0 for pieces that are not coded."""
     along, energies = products.T
     scales = np.zeros(squares.size)
     coded = along > 0
@@ -239,7 +239,7 @@ def _best_scales(squares: Float64, products: Float64, echo: float) -> Float64:
 
 
 def _scale_numbers(scales: Float64, rng: np.random.Generator) -> Int64:
-    """Return the numbers of scales, rounded up or down at random so that their mean is right.
+    """Return the numbers of scales, rounded up or down at random without bias.
 
     Scales below the smallest that can be sent are rounded to it or to zero.
     """

@@ -1,10 +1,10 @@
 """The payload of a message: a head, and the contents of the three stages.
 
-The head is log2 of the smallest and of the largest size of pieces, the memories of both trellises (signs in the high
+The head holds log2 of the smallest and of the largest size of pieces, the memories of both trellises (signs in the high
 half), and flags (u8 each). The low four bits of the flags are the first byte of the content of `paths.py`, the fine
 part of all rates. The table of the pieces, with which that content continues, follows the head; then, if flagged, the
-content of the low-rank part and that of the outliers, each as a section with its length before it (u32); then the rest
-of the content of `paths.py`.
+content of the low-rank part and that of the outliers, each as a section preceded by its length (u32); then the rest of
+the content of `paths.py`.
 """
 
 import math
@@ -36,7 +36,7 @@ class Memories(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """What a message says; a stage that sends nothing has an empty content."""
+    """The parts of a payload; a stage that sends nothing has an empty content."""
 
     pieces: Pieces
     memories: Memories

@@ -1,7 +1,7 @@
 """Pieces of an update, each rotated by itself: they follow the layout's arrays, so that rates can follow their norms.
 
-A region is an array, or all arrays together that are too small for a piece of their own; these come last. A region is
-cut into pieces whose sizes are powers of two, and what is left at its end becomes one padded piece. A gathered vector
+A region is one array, or all the arrays that are too small for pieces of their own; these come last. A region is cut
+into pieces whose sizes are powers of two, and the remainder at its end becomes one padded piece. A gathered vector
 holds the regions one after the other, with their padding.
 """
 
@@ -18,14 +18,14 @@ from klms.compressors.rotation import SMALLEST, piece_holding, powers_of_two, ro
 from klms.numerics.jit import Float32, Float64, Int64, kernel
 from klms.numerics.parallel import over
 
-_BITS_OF_A_PIECE = 256  # at least, on average: a scale that rests on few is unreliable, and it costs 24 bits itself
+_BITS_OF_A_PIECE = 256  # at least, on average: a scale estimated from fewer is unreliable, and costs 24 bits itself
 _BITS_OF_A_LARGE_PIECE = 4096
 LEAST_LARGEST = 1 << 16
-"""The largest pieces have at least this size, which still fits a cache; smaller ones would only take time."""
+"""The largest pieces have at least this size, which still fits into a cache; smaller ones would only cost time."""
 
 
 class Regions(NamedTuple):
-    """Where the regions of a gathered vector begin and end, padding included, and their entries without it."""
+    """Boundaries of the regions of a gathered vector, with padding, and their numbers of entries without padding."""
 
     bounds: Int64
     sizes: Int64
@@ -33,7 +33,7 @@ class Regions(NamedTuple):
 
 @dataclass(frozen=True)
 class Pieces:
-    """Pieces of `smallest` to `largest` entries, powers of two both; the last of a region may be smaller.
+    """Pieces of `smallest` to `largest` entries, both powers of two; the last piece of a region may be smaller.
 
     >>> pieces = Pieces(Layout(("a", "b", "c"), ((40, 30), (20,), (5, 5, 60))), smallest=256, largest=1024)
     >>> [(part.start, part.stop) for part, _ in pieces.moves()]  # the small array `b` is last
@@ -136,7 +136,7 @@ def _square(first: int, end: int, bounds: Int64, x: Float32, out: Float64) -> No
 
 @kernel
 def product(a: Float32, b: Float32) -> float:
-    """Return the inner product of two vectors, added up in their order, so that it is the same on every machine."""
+    """Return the inner product of two vectors, summed in order, so that it is the same on every machine."""
     total = 0.0
     for i in range(a.size):
         total += np.float64(a[i]) * np.float64(b[i])

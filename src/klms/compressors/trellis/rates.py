@@ -1,4 +1,4 @@
-"""Rates of pieces: bits per coordinate that follow the pieces' norms, as numbers that fit a byte and a common rest.
+"""Rates of pieces: bits per coordinate that follow the pieces' norms, as numbers of one byte and a common remainder.
 
 At the price of `2 ln 2 theta` per bit, a piece of `n` entries with mean square `s^2` is best coded at the rate `r` at
 which `u = 4^r` solves `theta (u - 1)^2 = s^2 u`; its error is `n s^2 / (u - 1)`. For estimates of least error
@@ -24,9 +24,9 @@ FINE = 16
 LEVELS = 2048
 _COARSEST = 255
 _SIGNS_PER_OCTAVE = 128
-SIGNS_UP_TO = 0.65  # bits; from there on levels have less error
+SIGNS_UP_TO = 0.65  # bits; above this, levels have less error
 _LEAST = 1e-5  # bits
-_WORTHWHILE = 16  # bits: a piece that gets less still costs more than that, and is left out if it may be
+_WORTHWHILE = 16  # bits: a piece that gets fewer still costs more than that, and is left out if `contracting`
 _SEARCH_STEPS = 24
 _LOSS = 1.25  # approximate error of a coded piece over the least possible one
 
@@ -45,7 +45,7 @@ class PieceRates(NamedTuple):
 
 @cache
 def sign_rates() -> Float32:
-    """Return the bits per coordinate of every number below `LEVELS`."""
+    """Return the bits per coordinate for every number below `LEVELS`."""
     return np.exp2((np.arange(LEVELS) - LEVELS) / _SIGNS_PER_OCTAVE).astype(np.float32)
 
 
@@ -84,7 +84,7 @@ def _best_rates(ratios: Float64, contracting: bool) -> Float64:
 def best_excess(ratio: float, contracting: bool) -> float:
     """Return `4^r - 1` for the best rate `r` of entries with mean square `ratio theta`.
 
-    `_LOSS` accounts for the code.
+    `_LOSS` accounts for the loss of the code.
     """
     ratio *= _LOSS
     return max(ratio - 1, 0.0) if contracting else (ratio + math.sqrt(ratio * (ratio + 4))) / 2

@@ -12,7 +12,7 @@ class TrellisSettings(Settings):
     """Settings of `trellis`."""
 
     rate: float = Field(1.0, ge=MIN_RATE, le=MAX_RATE, description="trellis: bits per parameter; may be a fraction.")
-    effort: Effort = Field("balanced", description="trellis: time against error, with the same decoder.")
+    effort: Effort = Field("balanced", description="trellis: trade-off between encoding time and error.")
 
 
 SCHEME = Scheme(

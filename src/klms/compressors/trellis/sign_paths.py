@@ -23,7 +23,7 @@ MAX_MEMORY = 8
 _BRANCHES = 1 << BITS
 _PATH = 512  # blocks of a path before it is traced back and begins anew
 _GENERATORS = 1 << 16
-_KEY = SharedKey(seed=0, round=0, client=0)  # a constant of the format; these words keep no secret
+_KEY = SharedKey(seed=0, round=0, client=0)  # a constant of the format; these words need not be secret
 
 
 @cache
@@ -40,7 +40,7 @@ def signs(memory: int) -> Float32:
 
 @kernel
 def choose_signs(x: Float32, memory: int, generators: UInt16, indices: UInt8) -> None:
-    """Choose the indices of the blocks of a piece: a multiple of `LANES` blocks."""
+    """Choose the indices of the blocks of a piece; the number of blocks is a multiple of `LANES`."""
     states = 1 << memory
     mask = _BRANCHES * states - 1
     lane, blocks = x.size // LANES, indices.size // LANES
