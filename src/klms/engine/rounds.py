@@ -135,6 +135,7 @@ class _Intake:
         self.received: Received = method.receive(state)
         self.received.keeps_mean = rate_choice.needs_mean(method, state)
         self.relay = Relay(state)
+        self._counted: set[tuple[int, int]] = set()  # clients, each with the round that its message is based on
         self.clients: list[int] = []
         self.reached: set[int] = set()
         self.digest = hashlib.blake2b(digest_size=8)
@@ -148,20 +149,22 @@ class _Intake:
         if not factor:
             return uploads
         waiting = list(uploads)
-        first = {upload.client: upload.message for upload in reversed(waiting)}
+        first = {(upload.client, self._based_on(upload).round): upload.message for upload in reversed(waiting)}
         self._bound = MessageBound(factor, first.values())
         return iter(waiting)
 
     def add(self, upload: Upload) -> None:
         self.reached.add(upload.client)  # whatever it sent, it holds the state
-        if upload.client in self.clients:
+        based_on = self._based_on(upload)
+        if (upload.client, based_on.round) in self._counted:
             raise SideInformationMismatch(f"client {upload.client} has sent a message of this round already")
         self._bound.check(upload.message)
-        based_on = self._state.round if upload.based_on is None else upload.based_on
-        decoded = self._method.decode(replace(self._state, round=based_on), upload.client, upload.message)
-        self.received.add(decoded, len(upload.message), self._method.weight(self._state.round - based_on))
+        decoded = self._method.decode(based_on, upload.client, upload.message)
+        staleness = self._state.round - based_on.round
+        self.received.add(decoded, len(upload.message), self._method.weight(staleness))
+        self._counted.add((upload.client, based_on.round))
         self.clients.append(upload.client)
-        self.relay.add(upload.client, upload.message, late=based_on != self._state.round)
+        self.relay.add(upload.client, upload.message, late=staleness > 0)
         self.digest.update(upload.message)
         self.message_bytes.append(len(upload.message))
         for phase in self.seconds:
@@ -170,6 +173,9 @@ class _Intake:
             self.keeps[upload.client] = upload.keeps
         for name, values in upload.measurements.items():
             self._measured.setdefault(name, []).append(values)
+
+    def _based_on(self, upload: Upload) -> State:
+        return upload.based_on or self._state
 
     def measurements(self) -> dict[str, float | list[float]]:
         return {name: np.mean(values, axis=0).tolist() for name, values in self._measured.items()}

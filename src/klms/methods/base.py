@@ -42,8 +42,8 @@ class Upload:
     measurements: Measurements = field(default_factory=dict)
     keeps: Arrays = field(default_factory=dict)
     """What the client keeps for itself until its next round. It is not sent."""
-    based_on: int | None = None
-    """Round of the state that the client trained from; None for that of the round in which the message arrives."""
+    based_on: State | None = None
+    """State that the client trained from; None for that of the round in which the message arrives."""
 
 
 @dataclass(frozen=True)
