@@ -1,1 +1,1 @@
-"""How fast and how good: the bench that `klms bench` prints, and the plain algorithms that it compares with."""
+"""Speed and quality: the benches that `klms bench` prints, and the plain algorithms that they compare with."""

@@ -22,14 +22,14 @@ FAMILIES = ("bernoulli", "ternary", "gaussian")
 BITS = (2, 4, 8, 12)
 BLOCK = 500
 TRELLISES = ((2, 0), (8, 0), (4, 4), (2, 6), (4, 6))
-"""Bits and memory whose survived part of the update is measured; the first is the paper's."""
+"""Bits and memory for which the surviving part of the update is measured; the first pair is the paper's."""
 KL_OF_BLOCK = 8.0
 _ORACLE_WORK = 40_000_000  # candidate-coordinates: about a second
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. The oracle runs over the first coordinates only, as many as take it about a second."""
+    """One measurement. The oracle runs only over as many of the first coordinates as take it about a second."""
 
     family: str = shown("family")
     bits: int = shown("bits", "d")
@@ -62,9 +62,9 @@ def laws(family: str, d: int, rng: np.random.Generator) -> tuple[Distribution, D
 
 
 def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool, memory: int = 0) -> Row:
-    """Encode and decode, each the best of several after one to compile; decoding hashes `p` anew each time.
+    """Measure encoding and decoding, each the best of several runs after one that compiles; decoding rehashes `p`.
 
-    With memory, blocks are smaller, so that the rate is that of `bits + memory` bits without it.
+    With memory, blocks are smaller, so that the rate is that of `bits + memory` bits without memory.
     """
     repeats = max(3, min(6_000_000 // d, 30))
     rng = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool, 
 
     message = encode()
     decode()
-    p.__dict__.pop("thresholds", None)  # made on first use, so memory that encoding takes
+    p.__dict__.pop("thresholds", None)  # made on first use, so that they count as memory of encoding
     extra = peak_extra_bytes(encode)
     encode_ns = _best(encode, repeats) / d * 1e9
     oracle_ns = _oracle_ns(q, p, bits) if with_oracle else None
@@ -124,9 +124,9 @@ def run(
 def survived(
     bits: int, memory: int, selection: Selection, *, kl_over_bits: float = 1.0, d: int = 400_000, messages: int = 4
 ) -> float:
-    """Measure which part of `q - p` arrives, for Bernoulli blocks with p = 1/2 at 0.05 bits of KL per parameter.
+    """Measure the part of `q - p` that survives, for Bernoulli blocks with p = 1/2 at 0.05 bits of KL per parameter.
 
-    The share of one message of that length has a standard deviation of 0.004.
+    The part measured with one message of this length has a standard deviation of 0.004.
     """
     rate = 0.05
     shift = 0.1308722510154885  # KL(1/2 + shift, 1/2) is `rate`
@@ -144,10 +144,10 @@ def survived(
 
 
 def peak_extra_bytes(work: Callable[[], object]) -> int | None:
-    """Return how far the process's memory rises while `work` runs, in bytes; None where Linux does not report it."""
-    gc.collect()  # or garbage that is collected while `work` runs would hide what it takes
+    """Return by how many bytes the process's memory rises while `work` runs; None where Linux does not report it."""
+    gc.collect()  # otherwise, garbage that is collected while `work` runs would hide some of its memory
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # or freed memory that the process still holds would hide what is taken anew
+        ctypes.CDLL(None).malloc_trim(0)  # otherwise, freed memory that the process still holds would be used again
         Path("/proc/self/clear_refs").write_text("5")
     except (OSError, AttributeError):
         return None

@@ -1,4 +1,4 @@
-"""The bench behind `klms bench downlink`: what the downlink adds to a round, at the server and at a client."""
+"""The bench behind `klms bench downlink`: the time and bits of the downlink, at the server and at a client."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class Row:
-    """One round: seconds at the server, for all clients together, and at each client, and the bits that it receives."""
+    """One round: seconds at the server for all clients together, seconds at each client, and the bits it receives."""
 
     scheme: str = shown("uplink")
     downlink: str = shown("downlink")
@@ -30,7 +30,7 @@ class Row:
 
 
 def run(*, d: int = 1_000_000, clients: int = 10, rate: float = 1.0) -> Iterator[Row]:
-    """Yield one row per way and round; the first of a way also compiles."""
+    """Yield one row per way and round; the first round of a way also compiles kernels."""
     for scheme, kind in WAYS:
         method = method_for(scheme, d)
         rng = np.random.default_rng(0)

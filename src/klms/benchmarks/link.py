@@ -1,8 +1,8 @@
-"""The bench behind `klms bench link`: from which link speed on compression costs more time than it saves.
+"""The bench behind `klms bench link`: the link speed above which compression costs more time than it saves.
 
 A round of a federation is run over `klms.Server` and `klms.Client` with normal updates, and its bytes and the seconds
-of the codec are measured. What a round takes at a link speed is computed from them: every client has a link of its own,
-and the clients work at the same time, while the server reads their replies one after the other. Training is not
+of the codec are measured. The duration of a round at a link speed is computed from them: every client has a link of its
+own, and the clients work at the same time, while the server reads their replies one after the other. Training is not
 counted: it takes the same time with klms and without.
 """
 
@@ -24,7 +24,7 @@ SPEEDS = (1.0, 10.0, 100.0, 500.0)
 """Megabits per second."""
 _SIDE = 1000  # parameters per row of the model's matrix
 _STEP = 0.01  # standard deviation of an update's entries
-_ROUNDS = 3  # the first one sends the whole model, and compiles what is not compiled yet
+_ROUNDS = 3  # the first round sends the whole model, and compiles kernels
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Row:
     """Seconds of a round that sends the model in float32 in both directions."""
     coded: float = shown("s with klms", ".2f")
     break_even: float = shown("break-even, Mbit/s", ",.0f")
-    """Link speed at which both take equally long."""
+    """Link speed at which a round takes equally long with klms and without."""
 
 
 def run(
@@ -78,7 +78,7 @@ def run(
 
 @dataclass(frozen=True)
 class Cost:
-    """What one client's part of a round takes on one thread: processor seconds, and bytes in both directions."""
+    """Cost of one client's part of a round on one thread: processor seconds, and bytes in both directions."""
 
     parameters: int
     nbytes: int
@@ -91,7 +91,7 @@ class Cost:
 
 
 def measured(parameters: int, bits: float) -> Cost:
-    """Return what the last of a few rounds with one client takes."""
+    """Return the cost of the last of a few rounds with one client."""
     rows = max(1, parameters // _SIDE)
     rng = np.random.default_rng(0)
     server = Server({"weight": _normal(rng, rows)}, bits_per_parameter=bits, seed=0)
@@ -126,5 +126,5 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def _transfer(nbytes: int, speed: float) -> float:
-    """Return the seconds that so many bytes take at a speed in megabits per second."""
+    """Return the seconds that `nbytes` bytes take at a speed in megabits per second."""
     return 8 * nbytes / (speed * 1e6)

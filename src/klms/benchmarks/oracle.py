@@ -15,7 +15,7 @@ Float64 = npt.NDArray[np.float64]
 def encode(
     q: Distribution, p: Distribution, blocks: Blocks, *, bits: int, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], Float64]:
-    """Run algorithm Fixed-KLMS, and return the chosen index of every block, and the candidate that it stands for."""
+    """Run algorithm Fixed-KLMS; return the chosen index of every block, and the candidates that they stand for."""
     indices = np.empty(len(blocks), dtype=np.int64)
     chosen = np.empty(blocks.d)
     for m, (start, end) in enumerate(zip(blocks.bounds[:-1], blocks.bounds[1:], strict=True)):

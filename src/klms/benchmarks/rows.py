@@ -1,4 +1,4 @@
-"""Rows of a bench: a dataclass has one measurement, and its fields say how a table shows them."""
+"""Rows of a bench: a dataclass holds one measurement, and its fields say how a table shows them."""
 
 from collections.abc import Sequence
 from dataclasses import field, fields
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def shown(head: str, form: str = "") -> Any:
-    """Declare a field that tables show under `head`, and in this format if it is a number."""
+    """Declare a field that tables show under `head`, in the format `form` if it is a number."""
     return field(metadata={"head": head, "form": form})
 
 

@@ -1,8 +1,8 @@
 """The bench behind `klms bench server`: time and memory to decode and aggregate the messages of many clients.
 
 The server keeps running sums, so its memory must not grow with the number of clients, and its time must be linear in
-it. Messages are made first and wait in a file, as they would in a network's buffers. Memory is what aggregation takes
-beyond the state before the round; what the compressor derives from that state, such as `p`, counts.
+it. Messages are made first and wait in a file, as they would in a network's buffers. Memory is that of aggregation
+beyond the state before the round, including arrays that the compressor derives from that state, such as `p`.
 """
 
 import tempfile
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from klms.learning.learner import Learner
 
 SCHEME_NAMES = ("eden", "qsgd", "qsgd-klms", "mask-klms")
-_UPDATES = 16  # distinct ones; every message still has a key of its own
+_UPDATES = 16  # number of distinct updates; every message still has a key of its own
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Row:
     seconds: float = shown("seconds", ".2f")
     ms_per_message: float = shown("ms/message", ".2f")
     peak_models: float | None = shown("peak memory, models", ".2f")
-    """Memory in units of the model's float32 size; None where Linux does not tell."""
+    """Memory in units of the model's float32 size; None where Linux does not report it."""
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Real updates to measure schemes on: what clients of FedAvg send, of five kinds of models; made once and kept."""
+"""Real updates to measure schemes on: those of FedAvg's clients, for five kinds of models, made once and kept."""
 
 import io
 import json
@@ -30,7 +30,7 @@ KINDS = (*_RUNS, *_TASKS)
 
 
 def real_updates(kind: str, clients: int) -> tuple[Layout, list[Vector]]:
-    """Return the updates of up to 10 clients; they are kept beside the data sets (see `klms data`)."""
+    """Return the updates of up to 10 clients; they are kept with the data sets (see `klms data`)."""
     path = location(f"real-updates-{kind}")
     if not path.exists():
         trained, updates = _of_task(kind) if kind in _TASKS else _of_run(kind)

@@ -42,7 +42,7 @@ def bench_codec(
     scaling: Annotated[bool, typer.Option(help="Also measure 10^5, 10^6 and 10^7 parameters.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the nanoseconds per parameter that encoding and decoding take, next to the paper's algorithm in NumPy.
+    """Measure encoding and decoding in nanoseconds per parameter, compared with the paper's algorithm in NumPy.
 
     Example: `klms bench codec --family bernoulli --bits 8 --no-scaling`
     """
@@ -58,7 +58,7 @@ def bench_codec(
         shares = (f"{codec.survived(b, memory, selection):.3f}" for selection in klms.codec.SELECTIONS)
         survivals.append((f"{b}, {memory}", str(1 << (b + memory)), *shares))
     columns = ("bits, memory", "candidates", *klms.codec.SELECTIONS)
-    title = "What arrives of q - p when the KL of a block equals its bits (p = 1/2)"
+    title = "Part of q - p that survives when the KL of a block equals its bits (p = 1/2)"
     show_table(columns, survivals, title=title, right=columns)
 
 
@@ -79,7 +79,7 @@ def bench_mean(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare schemes by bits per parameter and by the error of the average, next to the theoretical limit.
+    """Compare schemes by bits per parameter and by the error of the average, and with the theoretical limit.
 
     Example: `klms bench mean --vectors gaussian --picture mean.png`
     """

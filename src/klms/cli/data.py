@@ -28,7 +28,7 @@ def get(
     name: Annotated[
         str, typer.Argument(help="Name of a data set, see `klms data list`.", autocompletion=completing(DATA_SETS))
     ],
-    dir: Annotated[Path | None, typer.Option(help="Read it from this folder, in an official format.")] = None,
+    dir: Annotated[Path | None, typer.Option(help="Read the data set from this folder, in an official format.")] = None,
 ) -> None:
     """Fetch a data set, check it and keep it in the cache.
 

@@ -24,13 +24,13 @@ Name = Annotated[
 Profile = Annotated[str, PROFILE]
 Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
 Results = Annotated[Path, typer.Option(help="Folder of the results files.")]
-Only = Annotated[list[str] | None, typer.Option(help="Only the row of exactly this name; may be repeated.")]
-Method = Annotated[list[str] | None, typer.Option(help="Only the rows of this method, all variants; may be repeated.")]
+Only = Annotated[list[str] | None, typer.Option(help="Use only the row of exactly this name; may be repeated.")]
+Method = Annotated[list[str] | None, typer.Option(help="Use only this method's rows, all variants; may be repeated.")]
 Data = Annotated[
     list[str] | None,
     typer.Option(help="Use this data set instead; may be repeated.", autocompletion=completing(DATA_SETS)),
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; a profile has some rows with one seed only.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; a profile may run some rows with one seed only.")]
 
 app = typer.Typer(help="Repeat the paper's experiments.", no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -69,17 +69,17 @@ def run(
     ] = None,
     rounds: Annotated[int, typer.Option(min=0, help="End every run after this many rounds; 0 for no limit.")] = 0,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace runs of equal settings that the results file has already.")
+        bool, typer.Option("--replace", help="Replace runs of equal settings that the results file already has.")
     ] = False,
 ) -> None:
-    """Run what is not complete, and merge what is into a results file. After an interruption, the same command resumes.
+    """Execute incomplete runs, and merge complete runs into a results file. The same command resumes after a stop.
 
-    The file is RESULTS/NAME-PROFILE.json. Runs of equal settings that it has already are kept, and `klms experiment
+    The file is RESULTS/NAME-PROFILE.json. Runs of equal settings that it already has are kept, and `klms experiment
     compare` compares yours with them; a row of other settings is replaced. If runs end early (`--rounds`), or if the
-    profile has no such runs, the file is results.json beside them.
+    profile has no such runs, the file is results.json in the folder of the runs.
 
     So that results are equal to every digit on other x86-64 processors, torch is limited to AVX2. With
-    `ONEDNN_MAX_CPU_ISA=ALL` in the environment it is not, and a processor with AVX-512 trains about a third faster.
+    `ONEDNN_MAX_CPU_ISA=ALL` in the environment, it is not, and a processor with AVX-512 trains about a third faster.
 
     Examples: `klms experiment run table1`, `klms experiment run table1 --only fedpm-klms --only "fedpm-klms, literal"`,
     `klms experiment run table2 --method fedpm-klms --seeds 1`
@@ -118,7 +118,7 @@ def run(
 
 
 def _run_named(name: str, file: Path, only: Sequence[str], seeds: int) -> None:
-    """Run what the results file of `panel` or `diloco` lacks, and show its table."""
+    """Execute the runs that the results file of `panel` or `diloco` lacks, and show its table."""
     need("torch", "learn")
     experiment = panel if name == panel.NAME else diloco
     wanted: Sequence[outcomes.NamedRun] = experiment.grid(seeds=seeds, only=only)

@@ -23,9 +23,9 @@ def demo(
     secure: Annotated[bool, typer.Option("--secure", help="Use TLS and authenticate the SuperNodes.")] = False,
     out: Annotated[Path | None, typer.Option(help="Keep the run, the logs and the app in this folder.")] = None,
 ) -> None:
-    """Train FedPM-KLMS on MNIST with a SuperLink and three SuperNodes, as processes of this machine.
+    """Train FedPM-KLMS on MNIST with a SuperLink and three SuperNodes, as processes on this machine.
 
-    Payload is what our messages take, in bytes; wire is all that passes between the SuperNodes and the SuperLink.
+    Payload is the size of our messages in bytes; wire is all bytes between the SuperNodes and the SuperLink.
     Examples: `klms flower demo`, `klms flower demo --secure --rounds 10`
     """
     from klms.flower import demo as demonstration

@@ -66,7 +66,7 @@ def run(
     Examples: `klms run fedpm-klms --profile small --workers 2`, `klms run qsgd --data mnist --levels 4`,
     `klms run --resume runs/fedpm-klms-0 --rounds 60`
     """
-    if method is not None and method.startswith("--"):  # without a method, click takes the first setting for one
+    if method is not None and method.startswith("--"):  # without a method, click mistakes the first setting for it
         context.args.insert(0, method)
         method = None
     given = settings_given(context)
@@ -124,7 +124,7 @@ def demo(
             summaries.append(found)
             sent = f"{megabytes(found.uplink_bytes)} up, {megabytes(found.downlink_bytes)} down"
             say(f"{found.method}: accuracy {found.metrics['accuracy']:.4f} on all test images; MB: {sent}")
-            if len(summaries) > 1:  # the first two are worth a look before the last is complete
+            if len(summaries) > 1:  # the first two are worth showing before the last is complete
                 so_far = "" if len(summaries) == len(configs) else ", so far"
                 show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds{so_far}")
     say("accuracies of this table: on all 10,000 test images; of rounds, picture and report: on the first 1,000")

@@ -1,4 +1,4 @@
-"""Progress on the terminal, and what came of runs in a table."""
+"""Progress on the terminal, and the results of runs in a table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ class Live:
 
     def __init__(self) -> None:
         screen = Console(stderr=True)
-        text = TextColumn("{task.description}", markup=False)  # paths may contain what rich takes for markup
+        text = TextColumn("{task.description}", markup=False)  # paths may look like rich's markup
         columns = (text, BarColumn(), TimeElapsedColumn())
         self._bars = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
         self._tasks: dict[str, TaskID] = {}
@@ -43,7 +43,7 @@ class Live:
         self._bars.stop()
 
     def show(self, text: str, done: int = 0, total: int | None = None, *, bar: str = "", line: str = "") -> None:
-        """Show how far something is, on the bar of that name; without a terminal, print `line` instead, if any."""
+        """Show progress on the bar with this name; without a terminal, print `line` instead, if any."""
         if bar not in self._tasks:
             self._tasks[bar] = self._bars.add_task(text)
         self._bars.update(self._tasks[bar], description=text, completed=done, total=total)
@@ -51,14 +51,14 @@ class Live:
             _print(self._bars.console, line)
 
     def say(self, text: str) -> None:
-        """Print a line on standard output; above the bars, where they are on the same terminal."""
+        """Print a line on standard output, above the bars if they are on the same terminal."""
         if console().is_terminal and not self._bars.disable:
             _print(self._bars.console, text)
         else:
             say(text)
 
     def begin(self, config: RunConfig, folder: Path) -> None:
-        """Announce a run; one that is resumed keeps counting from where it was."""
+        """Announce a run; a resumed run keeps counting from its last round."""
         self._records = list(RunFolder(folder).records())
         done = len(self._records)
         stage = f"resuming after round {done}" if done else "loading"
@@ -75,13 +75,13 @@ class Live:
     def round(
         self, run: str, records: Sequence[LedgerRecord], rounds: int, seconds_left: float, *, bar: str = ""
     ) -> None:
-        """Show a round that is complete."""
+        """Show a complete round."""
         text = f"{run}: {_round_text(records, rounds)}"
         self.show(text, len(records), rounds, bar=bar, line=f"{text}; about {duration(seconds_left)} left")
 
 
 class LiveGrid(Live):
-    """Progress of the runs of an experiment: a bar for all, and one for each that is under way."""
+    """Progress of the runs of an experiment: a bar for all runs, and a bar for each run under way."""
 
     def __init__(self, name: str, runs: int, complete: int) -> None:
         super().__init__()
@@ -91,12 +91,12 @@ class LiveGrid(Live):
         self._show_all("")
 
     def round_of(self, cell: Cell, records: Sequence[LedgerRecord], seconds_left: float) -> None:
-        """Show a round that is complete, and the time that all runs together will still take."""
+        """Show a complete round, and the remaining time of all runs together."""
         self.round(str(cell), records, cell.config.rounds, seconds_left, bar=str(cell))
         self._show_all(f", about {duration(seconds_left)} left")
 
     def end(self, cell: Cell) -> None:
-        """Take note that a run is complete."""
+        """Record that a run is complete."""
         self._complete += 1
         if str(cell) in self._tasks:
             self._bars.remove_task(self._tasks.pop(str(cell)))
@@ -111,7 +111,7 @@ def _print(lines: Console, text: str) -> None:
 
 
 def _round_text(records: Sequence[LedgerRecord], rounds: int) -> str:
-    """Return the last of the rounds in words, with what all of them sent."""
+    """Return the last round in words, with the bytes that all rounds sent."""
     last = records[-1]
     evaluated = last_evaluated(records)
     text = f"round {last.round}/{rounds}"
@@ -136,7 +136,7 @@ def duration(seconds: float) -> str:
 
 
 def show_summaries(summaries: Sequence[Summary], title: str) -> None:
-    """Show one column per run, so that the names of the rows can say what is compared with what."""
+    """Show one column per run, so that row names have room to say what is compared."""
     shown = {
         "accuracy": [_number(one.metrics.get("accuracy"), ".4f") for one in summaries],
         "bits per parameter up": [_number(one.bits_per_parameter, ".4f") for one in summaries],

@@ -20,7 +20,7 @@ from klms.runs import inspection
 
 
 class _Commands(TyperGroup):
-    """The commands; an error that klms raises on purpose, or one of a file, ends any of them with one line."""
+    """The commands; an error that klms raises on purpose, or an error of a file, ends a command with one line."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -67,7 +67,7 @@ def main(
 
 @app.command()
 def warmup() -> None:
-    """Compile all kernels now, once per machine and release, so that no later call waits for that.
+    """Compile all kernels now, once per machine and release, so that no later call waits for compilation.
 
     Example: `klms warmup`
     """
@@ -84,7 +84,7 @@ def inspect(
     file: Annotated[Path, typer.Argument(help="File of a message or of an exported model, or folder of a run.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what a message of any scheme or of `klms.compress`, an exported model or a run says of itself.
+    """Describe a message of any scheme or of `klms.compress`, an exported model or a run.
 
     Neither `p` nor the key is needed. In Python, `klms.inspect` returns the same.
 

@@ -11,7 +11,7 @@ from klms.report.document import make
 from klms.report.page import write
 from klms.report.serve import Server
 
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain some at any depth.")]
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain run folders at any depth.")]
 
 
 def report(
@@ -20,7 +20,7 @@ def report(
 ) -> None:
     """Write the tables and figures of runs as one page, and the numbers of each figure as CSV.
 
-    The page needs neither a network nor other files. Runs that are not complete are shown as far as they are.
+    The page needs neither a network nor other files. Incomplete runs are shown up to their last round.
 
     Example: `klms report runs --out report`, then open report/index.html
     """

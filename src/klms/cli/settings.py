@@ -1,4 +1,4 @@
-"""Settings of runs on the command line: what the help lists, and what the shell completes."""
+"""Settings of runs on the command line: their help, and their completion in the shell."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
@@ -16,7 +16,7 @@ from klms.methods.table import METHODS, RunConfig
 from klms.numerics.checks import check_name
 from klms.runs.settings import PROFILES, parse_options
 
-_BOUNDS = {"ge": "", "le": "", "gt": "above ", "lt": "below "}  # what pydantic calls bounds, and what they are
+_BOUNDS = {"ge": "", "le": "", "gt": "above ", "lt": "below "}  # pydantic's names of bounds, and our words
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command whose further options are settings."""
 
@@ -44,7 +44,7 @@ def settings_given(context: typer.Context) -> dict[str, str]:
 
 
 class TakesSettings(TyperCommand):
-    """A command that takes the settings of a run as options; its help lists them, with those of a method if named."""
+    """A command that takes the settings of a run as options; its help lists them, and those of a named method."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["method"] = next((word for word in args if word in METHODS), None)

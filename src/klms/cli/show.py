@@ -32,9 +32,9 @@ def stopped(stop: KeyboardInterrupt) -> typer.Exit:
 
 @contextmanager
 def stoppable(advice: str, once: Path | None = None) -> Iterator[None]:
-    """Add advice to what a person sees who stops the command within this block.
+    """Add advice to the message for a user who stops the command within this block.
 
-    With `once`, only if that file exists.
+    With `once`, add it only if that file exists.
     """
     try:
         yield
@@ -46,15 +46,12 @@ def stoppable(advice: str, once: Path | None = None) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print text in which nothing is taken for markup by rich or for a command by the terminal.
-
-    Paths may contain both.
-    """
+    """Print text without interpreting rich's markup or commands to the terminal, which paths may contain."""
     console().print(printable(text, keep="\n"), highlight=False, markup=False, soft_wrap=True)
 
 
 def need(package: str, extra: str) -> None:
-    """End the command with the way to install a package if that is missing; the package is not imported."""
+    """End the command with advice on installation if a package is missing; the package is not imported."""
     if find_spec(package) is None:
         raise MissingExtra.told(f"this command needs {package}", extra)
 
@@ -68,7 +65,7 @@ def load(package: str) -> None:
 def show_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, right: Container[str] = ()
 ) -> None:
-    """Print a table, whose columns named by `right` hold numbers; without a title it has no frame."""
+    """Print a table; columns named by `right` hold numbers, and a table without a title has no frame."""
     table = Table(title=escape(printable(title, keep="\n"))) if title else Table(box=None)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left")

@@ -16,23 +16,23 @@ _SUFFIX = ".klms"
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if there is one.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Use so many threads; one per core by default.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Use this many threads; one per core by default.")]
 
 
 def encode(
     file: Annotated[Path, typer.Argument(help="A .safetensors, .npz or .npy file.")],
     bits: Annotated[float, typer.Option(help="Bits per parameter, from 0.0001 to 8.")] = 1.0,
     budget: Annotated[
-        int | None, typer.Option(min=1, help="Bytes that the message never exceeds, instead of --bits.")
+        int | None, typer.Option(min=1, help="Largest size of the message in bytes, instead of --bits.")
     ] = None,
     base: Annotated[Path | None, typer.Option(help="Code the difference from this file, which decoding needs.")] = None,
     out: Out = None,
     unbiased: Annotated[
         bool,
-        typer.Option("--unbiased", help="Noise of mean zero, for messages that are averaged; each has more error."),
+        typer.Option("--unbiased", help="Make errors zero on average, for messages to average; each has more error."),
     ] = False,
     effort: Annotated[
-        Literal["fast", "balanced", "best"], typer.Option(help="Time against error, with the same decoder.")
+        Literal["fast", "balanced", "best"], typer.Option(help="Trade time for less error, with the same decoder.")
     ] = "balanced",
     threads: Threads = None,
     force: Force = False,
@@ -71,14 +71,14 @@ def decode(
     out: Out = None,
     max_bytes: Annotated[
         int | None,
-        typer.Option(min=1, help="Memory for the tensors; 256 MiB and 1024 times the file's size by default."),
+        typer.Option(min=1, help="Bytes for the tensors; by default 256 MiB plus 1024 times the size of the file."),
     ] = None,
     threads: Threads = None,
     force: Force = False,
 ) -> None:
     """Restore the tensors of a message of `klms encode`, or of `klms.compress` without a key.
 
-    Without `--out`, the file has the name of the message without .klms. The end of its name tells the format.
+    Without `--out`, the file has the name of the message without .klms. The suffix of its name decides the format.
 
     Examples: `klms decode adapter_model.safetensors.klms -o restored.safetensors`,
     `klms decode new.safetensors.klms --base old.safetensors -o new.safetensors`
@@ -101,7 +101,7 @@ def decode(
 
 
 def _check_target(target: Path, force: bool, *sources: Path | None) -> None:
-    """End the command if it would overwrite something that it was not told to."""
+    """End the command if it would overwrite a file that it reads, or any other file unless `force`."""
     if any(
         source is not None and source.exists() and target.exists() and target.samefile(source) for source in sources
     ):

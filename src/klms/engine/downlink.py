@@ -1,9 +1,10 @@
-"""The downlink of our methods: how every client comes to hold the state of a round, in as few bytes as possible.
+"""The downlink of our methods: how every client gets the state of a round, in as few bytes as possible.
 
 `auto` relays: the server sends the messages of the last round instead of their outcome. Round 1 sends nothing, since
-the first state follows from the seed. `snapshot` always sends the state itself, which shows no client what another one
-sent. `coded` sends the difference to what clients hold. Clients then train at `w_hat`; the server's own `w` is what is
-evaluated and exported. `steps.py` has the rules; following them, jumps and snapshots are the exchange's.
+the first state follows from the seed. `snapshot` always sends the state itself, so that no client sees what another
+client sent. `coded` sends the difference from the state that clients hold. Clients then train at `w_hat`, while the
+server's own `w` is evaluated and exported. The rules are in `steps.py`; the exchange applies them, and makes jumps and
+snapshots.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from klms.methods.state import State
 
 
 class Relay:
-    """The messages of a round, in the order in which they were added up; none once they outgrow a snapshot."""
+    """The messages of a round, in the order in which they were added up; empty once they outgrow a snapshot."""
 
     def __init__(self, state: State) -> None:
         self.limit = sum(array.nbytes for array in state.shared.values())
@@ -39,11 +40,11 @@ class Relay:
 
 @dataclass(frozen=True)
 class Broadcasts:
-    """What goes out at the start of a round."""
+    """The messages to clients at the start of a round."""
 
     downlink: "Downlink"
     held: Held[State]
-    """What every client holds once it has read its message."""
+    """The state that every client has after reading its message."""
     sender: Sender
 
     @property
@@ -59,13 +60,13 @@ class Broadcasts:
         return self.sender.message(self.held.by(str(client)))
 
     def snapshot(self) -> bytes:
-        """Return the message for a client that turned out to hold something else."""
+        """Return the message for a client that turned out to hold another state."""
         return self.sender.message(None)
 
 
 @dataclass(frozen=True)
 class Downlink:
-    """The server's side, and the steps that both sides take."""
+    """The server's side of the downlink, and the steps that both sides take."""
 
     method: Method
     settings: RunSettings
@@ -85,11 +86,14 @@ class Downlink:
     def close(
         self, before: State, broadcasts: Broadcasts, outcome: Outcome, reached: Sequence[int], relay: Relay
     ) -> State:
-        """Return the outcome with what the next broadcasts need, given the clients that answered and what led to it."""
+        """Return the state of the outcome, with what the next broadcasts need.
+
+        `reached` are the clients that answered, and `relay` has the messages that led to the outcome.
+        """
         after, held = outcome.state, broadcasts.held.reached(*map(str, reached))
         if self.settings.downlink == "coded":
             name = str(self.method.vector_name)
-            if outcome.undone or not relay.size:  # that leaves the server's own vector, not what clients hold of it
+            if outcome.undone or not relay.size:  # then the server keeps its own vector, not the clients' version
                 after = replace(after, shared={**after.shared, name: before.vector(name)})
             return replace(after, held=held.of(lambda state: state.shared))
         trail = Trail(held.number + 1)
@@ -111,7 +115,7 @@ class Downlink:
         return self._rule().digest(state, state.round)
 
     def _lead(self, state: State, held: Held[State]) -> Held[State]:
-        """Return what clients hold after a coded step or a jump towards `state`."""
+        """Return the clients' state after a coded step or a jump towards `state`."""
         lags = held.lags(map(str, participants(self.settings, state.round + 1)))
         rule = CodedSteps(self.method, self.settings)
         learned = state.learned

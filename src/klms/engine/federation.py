@@ -1,4 +1,4 @@
-"""A method with its clients' data: what a run works on, in every process that takes part in it."""
+"""A method with its clients' data, on which every process of a run works."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Indices = npt.NDArray[np.int64]
 OWN = "own"
-"""Name of a model and of data that were passed in, in a run's configuration."""
+"""Name, in a run's configuration, of a model and of data that the user passed in."""
 
 
 class ClientData(Protocol):
@@ -41,11 +41,11 @@ class Layer(BaseModel, frozen=True):
 
 
 class RunDescription(BaseModel, frozen=True):
-    """What a run trained, and on which data."""
+    """The model that a run trained, and its data."""
 
     layers: tuple[Layer, ...] = ()
     split: tuple[tuple[NonNegativeInt, ...], ...] = ()
-    """Examples per class, for each client as far as they are known; one number if there are no classes."""
+    """Number of examples per class for each client, if known; one number per client if there are no classes."""
     tested: NonNegativeInt = 0
     """Number of test examples."""
 
@@ -72,7 +72,7 @@ class Federation:
 
     @classmethod
     def create(cls, config: RunConfig, threads: int = 1) -> "Federation":
-        """Build a run on a data set and a model by name. The codec takes `threads` threads."""
+        """Build the federation of a data set and a model by name. The codec uses `threads` threads."""
         if OWN in (config.data, config.model):
             raise InvalidArgument("this run has a model and data of your own: resume it with klms.federate(folder=...)")
         network_type = _network_type(config.device)
@@ -95,7 +95,7 @@ class Federation:
         loss: "Loss | None" = None,
         threads: int = 1,
     ) -> "Federation":
-        """Build a run on a model and data of the user's own."""
+        """Build the federation of the user's own model and data."""
         network = _network_type(config.device).of(model, loss=loss, device=config.device)
         tested = None if test is None else network.check_labels(examples_from(test))
         if isinstance(clients, Sequence):
@@ -158,7 +158,7 @@ def _network_type(device: str) -> "type[Network]":
 
 
 def split(config: RunConfig, dataset: Dataset) -> list[Indices]:
-    """Return which training examples each client has."""
+    """Return the indices of each client's training examples."""
     rng = np.random.default_rng([config.seed, 0xDA7A])
     n = len(dataset.train_y)
     used = np.sort(rng.permutation(n)[: config.images]) if 0 < config.images < n else np.arange(n)
@@ -179,7 +179,7 @@ def split(config: RunConfig, dataset: Dataset) -> list[Indices]:
 
 
 def _examples_per_class(labels: list[npt.NDArray[Any]]) -> list[list[int]]:
-    """Return how many examples of each class every client has; how many examples, where labels are not classes."""
+    """Return every client's number of examples of each class, or of all its examples if labels are not classes."""
     together = np.concatenate(labels) if labels else np.zeros(0)
     if together.dtype.kind not in "iu" or together.ndim != 1 or together.size == 0 or together.min() < 0:
         return [[len(y)] for y in labels]
@@ -187,7 +187,7 @@ def _examples_per_class(labels: list[npt.NDArray[Any]]) -> list[list[int]]:
 
 
 def participants(config: RunConfig, round_: int) -> list[int]:
-    """Return the clients of a round, a function of `(seed, round)` alone."""
+    """Return the clients of a round, which depend on `(seed, round)` alone."""
     if config.participants == config.clients:
         return list(range(config.clients))
     rng = np.random.default_rng([config.seed, 0x9A27, round_])

@@ -1,7 +1,8 @@
 """The ledger of a run: one record per round, written by the engine and read by everybody else.
 
-A record is one line of JSON. Its fields are declared here and nowhere else, with what clients may report and where a
-field is shown; a method, a user's own metric or a newer release may add fields, which are kept.
+A record is one line of JSON. Its fields are declared here and nowhere else, with marks for those that clients report
+and for the places where a field is shown. A method, a user's own metric or a newer release may add fields, which are
+kept.
 """
 
 import json
@@ -23,15 +24,15 @@ WORK_PHASES = ("train", "encode", "decode", "aggregate")
 
 @dataclass(frozen=True)
 class Reported:
-    """Marks a field that clients report. The record has the mean over clients, without numbers that cannot be true."""
+    """Marks a field that clients report. The record has the mean over clients, without numbers out of bounds."""
 
     least: float
     most: float
     by_layer: bool = False
-    """Whether it is a list of one number per layer."""
+    """Whether the field is a list of one number per layer."""
 
     def read(self, value: object, layers: int) -> float | list[float] | None:
-        """Return what a client reports; None if it cannot be true."""
+        """Return the value that a client reports; None if it is out of bounds."""
         if not self.by_layer:
             return self._number(value)
         values = value if isinstance(value, list) else []
@@ -54,13 +55,13 @@ class InTable:
     """Marks a field that has a column of its name in the report's table."""
 
     hint: str
-    """What the column's numbers are."""
+    """Description of the column's numbers."""
     over_rounds: bool = False
-    """Whether they are means over rounds; otherwise they are those of the last evaluation."""
+    """Whether the numbers are means over rounds; otherwise they are those of the last evaluation."""
 
 
 class LedgerRecord(BaseModel):
-    """What happened in one round."""
+    """The record of one round."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
@@ -68,7 +69,7 @@ class LedgerRecord(BaseModel):
     clients: tuple[int, ...] = ()
     """Clients whose messages were aggregated."""
     digest: str = ""
-    """Digest of all messages in order: two engines, or a run and its repetition, show here that they agree."""
+    """Digest of all messages in order, by which two engines, or a run and its repetition, can be compared."""
     uplink_bytes: int = Field(ge=0, lt=2**63)
     """Bytes of all messages that were aggregated."""
     message_bytes: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] | None = None
@@ -80,7 +81,7 @@ class LedgerRecord(BaseModel):
     passed_over: float | None = None
     """1 if too few clients answered and the model was left unchanged."""
     undone: float | None = None
-    """1 if what the round led to was thrown away, so that the model is an earlier one."""
+    """1 if the outcome of the round was discarded, so that the model is an earlier one."""
     clipped: float | None = None
     """Number of updates whose norm was reduced; absent if there were none."""
 
@@ -98,11 +99,11 @@ class LedgerRecord(BaseModel):
     bits_up: float | None = None
     """Bits per parameter of the updates without heads, if they were chosen to hold a quality."""
     bits_down: float | None = None
-    """The same for the coded step at the start of the round; 0 if nothing was coded."""
+    """Bits per parameter of the coded step at the start of the round, without heads; 0 if nothing was coded."""
     noise: float | None = None
-    """Energy of the noise in the mean update, relative to the update's own."""
+    """Energy of the noise in the mean update, relative to the energy of the update."""
     relative_error: float | None = None
-    """Energy that the noise of both directions adds to the model, relative to the model's own."""
+    """Energy of the noise that both directions eventually add to the model, relative to the energy of the model."""
     repair_share: float | None = None
     """Share of the progress that clients spend on taking errors back."""
     harm: Annotated[
@@ -122,9 +123,9 @@ class LedgerRecord(BaseModel):
     kl_by_layer: Annotated[tuple[float, ...] | None, Reported(0, 1e6, by_layer=True)] = None
 
     replies: Annotated[dict[str, int] | None, Shown.IN_LOG] = None
-    """Numbers of replies that counted, and that did not, by cause. The local engine records them if one was refused."""
+    """Numbers of replies that counted or, by cause, did not. The local engine records them if a reply was refused."""
     resyncs: int | None = None
-    """On Flower: clients that held another state than the server knew, and got a snapshot in the same round."""
+    """On Flower: number of clients that held another state than the server assumed, and got a snapshot in the round."""
     payload_bytes: Annotated[int | None, Shown.IN_LOG] = None
     """On Flower: bytes of the messages with their frames."""
     seconds: dict[str, float] = Field(default_factory=dict)
@@ -159,7 +160,7 @@ class LedgerRecord(BaseModel):
 
     @classmethod
     def from_json(cls, line: str) -> Self:
-        """Undo `to_json`; a `RunFolderError` says what is wrong with the line."""
+        """Undo `to_json`; raise a `RunFolderError` if the line is invalid."""
         try:
             return cls.model_validate_json(line)
         except RecursionError as error:
@@ -170,7 +171,7 @@ class LedgerRecord(BaseModel):
 
 
 def measured_by_clients(reported: Mapping[str, object], layers: int) -> Measurements:
-    """Return the fields of a client's report that clients may report and whose values can be true."""
+    """Return the fields of a client's report that clients may report and whose values are within bounds."""
     found: Measurements = {}
     for name, info in LedgerRecord.model_fields.items():
         for mark in info.metadata:
@@ -201,15 +202,15 @@ def total_bytes(records: Sequence[LedgerRecord]) -> int:
 
 
 def times_smaller_up(records: Iterable[LedgerRecord]) -> float | None:
-    """Return how many times the uplink is smaller than with 32 bits per parameter; None if nothing was aggregated."""
+    """Return how many times smaller the uplink is than float32; None if nothing was aggregated."""
     return _ratio(32.0, bits_per_parameter(records))
 
 
 def times_smaller_total(records: Sequence[LedgerRecord]) -> float | None:
-    """Return how many times both ways together are smaller than with 32 bits per parameter each way.
+    """Return how many times smaller both directions together are than float32 in both; None if nothing was aggregated.
 
-    The float32 model would go to and from every client whose message was aggregated. What went to other clients, and
-    what was sent in rounds that were skipped, counts against us. None if nothing was aggregated.
+    The float32 model would go to and from every client whose message was aggregated. Bytes that were sent to other
+    clients, or in rounds that were skipped, count against us.
     """
     # A round's messages have 8 * uplink_bytes bits, which are bits_per_parameter times the parameters of its clients.
     rated = [record for record in records if record.aggregated and record.bits_per_parameter]
@@ -218,7 +219,7 @@ def times_smaller_total(records: Sequence[LedgerRecord]) -> float | None:
 
 
 def _ratio(whole: float, part: float) -> float | None:
-    """Return `whole / part`; None if that is no number, as in a ledger that was damaged."""
+    """Return `whole / part`; None if the ratio is not finite, as in a damaged ledger."""
     return whole / part if part and math.isfinite(whole / part) else None
 
 

@@ -1,4 +1,4 @@
-"""The local engine: rounds in this process, clients in parallel processes if wanted. The bytes are the same."""
+"""The local engine: rounds in this process, clients in parallel processes if wanted, with the same bytes."""
 
 import logging
 import os
@@ -23,12 +23,12 @@ log = logging.getLogger("klms")
 
 @dataclass
 class LocalClients:
-    """Clients of this machine: all answer, and what they send can be decoded, or something is broken.
+    """Clients on this machine: unless something is broken, all of them answer with messages that can be decoded.
 
-    A message may still be out of proportion to the others, as that of a client with very much data is.
+    A message may still be out of proportion to the others, for example if its client has very much data.
 
-    All hold the same state once they have read their messages. So one replica reads for all, from the message to a
-    client that took part in every round, and is checked against the server's state in every round.
+    All clients hold the same state after reading their messages. Hence one replica reads for all of them: the message
+    to a client that took part in every round. It is checked against the server's state in every round.
     """
 
     work: Callable[[State, Wanted], Iterator[Upload]]
@@ -61,7 +61,7 @@ class LocalClients:
 
 
 def run(federation: Federation, config: RunConfig, state: State, workers: int) -> Results:
-    """Run every round after those that `state` has completed, unless the caller stops before."""
+    """Run every round after those that `state` has completed, unless the caller stops earlier."""
     with clients_in(federation, workers) as clients:
         yield from rounds(federation, config, state, clients)
 

@@ -1,12 +1,12 @@
-"""Constant quality in a run: what the server learns from a round, and which rates follow for the next one.
+"""Constant quality in a run: the server's measurements of a round, and the rates that follow for the next one.
 
-`klms.exchange.quality` says what is held. Two numbers may come from elsewhere than in an exchange with any app. Where a
-step is the mean update times the learning rate, its gain is the square of that rate; other methods show their gain in
-their steps, as the optimizers of any app do. Messages that are relayed add no noise to the model. Then nothing shows
-how much of an error clients take back, and what is assumed of it stays as it is.
+`klms.exchange.quality` defines the quality. Compared with the exchange for any app, two numbers may have other sources.
+Where a step is the mean update times the learning rate, its gain is the square of that rate; the gain of other methods
+is measured from their steps, as for the optimizers of any app. Relayed messages add no noise to the model. Then nothing
+shows how much of an error clients take back, and the assumed share stays unchanged.
 
-The rates of messages count their heads, which are a good part of a small message and convey nothing. What is learned
-and chosen are the bits without them.
+The rates of messages include their heads, which are a large part of a small message and convey nothing. The bits that
+are learned and chosen here are without heads.
 """
 
 from dataclasses import asdict, replace
@@ -29,13 +29,13 @@ from klms.methods.state import RATE, Learned, State, rate_array
 
 
 def bearable(known: Knowledge, settings: RunSettings) -> float:
-    """Return the energy of an error that may become part of the model, once."""
+    """Return the largest energy of a single error that may become part of the model."""
     return quality.bearable(known, settings.rates.target or TARGET)
 
 
 def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]) -> Learned:
-    """Return what the server knows of rates after a step was coded; `held` is what clients hold after it."""
-    if held.own is not None:  # a jump, or a step on the way from one, whose error says nothing of the next
+    """Return the server's knowledge of rates after a step was coded; `held` is the clients' state after the step."""
+    if held.own is not None:  # a jump, or a step soon after a jump, whose error says nothing about the next step
         return learned
     bits = without_heads(layout, learned.down)
     known = quality.stepped(learned.known, _square(step), _square(held.error), bits)
@@ -43,16 +43,16 @@ def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]
 
 
 def needs_mean(method: Method, state: State) -> bool:
-    """Return whether the gain of the step after `state` is measured, for which the mean update is kept."""
+    """Return whether the gain of the step after `state` is measured, which needs the mean update."""
     return state.learned is not None and isinstance(method, Dense) and not method.scales_mean
 
 
 def after_round(
     method: Method, settings: RunSettings, held: Held[State], outcome: Outcome, received: Received
 ) -> Outcome:
-    """Return the outcome of a round with the rates of the next one, and with what the noise of this one came to.
+    """Return the outcome of a round with the rates of the next round, and with the quality of this round as metrics.
 
-    `held` is what clients trained from, and `received` are their updates.
+    `held` has the state from which clients trained, and `received` are their updates.
     """
     learned = outcome.state.learned
     if learned is None or outcome.undone or not isinstance(method, Dense):
@@ -65,11 +65,11 @@ def after_round(
     seen = _measured(method, held, outcome.state, step, bits.up, received)
     known = quality.learned(learned.known, seen)
     if method.scales_mean:
-        known = replace(known, gain=seen.gain)  # which is known, without any average
+        known = replace(known, gain=seen.gain)  # exact, so that no average is needed
     found = RoundQuality.of(known, bits, seen.noise_up, seen.error)
 
     away = _square(held.model.vector(name) - held.state.vector(name))
-    if away > bearable(known, settings):  # then it must be coded, too
+    if away > bearable(known, settings):  # then the next step must code this distance, too
         seen = replace(seen, step=seen.step + away)
     messages = (1, 1) if settings.downlink == "coded" else (1, 0)
     chosen = quality.chosen(known, seen, settings.rates.target or TARGET, messages)
@@ -82,7 +82,7 @@ def after_round(
 
 
 def without_heads(layout: Layout, rate: float) -> float:
-    """Return the bits per parameter that convey something, in a message of this rate."""
+    """Return the bits per parameter that convey the update, in a message of this rate."""
     return max(LEAST, Trellis(layout, rate).free_bits / layout.d)
 
 
@@ -97,7 +97,7 @@ def _measured(
 ) -> Measured:
     if method.scales_mean:
         mean = step
-        factor = method.server_lr  # of the mean update in `mean`
+        factor = method.server_lr  # by which the mean update is multiplied in `mean`
         gain = Gain(factor**2, factor**2)
     else:
         mean = _mean_of(method, received)

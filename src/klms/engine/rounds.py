@@ -1,6 +1,6 @@
-"""One round, whoever runs the clients: send the state, decode and add up the messages as they come, evaluate.
+"""One round, on any engine: send the state, decode and add up the messages as they arrive, evaluate.
 
-Messages whose length is up to the client wait until all have come, since they are compared with each other first.
+Messages whose length is up to the client wait until all have arrived, since they are compared with each other first.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ class Clients(Protocol):
     """The clients of a round, as the engine sees them."""
 
     def run(self, broadcasts: Broadcasts, wanted: Wanted) -> Iterator[Upload]:
-        """Yield the uploads of the wanted clients in their order, as many as come."""
+        """Yield the uploads of the wanted clients in their order, as many as arrive."""
 
     def refuse(self, client: int, error: KLMSError) -> None:
-        """Take note of an upload that is not used; raise if that must not happen."""
+        """Record an upload that is not used; raise the error if that must not happen."""
 
     def enough(self, count: int) -> bool:
-        """Return whether a round counts with so many decoded uploads; it never does without any."""
+        """Return whether a round with `count` decoded uploads counts; a round without any never does."""
 
     def report(self) -> Mapping[str, object]:
         """Return further fields of the round's ledger record."""
@@ -52,11 +52,11 @@ class RoundResult:
 
 
 Results = Generator[RoundResult, None, None]
-"""Generator of the results, one per round. Closing it ends the worker processes and whatever else the rounds need."""
+"""Generator of the results, one per round. Closing it ends the worker processes and anything else that rounds need."""
 
 
 def rounds(federation: Federation, config: RunConfig, state: State, clients: Clients) -> Results:
-    """Run every round after those that `state` has completed, unless the caller stops before."""
+    """Run every round after those that `state` has completed, unless the caller stops earlier."""
     while state.round < config.rounds:
         yield (result := one_round(federation, config, state, clients))
         state = result.state
@@ -65,7 +65,7 @@ def rounds(federation: Federation, config: RunConfig, state: State, clients: Cli
 def one_round(federation: Federation, config: RunConfig, state: State, clients: Clients) -> RoundResult:
     """Run the round after those that `state` has completed.
 
-    With too few uploads the model stays unchanged, but the round's number, and with it its keys, is never used again.
+    With too few uploads, the model stays unchanged, but the round's number, and hence its keys, are never used again.
     """
     clock, method, number = Stopwatch(), federation.method, state.round + 1
     downlink = Downlink(method, config)
@@ -113,7 +113,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
 
 
 def _evaluated(method: Method, state: State, test: Examples, factor: float) -> tuple[dict[str, float], State]:
-    """Return the metrics of a state, and what to go on with: this state, or an earlier one if its loss exploded."""
+    """Return the metrics of a state, and the next state: this one, or an earlier one if its loss has exploded."""
     metrics, state = method.evaluate(state, test)
     loss = metrics.get("nll", metrics.get("loss"))
     if loss is None or factor == 0:
@@ -125,7 +125,7 @@ def _evaluated(method: Method, state: State, test: Examples, factor: float) -> t
 
 
 class _Intake:
-    """What a round's uploads add up to. Messages are dropped once they are decoded, added and relayed."""
+    """Sums over a round's uploads. Messages are dropped once they are decoded, added and relayed."""
 
     def __init__(self, method: Method, state: State) -> None:
         self._method = method
@@ -144,7 +144,7 @@ class _Intake:
         self.seconds = {"train": 0.0, "encode": 0.0}
 
     def compared(self, uploads: Iterator[Upload]) -> Iterator[Upload]:
-        """Return the uploads, with a bound on their messages if these have to be compared."""
+        """Return the uploads; if their messages have to be compared, wait for all and set a bound first."""
         factor = self._method.compressor_after(self._state).message_factor
         if not factor:
             return uploads
@@ -182,7 +182,7 @@ class _Intake:
 
 
 def _timed(uploads: Iterator[Upload], clock: Stopwatch) -> Iterator[Upload]:
-    """Yield the uploads, and count the time spent waiting for each as the clients'."""
+    """Yield the uploads, and count the time spent waiting for each as time of the clients."""
     while True:
         with clock("clients"):
             upload = next(uploads, None)

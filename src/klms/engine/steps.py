@@ -1,15 +1,17 @@
-"""How a step leads clients of our methods from one state to the next: the rules that the exchange is given.
+"""The exchange's rules for our methods: how a step leads clients from one state to the next.
 
-A relayed step is the messages of a round: for each, in the order in which they were added up, client (u32), length
-(u32) and bytes. All parties share the keys, so everybody decodes them and computes the same next state.
+A relayed step consists of the messages of a round: for each message, in the order in which they were added up, the
+client (u32), the length (u32) and the bytes. All parties share the keys, so every client decodes the messages and
+computes the same next state.
 
-A coded step is a packed container of the side information that changed, with its length (u32) before it, and a message
-of the dense scheme for the difference between the state `w_hat` that clients hold and the server's own `w`. Its error
-is not carried over, since the next round starts from `w_hat`.
+A coded step consists of a packed container of the side information that changed, preceded by its length (u32), and of a
+message of the dense scheme for the difference between the state `w_hat` that clients hold and the server's own `w`. Its
+error is not carried over, since the next round starts from `w_hat`.
 
-If the server chooses the rates of a run, both begin with that of the updates to come (f32).
+If the server chooses the rates of a run, both kinds of step begin with the rate of the next updates (f32).
 
-A snapshot is a packed container of the shared arrays, and of what else clients need to take the server's step.
+A snapshot is a packed container of the shared arrays, and of the private arrays that clients need to take the server's
+step.
 """
 
 import struct
@@ -38,7 +40,7 @@ _SPARE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class MethodRule:
-    """What states of a method are, whatever leads from one to the next. It is a `Rule` once it can `take` a step."""
+    """States of a method, independent of the kind of step. With `take`, which subclasses add, it is a `Rule`."""
 
     method: Method
     settings: RunSettings
@@ -47,7 +49,7 @@ class MethodRule:
         return self.method.init()
 
     def write(self, state: State) -> bytes:
-        # Only clients that take the server's step themselves need what it keeps.
+        # Only clients that take the server's step themselves need the server's private arrays.
         left_out = self.method.server_only if self.settings.downlink == "auto" else state.private.keys()
         private = {name: array for name, array in state.private.items() if name not in left_out}
         return write_arrays(joined({"shared": state.shared, "private": private}), packed=True)
@@ -70,11 +72,11 @@ class MethodRule:
         return sum(array.nbytes for array in state.shared.values())
 
     def head(self, state: State) -> bytes:
-        """Return what a step to this state begins with."""
+        """Return the head of a step to this state."""
         return _RATE.pack(state.rate) if self.settings.quality else b""
 
     def behead(self, step: bytes) -> tuple[Arrays, bytes]:
-        """Return the shared arrays in the head of a step, and what follows it."""
+        """Return the shared arrays in the head of a step, and the step without its head."""
         if not self.settings.quality:
             return {}, step
         if len(step) < _RATE.size:
@@ -86,7 +88,7 @@ class MethodRule:
 
 
 class RelayedSteps(MethodRule):
-    """Steps that are the messages of a round."""
+    """The rule whose steps are the messages of a round."""
 
     def take(self, state: State, number: int, step: bytes) -> State:
         head, step = self.behead(step)
@@ -98,7 +100,7 @@ class RelayedSteps(MethodRule):
 
 
 class CodedSteps(MethodRule):
-    """Steps that are coded differences of one array; the others are side information."""
+    """The rule whose steps are coded differences of one array; the other arrays are side information."""
 
     @property
     def name(self) -> str:
@@ -147,7 +149,7 @@ def write_relayed(client: int, message: bytes) -> bytes:
 
 
 def relayed(step: bytes) -> Iterable[tuple[int, bytes]]:
-    """Yield the messages of a relayed step and whose they are."""
+    """Yield the clients and the messages of a relayed step."""
     place = 0
     while place < len(step):
         if len(step) - place < _RELAYED.size:

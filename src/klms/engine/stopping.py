@@ -1,4 +1,4 @@
-"""When a run ends: after its rounds, or before, for whatever reason its settings name."""
+"""When a run ends: after its last round, or earlier for a reason that its settings name."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from klms.methods.entry import ClientSettings
 
 
 def complete(records: Sequence[LedgerRecord], settings: ClientSettings) -> bool:
-    """Return whether a run with these records has come to its end."""
+    """Return whether a run with these records is complete."""
     reached = [record.accuracy for record in records if record.accuracy is not None and not record.undone]
     enough = settings.stop_at > 0 and max(reached, default=0.0) >= settings.stop_at
     return enough or len(records) >= settings.rounds

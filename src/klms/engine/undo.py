@@ -1,6 +1,6 @@
 """Undoing rounds: if the loss on the test data explodes, the server returns to the last model whose loss was sound.
 
-The clients learn of it by a snapshot, since no message led there, or by the next coded step.
+Clients follow by a snapshot, since no messages lead to that model, or by the next coded step.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 from klms.exchange.broadcast import Trail
 from klms.methods.state import Sound, State
 
-_LEAST = 1.0  # whatever it was before, a lower loss than this has not exploded
+_LEAST = 1.0  # a loss below this has not exploded, whatever it was before
 
 
 def has_exploded(sound: Sound, loss: float, factor: float) -> bool:
@@ -20,15 +20,15 @@ def has_exploded(sound: Sound, loss: float, factor: float) -> bool:
 
 
 def marked_sound(state: State, loss: float) -> State:
-    """Return the state with its own arrays as those to return to."""
+    """Return the state with its own arrays marked as the last sound ones, unless the loss is not finite."""
     return replace(state, sound=Sound(loss, state.shared, state.private)) if math.isfinite(loss) else state
 
 
 def returned(state: State, sound: Sound) -> State:
     """Return the state with the arrays of the last sound one. Its number stays, since keys are never used again.
 
-    Clients hold what they held. Steps that lead to the state that is given up go; coded ones lead to the state before,
-    and stay.
+    Clients keep their states. Relayed steps are dropped, since they lead to the state that is given up; coded steps
+    lead to the state before, and are kept.
     """
     held = state.held
     if held.number >= state.round:

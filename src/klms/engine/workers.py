@@ -1,8 +1,8 @@
-"""Worker processes, which end with the process that started them, however that ends.
+"""Worker processes, which end with the process that started them, however that process ends.
 
 Every worker has a pipe of its own and does one task at a time: the parent writes to workers that wait for a task, and
-reads from the others. So neither side waits for the other to read, and all that the parent ever does runs in the thread
-of its caller, where a signal can interrupt it.
+reads from the others. Hence neither side waits for the other to read, and all of the parent's work runs in the caller's
+thread, where a signal can interrupt it.
 """
 
 import atexit
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 def pool_of(workers: int, start: Callable[..., object] | None = None, *args: Any) -> Iterator["Pool"]:
     """Yield a pool of processes, in each of which `start` is called first.
 
-    At the end the processes are killed, also after an exception, Ctrl-C included: what they do can be done again.
+    At the end, and also after an exception or Ctrl-C, the processes are killed: their work can be done again.
     """
     pool = Pool()
     atexit.register(pool.stop)  # before multiprocessing waits for the processes of a pool that nobody closed
@@ -42,13 +42,13 @@ def pool_of(workers: int, start: Callable[..., object] | None = None, *args: Any
 
 
 class Pool:
-    """Processes that do tasks; `pool_of` makes and stops one. It does the tasks of one call at a time."""
+    """Processes that do the tasks of one call at a time; `pool_of` makes and stops a pool."""
 
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
 
     def launch(self, workers: int, start: Callable[..., object] | None, *args: Any) -> None:
-        """Start the processes, and let each call `start`. This does not wait for them; the first result does."""
+        """Start the processes and have each call `start`, without waiting: only the first result waits for them."""
         if os.name == "posix":
             resource_tracker.ensure_running()  # the first process would start it, which unblocks signals
         for _ in range(workers):
@@ -69,10 +69,10 @@ class Pool:
                 following += 1
 
     def as_completed(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[int, Result]]:
-        """Yield the position of each item with its result, in the order in which they are complete.
+        """Yield the position and the result of each item, in the order of completion.
 
-        An exception of `function` is raised here, with the traceback of the worker as its cause; a worker that ends
-        before it has answered is a `WorkerDied`.
+        An exception of `function` is raised here, with the worker's traceback as its cause. If a worker ends before it
+        has answered, raise `WorkerDied`.
         """
         call = object()
         left = deque(enumerate(items))
@@ -87,7 +87,7 @@ class Pool:
                     yield task[1], result
 
     def stop(self) -> None:
-        """Kill the processes. Nothing here waits for what a process does."""
+        """Kill the processes, without waiting for their tasks."""
         for worker in self._workers:
             worker.process.kill()
         for worker in self._workers:
@@ -112,7 +112,7 @@ Task = tuple[object, int] | None
 
 
 class _Worker:
-    """A process, from its parent's side."""
+    """A process, as its parent sees it."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -124,7 +124,7 @@ class _Worker:
         self._task: Task = None
 
     def give(self, task: Task, function: Callable[..., object], *args: Any) -> None:
-        """Send a task. What cannot be pickled raises before anything is sent."""
+        """Send a task. If it cannot be pickled, an error is raised before anything is sent."""
         data = pickle.dumps((function, args))
         try:
             self.connection.send_bytes(data)
@@ -134,7 +134,7 @@ class _Worker:
         self._task = task
 
     def take(self) -> tuple[Task, Any]:
-        """Return the task that is complete, and its result."""
+        """Return the completed task and its result."""
         try:
             data = self.connection.recv_bytes()
         except (EOFError, OSError) as error:
@@ -163,7 +163,7 @@ class _WorkerTraceback(Exception):
 
 
 def _serve(connection: Connection) -> None:
-    """Do the tasks of the parent until it closes the pipe. In the middle of one, another thread watches the parent."""
+    """Do the parent's tasks until it closes the pipe. During a task, another thread watches the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
     _block_interrupts(False)
     parent = multiprocessing.parent_process()
@@ -175,13 +175,13 @@ def _serve(connection: Connection) -> None:
 
 
 def _end_with(sentinel: int) -> None:
-    """End this process when the other one ends: a worker that outlives its parent would disturb the next start."""
+    """End this process when its parent ends: a worker that outlives its parent would disturb the next start."""
     wait([sentinel])
     os._exit(1)
 
 
 def _answer(data: bytes) -> bytes:
-    """Do a task, and return its result, or its exception with the traceback, pickled."""
+    """Do a task; return its result, or its exception with the traceback, pickled."""
     try:
         function, args = pickle.loads(data)
         return pickle.dumps((function(*args), None, ""))
@@ -190,7 +190,7 @@ def _answer(data: bytes) -> bytes:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the exception, or one that says the same if it does not survive pickling."""
+    """Return the exception, or a `RuntimeError` with the same text if it does not survive pickling."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -200,11 +200,11 @@ def _portable(error: Exception) -> Exception:
 
 @contextmanager
 def _stops_held_back() -> Iterator[None]:
-    """Start one process as if at one moment: deliver Ctrl-C and SIGTERM afterwards.
+    """Hold back Ctrl-C and SIGTERM while one process starts, and deliver them afterwards.
 
-    A process that is forgotten in the middle of its start, or interrupted before it can ignore Ctrl-C, would end with a
-    traceback. It inherits that Ctrl-C is blocked. In this process, other threads may receive signals in spite of that,
-    and Python then calls the handlers here, so that these are replaced as well.
+    A process that is abandoned during its start, or interrupted before it can ignore Ctrl-C, would end with a
+    traceback. The new process inherits that Ctrl-C is blocked. In this process, other threads may still receive
+    signals, and Python then calls the handlers in this thread, so the handlers are replaced as well.
     """
     came: list[int] = []
     before = {}

@@ -1,5 +1,5 @@
-"""Federated learning over whatever moves bytes: a `Server` and its `Client`s, named arrays in and out, both directions.
+"""Federated learning over any transport: a `Server` and its `Client`s, with named arrays in and out on both sides.
 
-Nothing here knows a framework, and only NumPy is needed. An adapter says where bytes travel and where a client keeps
-its state. `klms.flower` is one; a program with sockets needs none.
+Nothing here depends on a framework; only NumPy is needed. An adapter moves the bytes and stores a client's state:
+`klms.flower` is an adapter, and a program with sockets needs none.
 """

@@ -1,15 +1,15 @@
-"""What the server sends a client at the start of a round: steps from a state that the client holds, or a snapshot.
+"""The server's message to a client at the start of a round: steps from a state that the client holds, or a snapshot.
 
-States are numbered, and step `n` takes whoever holds state `n - 1` to state `n`. A jump is a step that leads to state
-`n` from the anchor, a state that everybody can have: state 0. A client that was away gets the steps that it missed, the
-last jump and the steps after it, or a snapshot, whichever is smallest. Every broadcast carries the digest of the state
-that it leads to, so that no client trains on another: one whose digest differs says so, and gets a snapshot in the same
-round.
+States are numbered, and step `n` leads from state `n - 1` to state `n`. A jump is a step that leads to state `n` from
+the anchor: state 0, which every client can construct. A client that was away gets the steps that it missed, the last
+jump and the steps after it, or a snapshot, whichever is smallest. Every broadcast carries the digest of the state that
+it leads to, so that no client trains on a different state: a client whose digest differs says so, and gets a snapshot
+in the same round.
 
 A broadcast is a `Frame` whose numbers are the state that it builds on and the state that it leads to. The body of a
-snapshot is the state's; that of steps is the length (u32) and the bytes of each. Steps from `base` to `number` are
-`number - base` of them; with a jump there are fewer, and the first is the jump from the base, to the state that the
-second builds on.
+snapshot is the state as its rule writes it; the body of steps is the length (u32) and the bytes of each step. There are
+`number - base` steps from `base` to `number`; with a jump there are fewer, and the first is the jump from the base to
+the state that the second builds on.
 """
 
 import struct
@@ -21,10 +21,10 @@ from klms.frame import OVERHEAD, Frame, Kind
 
 _LENGTH = struct.Struct("<I")
 ANCHOR = 0
-"""Number of the state that jumps start from: it follows from the seed, or is empty."""
+"""Number of the state that jumps start from, which follows from the seed or is empty."""
 SERVER = (1 << 64) - 1
-"""Client number in the keys of the server's own messages; no client has it."""
-_RARE = 64  # no snapshot is made while steps take less than this fraction of the state: half a bit per parameter
+"""Client number in the keys of the server's own messages; no client has this number."""
+_RARE = 64  # no snapshot is made while steps are smaller than 1/64 of the state: half a bit per parameter
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Broadcast:
     number: int
     digest: bytes
     base: int
-    """The state that the first step builds on."""
+    """Number of the state that the first step builds on."""
     steps: tuple[bytes, ...] = ()
     snapshot: bytes | None = None
     """The whole state, instead of steps."""
 
     @property
     def start(self) -> int:
-        """Number of the state that the first step builds on, or, if that is a jump, of the one that it replaces."""
+        """Number of the state before the one that the first step leads to; a jump skips it."""
         return self.number - len(self.steps)
 
     @property
@@ -57,7 +57,7 @@ class Broadcast:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Broadcast":
-        """Undo `to_bytes`; raise a `KLMSError` if the bytes are not a broadcast. What they carry is unchecked."""
+        """Undo `to_bytes`; raise a `KLMSError` if the bytes are not a broadcast. Steps and snapshots are unchecked."""
         frame = Frame.from_bytes(data, Kind.STEPS, Kind.SNAPSHOT, Kind.JUMP)
         base, number, body = frame.first, frame.second, frame.body
         if frame.kind == Kind.SNAPSHOT:
@@ -79,10 +79,10 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Trail:
-    """The latest steps. Older ones are dropped once all together are larger than a snapshot, which is cheaper then."""
+    """The latest steps. Older ones are dropped once all steps together are larger than a snapshot, which is cheaper."""
 
     number: int
-    """The state that the last step leads to."""
+    """Number of the state that the last step leads to."""
     steps: tuple[bytes, ...] = ()
     anchored: bool = False
     """Whether the first step is a jump."""
@@ -93,7 +93,7 @@ class Trail:
         return self.number - len(self.steps)
 
     def to_bytes(self) -> bytes:
-        """Return the trail as the broadcast of all its steps, of no digest."""
+        """Return the trail as a broadcast of all its steps, without a digest."""
         return Broadcast(self.number, bytes(8), self.base(self.start), self.steps).to_bytes()
 
     @classmethod
@@ -103,7 +103,7 @@ class Trail:
         return cls(broadcast.number, broadcast.steps, broadcast.jumps)
 
     def then(self, step: bytes, limit: int) -> "Trail":
-        """Return the trail with one more step, and at most `limit` bytes of steps and their lengths."""
+        """Return the trail with one more step, cut to at most `limit` bytes of steps and their lengths."""
         kept: list[bytes] = []
         room = limit
         for latest in (step, *reversed(self.steps)):
@@ -118,11 +118,11 @@ class Trail:
         return Trail(self.number + 1, (step,), anchored=True)
 
     def base(self, held: int) -> int:
-        """Return the state from which a holder of this one is led on: its own, or the anchor."""
+        """Return the number of the state from which a client with state `held` is led on: `held` or the anchor."""
         return ANCHOR if self.anchored and held <= self.start else held
 
     def since(self, held: int) -> tuple[bytes, ...] | None:
-        """Return the steps that a holder of this state lacks; None if there are none to lead on from it."""
+        """Return the steps that a client with state `held` lacks; None if no steps of the trail lead on from it."""
         missing = self.number - held
         if missing < 0:
             return None
@@ -137,7 +137,7 @@ class Trail:
 
 @dataclass
 class Sender:
-    """Chooses for every client between the steps that lead it on and a snapshot, whichever is smaller."""
+    """Chooses for every client the smaller of a snapshot and the steps that it lacks."""
 
     trail: Trail
     digest: bytes
@@ -150,7 +150,7 @@ class Sender:
     _made: dict[int | None, bytes] = field(default_factory=dict)
 
     def message(self, held: int | None) -> bytes:
-        """Return the message for a client that holds state `held`; None for a client that holds nothing of use."""
+        """Return the message for a client that holds state `held`; None stands for a client without a usable state."""
         if held not in self._made:
             self._made[held] = self._message(held)
         return self._made[held]

@@ -21,7 +21,7 @@ from klms.exchange.request import CompressionRequest, RequestBody, Terms, agreem
 from klms.frame import Frame, Kind, digest_of
 
 log = logging.getLogger("klms")
-_LONG = 2.0  # seconds of encoding that are worth a line
+_LONG = 2.0  # seconds of encoding that are worth a log line
 _STEPS = "steps"
 """Name of the term that says how steps of the model are coded."""
 
@@ -37,14 +37,14 @@ class _Pending:
 
 @dataclass(frozen=True)
 class _Memory:
-    """What a client keeps between rounds."""
+    """The state that a client keeps between rounds."""
 
     number: int = 0
-    """Number of the model that it holds; 0 for none."""
+    """Number of the model that the client holds; 0 for none."""
     arrays: Arrays = field(default_factory=dict)
     terms: Terms = field(default_factory=dict)
     lost: Vector | None = None
-    """What the scheme has not sent yet, for schemes with error feedback."""
+    """The residual, for schemes with error feedback."""
 
     def to_bytes(self) -> bytes:
         lost = {} if self.lost is None else {"vector": self.lost}
@@ -53,7 +53,7 @@ class _Memory:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "_Memory":
-        """Undo `to_bytes`; a state that is damaged in any way is as good as none, and the server will mend it."""
+        """Undo `to_bytes`; a damaged state is dropped, and the server will send what is missing."""
         if not data:
             return cls()
         try:
@@ -66,11 +66,11 @@ class _Memory:
 
 
 class Client:
-    """A client of a `Server`, whoever moves the bytes between them.
+    """A client of a `Server`, over any transport.
 
-    `state` is what an earlier `Client` of this machine kept, so that the server need send only what is new; without it,
-    or with one that was damaged, the client starts anew. `threads` is the number of threads of the codec. With a
-    `seed`, the private randomness of the schemes that need some is reproducible.
+    `state` is the `state` of an earlier `Client` of this machine, so that the server need send only what is new;
+    without a state, or with a damaged one, the client starts anew. `threads` is the number of threads of the codec.
+    With a `seed`, the private randomness that some schemes need is reproducible.
     """
 
     def __init__(self, state: bytes = b"", *, threads: int = 1, seed: int | None = None) -> None:
@@ -81,15 +81,15 @@ class Client:
 
     @property
     def state(self) -> bytes:
-        """What the next `Client` of this machine should be given: four bytes per parameter."""
+        """State to give to the next `Client` of this machine: four bytes per parameter."""
         return self._memory.to_bytes()
 
     def receive(self, request: bytes, beside: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """Return the arrays that a request leads to, copies that the caller may change.
+        """Return the arrays that a request leads to, as copies that the caller may change.
 
-        `beside` are arrays that travelled beside the request, if the server sent any. If the request does not lead
-        there from what this client holds, an `OutOfSync` says so; its `reply` goes back to the server, which then sends
-        another request.
+        `beside` are arrays that travelled alongside the request, if the server sent any. Raise `OutOfSync` if the
+        request does not fit the state that this client holds; the error's `reply` goes back to the server, which then
+        sends another request.
         """
         frame = Frame.from_bytes(request, Kind.REQUEST)
         try:
@@ -107,7 +107,7 @@ class Client:
         number, arrays, digests = held.number, held.arrays, []
         if body.broadcast:
             steps = ModelSteps.read_agreed(terms.get(_STEPS), self.threads)
-            if held.terms.get(_STEPS) != terms[_STEPS]:  # another server, which counts anew
+            if held.terms.get(_STEPS) != terms[_STEPS]:  # another server, which numbers its states anew
                 number, arrays = 0, {}
             number, arrays, digest = follow(steps, body.broadcast, number, arrays)
             digests.append(digest)
@@ -122,12 +122,12 @@ class Client:
 
     @property
     def error_feedback(self) -> bool:
-        """Whether replies change the state: the scheme adds what it did not send to the next update."""
+        """Whether replies change the state: the scheme adds the residual to the next update."""
         return self._memory.lost is not None
 
     @property
     def needs_whole_model(self) -> bool:
-        """Whether the scheme of the request cannot send some arrays of the model alone."""
+        """Whether the scheme of the request can only send the whole model, not some of its arrays."""
         return self._asked().request.needs_whole_model
 
     @property
@@ -149,9 +149,9 @@ class Client:
         return self._pending
 
     def reply(self, trained: Mapping[str, Any]) -> bytes:
-        """Return the answer to the last request: the arrays of the model after training, all or some of them.
+        """Return the answer to the last request, with all or some arrays of the model after training.
 
-        Without any arrays, it tells the server that the request has arrived.
+        Without arrays, the answer only tells the server that the request has arrived.
         """
         asked = self._asked()
         self.check(trained)
@@ -200,7 +200,7 @@ class Client:
 
 
 def model_of(request: CompressionRequest, received: Arrays) -> Model:
-    """Return what an update is the difference to: the arrays that were received, or zeros if replies are updates."""
+    """Return the model from which an update is the difference: the received arrays, or zeros if replies are updates."""
     if request.updates:
         received = {name: np.zeros(array.shape, dtype=array.dtype) for name, array in received.items()}
     return Model(received, frozenset(request.sent_unchanged), frozenset(request.coarse))

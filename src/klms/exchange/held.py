@@ -1,16 +1,17 @@
-"""What all clients hold, and how each of them comes to hold it: the one mechanism for any app and for our methods.
+"""The state that all clients hold, and how each client gets to it: one mechanism for any app and for our methods.
 
-A `Rule` says what a state is and how a step leads from one state to the next: by the messages of a round, which
-everybody aggregates, or by a coded difference. `Held` is the server's knowledge: the state that everybody has after its
-message, the latest steps, and who holds what. `follow` is the client's part.
+A `Rule` says what a state is and how a step leads from one state to the next: by the messages of a round, which every
+client aggregates, or by a coded difference. `Held` is what the server knows: the state that every client has after
+reading its message, the latest steps, and which client holds which state. `follow` is the client's part.
 
-With coded differences, clients that come once in many rounds would need many steps. Where that costs them fewer bytes,
-the next state is a jump: the difference to the anchor, coded afresh, through which everybody is led who comes later.
+With coded differences, a client that takes part once in many rounds would need many steps. Where a jump costs such
+clients fewer bytes, the next step is a jump: the difference from the anchor, coded afresh. Clients that take part later
+are led through it.
 
-The error of a step becomes part of the model: the server goes on from what clients hold. The error of a jump, for which
-the bits of a few steps must do, is larger, and does not. After a jump the server keeps the state that it wanted as its
-own, to which updates are added, while clients train beside it. Further steps then lead clients to that state, until
-they are no farther off than the noise of a step would take them.
+The error of a step becomes part of the model: the server continues from the state that clients hold. The error of a
+jump, which has only the bits of a few steps, is larger, and does not become part of the model. After a jump, the server
+keeps the wanted state as its own and adds updates to it, while clients train at the state that they decoded. Further
+steps then lead clients towards the server's state, until they are no farther from it than the noise of a step.
 """
 
 import json
@@ -31,23 +32,23 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 JUMP_RATE = 2.8
-"""Bits per parameter that a jump needs at most: a relative error of 0.02, which training bears (docs/downlink.md)."""
-_NEGLIGIBLE = 1e-7  # squared error of what clients hold that needs no further bits
-_SHARES = 256  # steps of an echo, so that no last bit of a sum changes a byte
-_BEARABLE = 2.0  # error of a jump that becomes part of the model, relative to the noise of a step; steps approach 1
+"""Most bits per parameter that a jump needs: training tolerates their relative error of 0.02 (docs/downlink.md)."""
+_NEGLIGIBLE = 1e-7  # squared error of the clients' state, relative to a jump, that is not worth further bits
+_SHARES = 256  # levels to which an echo is rounded, so that the last bit of a sum changes no byte
+_BEARABLE = 2.0  # most error of a jump that may become part of the model, in units of a step's noise; steps approach 1
 
 
 class Rule(Protocol[T]):
-    """What a state is, and how a step leads from one state to the next. Both sides have the same rule."""
+    """Defines what a state is, and how a step leads from one state to the next. Both sides have the same rule."""
 
     def anchor(self) -> T:
-        """Return state 0, which everybody can have."""
+        """Return state 0, which every client can construct."""
 
     def take(self, state: T, number: int, step: bytes) -> T:
-        """Return state `number`, to which the step leads from this one."""
+        """Return state `number`, to which the step leads from `state`."""
 
     def write(self, state: T) -> bytes:
-        """Return a snapshot."""
+        """Return a snapshot of the state."""
 
     def read(self, snapshot: bytes, number: int) -> T:
         """Undo `write`, for a snapshot of state `number`."""
@@ -56,38 +57,38 @@ class Rule(Protocol[T]):
         """Return eight bytes that differ when states do."""
 
     def nbytes(self, state: T) -> int:
-        """Return the size of a state, with which the size of steps is compared."""
+        """Return the size of a state in bytes, for comparison with the size of steps."""
 
 
 class CodedRule(Rule[T], Protocol[T]):
-    """Steps that are coded differences."""
+    """A rule whose steps are coded differences."""
 
     def difference(self, base: T, wanted: T) -> Vector:
-        """Return the difference of the parameters that are coded."""
+        """Return `wanted` minus `base`, for the parameters that are coded."""
 
     def code(self, base: T, wanted: T, number: int, rate: float, echo: float = 1.0) -> bytes:
-        """Return a step from the base to state `number`, at so many bits per parameter.
+        """Return a step from the base to state `number`, at `rate` bits per parameter.
 
-        `echo` is the share of its error that the next difference is expected to hold. It shortens the step: with all of
-        it, the step has the least error, and with none of it, the right length on average.
+        `echo` is the share of the step's error that the next difference is expected to take back. It shortens the step:
+        at 1, the step has the least error, and at 0, the right length on average.
         """
 
     def echo(self, difference: Vector, error: Vector) -> float:
-        """Return that share for a step, given the error of the last one: `echo_in` measures it."""
+        """Return the `echo` for a step, given the error of the last step: `echo_in` measures it."""
 
 
 @dataclass(frozen=True)
 class Held(Generic[T]):
-    """The state that every client has once it has read its message, and what the server needs to lead it there."""
+    """The state that every client has after reading its message, and what the server needs to lead clients there."""
 
     state: T
     trail: Trail = field(default_factory=lambda: Trail(ANCHOR))
     by_client: Mapping[str, int] = field(default_factory=dict)
     """Number of the state that each client holds, as far as the server knows."""
     error: Vector = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
-    """How far the state is from what was wanted when it was coded; empty if it was not."""
+    """Coded state minus the wanted state; empty if the state was not coded."""
     own: T | None = None
-    """The server's own state after a jump; None if it is what clients hold."""
+    """The server's own state after a jump; None if it is the state that clients hold."""
 
     @property
     def number(self) -> int:
@@ -99,25 +100,25 @@ class Held(Generic[T]):
         return self.state if self.own is None else self.own
 
     def of(self, form: Callable[[T], U]) -> "Held[U]":
-        """Return the same, with states of another form."""
+        """Return a copy whose states are converted by `form`."""
         own = None if self.own is None else form(self.own)
         return Held(form(self.state), self.trail, self.by_client, self.error, own)
 
     def reached(self, *clients: str, number: int | None = None) -> "Held[T]":
-        """Return the same, where these clients hold a state: by default the latest."""
+        """Return a copy in which these clients hold state `number`, by default the latest."""
         number = self.number if number is None else number
         return replace(self, by_client={**self.by_client, **dict.fromkeys(clients, number)})
 
     def without(self, client: str) -> "Held[T]":
-        """Return the same, where this client holds nothing of use."""
+        """Return a copy in which this client holds no usable state."""
         return replace(self, by_client={name: n for name, n in self.by_client.items() if name != client})
 
     def by(self, client: str) -> int:
-        """Return the number of the state that a client holds; for a client that was never seen, that is the anchor."""
+        """Return the number of the state that a client holds: the anchor's for a client that was never seen."""
         return self.by_client.get(client, ANCHOR)
 
     def lags(self, clients: Iterable[str]) -> list[int]:
-        """Return how many steps these clients lack."""
+        """Return the number of steps that each of these clients lacks."""
         return [self.number - self.by(client) for client in clients]
 
     def sender(self, rule: Rule[T], snapshot_size: int | None = None) -> Sender:
@@ -146,9 +147,10 @@ class Held(Generic[T]):
 
 
 def follow(rule: Rule[T], data: bytes, number: int, state: T) -> tuple[int, T, bytes]:
-    """Return the number of the state that a broadcast leads a client to from what it holds, that state and its digest.
+    """Apply a broadcast to the state that a client holds; return the new state's number, the state and its digest.
 
-    Raise `OutOfSync` if it does not lead there, and another `KLMSError` if the bytes are not a broadcast.
+    Raise `OutOfSync` if the broadcast does not fit the client's state, and another `KLMSError` if the bytes are not a
+    broadcast.
     """
     broadcast = Broadcast.from_bytes(data)
     if broadcast.snapshot is not None:
@@ -162,7 +164,7 @@ def follow(rule: Rule[T], data: bytes, number: int, state: T) -> tuple[int, T, b
             for step in broadcast.steps[number - broadcast.start :]:
                 state = rule.take(state, number + 1, step)
                 number += 1
-        except Exception as error:  # what the client held may be damaged in any way; a snapshot mends it
+        except Exception as error:  # the client's state may be damaged in any way; a snapshot repairs it
             raise OutOfSync(f"a step does not fit this client's state {number}: {error}") from error
     if rule.digest(state, number) != broadcast.digest:
         raise OutOfSync(f"this client's state {number} differs from the server's state {broadcast.number}")
@@ -178,11 +180,11 @@ def lead(
     *,
     bearable: float | None = None,
 ) -> Held[T]:
-    """Return what clients hold after a step towards the wanted state, or after a jump if that is cheaper for them.
+    """Return the clients' state after a step towards the wanted state, or after a jump if that costs fewer bytes.
 
-    A step takes `rate` bits per parameter. `lags` are how many steps the clients that will come lack besides this one.
-    `bearable` is the energy of a jump's error that becomes part of the model; unless it is given, that is about as much
-    as the noise of a step.
+    A step has `rate` bits per parameter. `lags` are the numbers of steps, besides this one, that the clients expected
+    next will lack. `bearable` is the most energy that a jump's error may have to become part of the model; by default
+    it is about the energy of a step's noise.
     """
     difference = rule.difference(held.model, wanted)
     size = rule.nbytes(wanted)
@@ -209,8 +211,8 @@ def lead(
 def echo_in(difference: Vector, error: Vector) -> float:
     """Return the share of the last error that this difference takes back, from 0 to 1.
 
-    Clients repair some of it by their next updates, and a strategy that keeps a model of its own takes back all of it.
-    Noise would then add up, unless a step falls short by as much as it would have to take back.
+    Clients' next updates repair part of the error, and a strategy that keeps a model of its own takes back all of it.
+    Noise would then add up, unless steps are shortened by the share of it that would have to be taken back.
 
     >>> error = np.ones(4, dtype=np.float32)
     >>> echo_in(np.array([1, -1, 0, -1], dtype=np.float32), error)
@@ -224,7 +226,7 @@ def echo_in(difference: Vector, error: Vector) -> float:
 
 
 def jump(rule: CodedRule[T], held: Held[T], wanted: T, rate: float = JUMP_RATE) -> Held[T]:
-    """Return what clients hold after a jump of so many bits per parameter."""
+    """Return the clients' state after a jump at `rate` bits per parameter."""
     anchor = rule.anchor()
     step = rule.code(anchor, wanted, held.number + 1, rate)
     state = rule.take(anchor, held.number + 1, step)
@@ -232,16 +234,17 @@ def jump(rule: CodedRule[T], held: Held[T], wanted: T, rate: float = JUMP_RATE) 
 
 
 def _jump_rate(rate: float, far: float, near: float) -> float:
-    """Return the bits per parameter at which a jump comes as close as a step, or `JUMP_RATE` if those are fewer.
+    """Return the bits per parameter at which a jump has as little error as a step, but at most `JUMP_RATE`.
 
-    `far` and `near` are the squared lengths of the jump and of the step, and `rate` are the bits of the step.
+    `far` and `near` are the squared lengths of the jump and of the step. `rate` is the bits per parameter of the step;
+    if it is above `JUMP_RATE`, it is the limit instead.
     """
     most = max(rate, JUMP_RATE)
     return most if near == 0 else min(most, rate + math.log2(max(far / near, 1.0)) / 2)
 
 
 def _mean_bytes(held: Held[T], lags: Sequence[int], step: float, snapshot: int) -> float:
-    """Return what clients with these lags would be sent if another step followed."""
+    """Return the mean bytes that clients with these lags would be sent if another step followed."""
     paths = [held.trail.size_since(held.number - lag) for lag in lags]
     return sum(snapshot if path is None else min(snapshot, path + step) for path in paths) / len(lags)
 

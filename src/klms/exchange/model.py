@@ -1,9 +1,9 @@
-"""A model, a dictionary of arrays, and the bytes of an update of it.
+"""A model as a dictionary of arrays, and the bytes of an update to it.
 
-The differences of all floating-point arrays are compressed together, as one vector, but for those that cannot bear
-noise: the running statistics of normalisation layers, whose variances must not become negative. They are sent coarsely,
-by differences of 8 bits, or unchanged where other parameters have as many bits. Integers and booleans are sent
-unchanged.
+The differences of all floating-point arrays are compressed together, as one vector, except for arrays that do not
+tolerate noise: the running statistics of normalisation layers, whose variances must not become negative. Running
+statistics are sent coarsely, as differences of 8 bits, or unchanged where other parameters have 8 bits or more.
+Integers and booleans are sent unchanged.
 
 The head of a payload holds the dtype of every array (one byte each, 0 for an array that the client did not return)
 and, end to end, the arrays that are not in the vector: unchanged, or as a step (f32) and a number of steps for each
@@ -26,7 +26,7 @@ from klms.compressors.layout import Layout
 from klms.container import DTYPES, Array
 from klms.errors import CorruptMessage, InvalidArgument, TrainingDiverged
 
-_AT_ONCE = 1 << 20  # entries of a sum, so that no copy of a whole array is made
+_AT_ONCE = 1 << 20  # entries that are summed at a time, so that no copy of a whole array is made
 _COARSE_BITS = 8
 _MOST_STEPS = 127
 _SEPARATORS = re.compile(r"[./|]")
@@ -41,13 +41,13 @@ _ABSENT = 0
 
 @dataclass(frozen=True)
 class Model:
-    """The arrays that the server sent, to which an update is the difference. Their order is that of the vector."""
+    """The arrays that the server sent, from which an update is the difference, in the order of the vector."""
 
     arrays: Mapping[str, Array]
     sent_unchanged: frozenset[str] = frozenset()
-    """Arrays that are not compressed although they are floating-point: integers that a strategy has averaged, say."""
+    """Arrays that are not compressed even if they are floating-point, such as integers that a strategy has averaged."""
     coarse: frozenset[str] = frozenset()
-    """Arrays that are sent by differences of 8 bits."""
+    """Arrays that are sent as differences of 8 bits."""
 
     @cached_property
     def layout(self) -> Layout:
@@ -59,25 +59,25 @@ class Model:
 
     @property
     def size(self) -> int:
-        """Number of entries of all arrays, by which bits per parameter are counted."""
+        """Number of entries of all arrays: the parameters in bits per parameter."""
         return sum(array.size for array in self.arrays.values())
 
     @property
     def head_bytes(self) -> int:
-        """Length of the head if clients train in float32 at most, though a strategy may send them float64."""
+        """Length of the head if clients train in float32 at most, even if a strategy sends them float64."""
         unchanged = [array for name, array in self.arrays.items() if name not in self._compressed | self.coarse]
         coarse = sum(_STEP.size + self.arrays[name].size for name in self.coarse)
         sizes = (a.size * min(a.itemsize, 4 if a.dtype.kind == "f" else 8) for a in unchanged)
         return len(self.arrays) + coarse + sum(sizes)
 
     def only(self, names: Collection[str]) -> Self:
-        """Return the part of the model that has these names."""
+        """Return the part of the model whose arrays have these names."""
         if len(names) == len(self.arrays):
             return self
         return replace(self, arrays={name: array for name, array in self.arrays.items() if name in names})
 
     def check(self, trained: Mapping[str, Array]) -> None:
-        """Raise an error unless these are arrays of the model, all or some, with types that klms can send."""
+        """Raise an error unless these are all or some of the model's arrays, with types that klms can send."""
         for name, array in trained.items():
             if array.shape != self.arrays[name].shape:
                 raise InvalidArgument(f"{name} was received as {self.arrays[name].shape}; the reply has {array.shape}")
@@ -87,7 +87,7 @@ class Model:
                 raise InvalidArgument(f"{name} was received as floating-point numbers; the reply has {array.dtype}")
 
     def difference(self, trained: Mapping[str, Array]) -> Vector:
-        """Return what training changed in the compressed arrays. `trained` has all of them, and has passed `check`."""
+        """Return the change in the compressed arrays by training. `trained` has all of them and has passed `check`."""
         update = np.empty(self.layout.d, dtype=np.float32)
         for name, change in self.layout.split(update):
             change[...] = trained[name] - self.arrays[name]
@@ -106,7 +106,7 @@ class Model:
         return b"".join([dtypes, *parts])
 
     def read_head(self, head: bytes) -> tuple[DTypes, dict[str, Array]]:
-        """Return the dtypes of the arrays that were sent, and those of them that are not in the vector."""
+        """Return the dtypes of the arrays that were sent, and the sent arrays that are not in the vector."""
         at, unchanged = len(self.arrays), {}
         if not set(head[:at]) <= {_ABSENT, *DTYPES} or len(head) < at:
             raise CorruptMessage(f"the head does not begin with the dtypes of {at} arrays")
@@ -136,7 +136,7 @@ class Model:
         return dtypes, unchanged
 
     def apply(self, update: Vector, dtypes: DTypes, unchanged: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the client's arrays, as precisely as the scheme conveys them; the update's memory is used for them."""
+        """Return the client's arrays, as precisely as the scheme conveys them; they reuse the update's memory."""
         changed: dict[str, Array] = {}
         with np.errstate(over="ignore"):
             for name, change in self.layout.split(update):
@@ -148,7 +148,7 @@ class Model:
         return {name: (changed if name in changed else unchanged)[name] for name in self.arrays}
 
     def distance(self, trained: Mapping[str, Array]) -> float:
-        """Return the norm of the difference to these arrays; counters and other integers have no part in it."""
+        """Return the norm of the difference from these arrays, without counters and other integers."""
         total = 0.0
         for name, base in self._floats(trained):
             ours, theirs = base.reshape(-1), trained[name].reshape(-1)
@@ -169,9 +169,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Apart:
-    """Arrays that are not part of the vector, as they were when they were first seen.
+    """Names of the arrays that are not part of the vector, decided when the arrays are first seen.
 
-    A strategy's average may turn integers into floating-point numbers.
+    Later, a strategy's average may have turned integers into floating-point numbers.
     """
 
     integers: frozenset[str]
@@ -192,14 +192,14 @@ class Apart:
         return cls(frozenset(integers), frozenset(statistics))
 
     def model(self, arrays: Mapping[str, Array], bits: float | None) -> Model:
-        """Return the model with its statistics sent coarsely where other parameters have fewer bits than these."""
+        """Return the model; its statistics are sent coarsely if other parameters have fewer than 8 bits."""
         if bits is not None and bits < _COARSE_BITS:
             return Model(arrays, self.integers, self.statistics)
         return Model(arrays, self.integers | self.statistics)
 
 
 def _coarsely(change: npt.NDArray[np.float64], rng: np.random.Generator) -> bytes:
-    """Return differences as a step and a number of steps for each, rounded at random so that their mean is right."""
+    """Return differences as a step and a number of steps for each, rounded at random so that they are unbiased."""
     step = np.float32(np.abs(change).max(initial=0) / _MOST_STEPS)
     with np.errstate(invalid="ignore", over="ignore"):
         exact = change / np.float64(step) if step > 0 else np.zeros(change.shape)
@@ -210,10 +210,10 @@ def _coarsely(change: npt.NDArray[np.float64], rng: np.random.Generator) -> byte
 
 
 def statistics_of(arrays: Mapping[str, Array]) -> frozenset[str]:
-    """Return the names of running statistics, which cannot bear noise.
+    """Return the names of running statistics, which do not tolerate noise.
 
-    They are known by their names in torch, Keras and Flax. Where names say nothing, as those of a list of arrays do, an
-    array of one dimension and without negative entries may be a variance, and counts as one.
+    Running statistics are recognised by their names in torch, Keras and Flax. Where names say nothing, as in a list of
+    arrays, a one-dimensional array without negative entries may be a variance, and is treated as a running statistic.
     """
     return frozenset(name for name, array in arrays.items() if array.dtype.kind == "f" and _is_statistic(name, array))
 

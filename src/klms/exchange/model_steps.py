@@ -1,11 +1,12 @@
 """Coded steps of a model of named arrays: how a client gets from the model that it holds to the next one.
 
-A step holds the length of a description (u32) and the description, which is there only where the step starts from
-nothing (`container.py`); the length of the head (u32) and the head (`model.py`); and the message of the dense scheme.
-From nothing, every array is first divided by its norm, rounded to a power of the sixteenth root of 2 whose exponent
-stands beside the description. What a layer of a network computes has the relative error of its weights, however many
-they are, so errors relative to their arrays add up by their squares: of all ways to spend the bits, this one
-makes that sum least. Small arrays become almost exact at almost no cost. A snapshot is a container of all arrays.
+A step holds the length of a description (u32) and the description (`container.py`), which is empty unless the step
+starts from nothing; the length of the head (u32) and the head (`model.py`); and the message of the dense scheme. In a
+step from nothing, every array is first divided by its norm, rounded to a power of the sixteenth root of 2 whose
+exponent is stored with the description. The output of a layer has the same relative error as the layer's weights,
+however many weights there are, so the squares of the arrays' relative errors add up; dividing by the norms minimises
+their sum for the bits spent. Small arrays become almost exact at almost no cost. A snapshot is a container of all
+arrays.
 """
 
 import math
@@ -27,26 +28,26 @@ from klms.exchange.model import Model, check_finite
 from klms.frame import digest_of
 
 _LENGTH = struct.Struct("<I")
-_PARAMETERS_PER_BYTE = 1 << 18  # more than any step conveys, be it of zeros; what claims more gets no memory
+_PARAMETERS_PER_BYTE = 1 << 18  # more than any step conveys, even of zeros; a claim of more is not allocated
 _SPARE_BYTES = 1024
 _ROOT = 16
 _POWERS = [np.float32(2 ** (n / _ROOT)) for n in range(_ROOT)]
-_MOST = 120 * _ROOT  # exponent that the entries of an array can have in float32
+_MOST = 120 * _ROOT  # largest exponent of an array's norm, within the range of float32
 
 
 @dataclass(frozen=True)
 class ModelSteps:
-    """What both sides agree on. It is a `CodedRule` for dictionaries of arrays; the anchor has none."""
+    """The `CodedRule` for dictionaries of arrays, on which both sides agree. The anchor is an empty dictionary."""
 
     seed: int
     unchanged: frozenset[str]
     coarse: frozenset[str]
     before: int
-    """Models of earlier servers with the same seed, at most: their keys are not used again."""
+    """Upper bound on the number of models of earlier servers with the same seed, whose keys are not used again."""
     threads: int | None = None
 
     def agreed(self) -> list[object]:
-        """Return what the clients must know, as JSON holds it."""
+        """Return the values that clients must know, ready for JSON."""
         return [self.seed, sorted(self.unchanged), sorted(self.coarse), self.before]
 
     @classmethod
@@ -130,7 +131,7 @@ class ModelSteps:
 
 
 def _cut(data: bytes) -> tuple[bytes, bytes]:
-    """Return the part whose length stands before it, and the rest."""
+    """Return the part that is preceded by its length, and the rest."""
     if len(data) < _LENGTH.size or len(data) - _LENGTH.size < (length := _LENGTH.unpack_from(data)[0]):
         raise CorruptMessage("the step is cut off")
     return data[_LENGTH.size : _LENGTH.size + length], data[_LENGTH.size + length :]
@@ -141,7 +142,7 @@ def _zeros(arrays: Arrays) -> dict[str, Array]:
 
 
 def _zeros_of(description: Description, length: int, message_bytes: int) -> Mapping[str, Array]:
-    """Return zeros of the described shapes, if a message of this length can be for so many parameters."""
+    """Return zeros of the described shapes; raise an error if the message is too short for that many parameters."""
     parameters = sum(one.entries for one in description.arrays)
     if description.end != length or parameters > _PARAMETERS_PER_BYTE * (message_bytes + _SPARE_BYTES):
         raise CorruptMessage(f"{message_bytes} bytes cannot be a step to {parameters} parameters")
@@ -149,13 +150,13 @@ def _zeros_of(description: Description, length: int, message_bytes: int) -> Mapp
 
 
 def _exponent(entries: Vector) -> int:
-    """Return the exponent of the power that is next to the norm of these entries."""
+    """Return the exponent of the power of 2^(1/16) that is closest to the norm of these entries."""
     square = float(np.dot(entries.reshape(-1), entries.reshape(-1)))
     return min(_MOST, max(-_MOST, round(_ROOT * math.log2(square) / 2))) if 0 < square < math.inf else 0
 
 
 def _shift(model: Model, vector: Vector, exponents: Any) -> None:
-    """Multiply the entries of every coded array by a power of the root of 2."""
+    """Multiply the entries of every coded array by the power of 2^(1/16) with its exponent."""
     parts = list(model.layout.split(vector))
     if not isinstance(exponents, list) or [type(one) for one in exponents] != [int] * len(parts):
         raise CorruptMessage("the step does not have one exponent for each array")

@@ -1,4 +1,4 @@
-"""Which scheme compresses an update, and at which rate: what the user asked for, fitted to the model."""
+"""The scheme that compresses an update, and its rate: the user's request, fitted to the model."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -26,17 +26,17 @@ DEFAULT_BITS = 1.0
 BEST = "trellis"  # what `auto` means: the least error of all unbiased schemes at every rate in `klms bench mean`
 UNCOMPRESSED = 32.0
 """Bits per parameter of the arrays themselves."""
-_PRECISE = {UNCOMPRESSED: "float32", 16.0: "float16"}  # what has less error than `BEST`, from so many bits on
+_PRECISE = {UNCOMPRESSED: "float32", 16.0: "float16"}  # schemes with less error than `BEST`, from these bits on
 _TINY = 1024  # parameters: four kilobytes are not worth a scheme
 _LEAST_RATE = 0.005
-_MOST_FITTED = 1 << 22  # entries of a vector that rates are tried out on
+_MOST_FITTED = 1 << 22  # most entries of the vector on which rates are tried
 
 ArrayBits = Mapping[str, float] | Callable[[str], float | None]
-"""Bits per parameter of arrays: by patterns of their names, or a function of the name; None is as for the others."""
+"""Bits per parameter by array: patterns of names, or a function of the name; None stands for the common bits."""
 
 
 class Plan(NamedTuple):
-    """How the vector of a model is coded: by one scheme, but for groups of arrays with rates of their own."""
+    """How the vector of a model is coded: by one scheme, except for groups of arrays with rates of their own."""
 
     scheme: Scheme[Settings]
     settings: Settings
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class CompressionPolicy:
-    """The scheme that the user named, or `auto`."""
+    """The scheme that the user named, or `auto`, with its rate and settings."""
 
     scheme: str
     bits: float | None
@@ -55,7 +55,7 @@ class CompressionPolicy:
     overhead: int = OVERHEAD
     """Bytes of a payload besides its head and message."""
     heads: bool = True
-    """Whether the bits are those of whole payloads; otherwise they are those of the vector, and heads come on top."""
+    """Whether the bits count whole payloads; otherwise they count the vector only, and heads come on top."""
     _plans: dict[tuple[Layout, int], Plan] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -67,7 +67,7 @@ class CompressionPolicy:
         array_bits: ArrayBits | None = None,
         overhead: int = OVERHEAD,
     ) -> "CompressionPolicy":
-        """Check what the user asked for."""
+        """Return the policy that the user asked for; raise an error if it is invalid."""
         check_name("scheme", scheme, [AUTO, *UPDATE_SCHEMES])
         chosen = UPDATE_SCHEMES[BEST if scheme == AUTO else scheme]
         if chosen.takes_rate:
@@ -89,7 +89,7 @@ class CompressionPolicy:
 
     @classmethod
     def at(cls, rate: float) -> "CompressionPolicy":
-        """Return the policy of so many bits for each parameter of the vector, by the scheme of least error."""
+        """Return the policy of `rate` bits for each parameter of the vector, by the scheme of least error."""
         return cls(BEST, rate, {}, heads=False)
 
     def for_model(self, model: Model) -> Plan:
@@ -127,8 +127,8 @@ class CompressionPolicy:
             full = f"{bits:g} bits per parameter leave no room besides arrays that are sent unchanged or at other rates"
             raise InvalidArgument(f"{full}: use at least {bits + problem.bits / model.size:.3g}") from problem
         log.info(
-            "klms: %s at %.3g bits for each of %d parameters; expect a squared error of %.2g times an update's own for "
-            "one client, and of %.2g divided by their number for the average of many (less where layers differ)",
+            "klms: %s at %.3g bits for each of %d parameters; expect a squared error of %.2g times the update's square "
+            "for one client, and of %.2g divided by the number of clients for the average (less where layers differ)",
             main.scheme.name,
             main.bits / sum(rest.values()),
             sum(rest.values()),
@@ -138,7 +138,7 @@ class CompressionPolicy:
         return Plan(main.scheme, main.settings, tuple(groups))
 
     def _with_own_bits(self, layout: Layout) -> dict[float, list[str]]:
-        """Return the names of the arrays that have bits of their own, by those."""
+        """Return the names of the arrays that have bits of their own, grouped by these bits."""
         found: dict[float, list[str]] = {}
         asked = self.array_bits
         for name in layout.names if asked is not None else ():
@@ -148,7 +148,7 @@ class CompressionPolicy:
         return found
 
     def _fit(self, layout: Layout, bits: float, room: float) -> "_Fitted":
-        """Return the scheme for so many bits per parameter, with the rate at which a message fits the room, in bits."""
+        """Return the scheme for `bits` bits per parameter, at the rate at which a message fits into `room` bits."""
         scheme: Scheme[Settings] = UPDATE_SCHEMES[_best_at(bits) if self.scheme == AUTO else self.scheme]
         if not layout.d or (scheme.takes_rate and room < _LEAST_RATE * layout.d):
             raise _NoRoom(_LEAST_RATE * layout.d - room)
@@ -180,7 +180,7 @@ class _Fitted(NamedTuple):
 
 
 class _NoRoom(Exception):
-    """So many bits are missing."""
+    """A message does not fit: `bits` are missing."""
 
     def __init__(self, bits: float) -> None:
         self.bits = bits
@@ -200,7 +200,7 @@ def _checked(scheme: str, bits: float, name: str) -> float:
 
 
 def _best_at(bits: float) -> str:
-    """Return the scheme of least error that takes at most so many bits per parameter."""
+    """Return the scheme of least error at `bits` bits per parameter or fewer."""
     return next((name for least, name in _PRECISE.items() if bits >= least), BEST)
 
 

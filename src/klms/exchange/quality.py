@@ -1,4 +1,4 @@
-"""Constant quality: how many bits the next round takes so that its noise does no more harm than wanted.
+"""Constant quality: how many bits the next round needs so that its noise does no more harm than wanted.
 
 Coding adds noise of energy `U` to the clients' mean update `u` and of energy `D` to the model that they start from. It
 does harm in three ways, each of which the server can measure:
@@ -8,14 +8,15 @@ does harm in three ways, each of which the server can measure:
   the server adds the noise of an update to the model with a gain `G` (`server_gain.py`); FedAvg has `G = 1`, `s = u`.
 - Weights that noise has enlarged learn more slowly, above all before a normalisation: the **relative error of the
   weights** `(G U + D) / |w|^2`.
-- An optimizer that divides by the size of coordinates (FedAdam) takes noise for size: `a (U / |u|^2 + D / |s|^2)`. How
-  much the gain of a coordinate depends on its size is `a`, 0 for FedAvg.
+- An optimizer that divides by the size of coordinates (FedAdam) mistakes noise for size: `a (U / |u|^2 + D / |s|^2)`,
+  where `a` says how much the gain of a coordinate depends on its size. For FedAvg, `a` is 0.
 
-Their sum, with the weights `WEIGHTS` and `ADAPTIVE`, is the number that is held at its target. With an unbiased code
-the error is orthogonal to what is coded, so `|v_hat|^2 - |v|^2` is its energy, and the norm `|v|` in a message is all
-that the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of what is coded, with a constant `k`
-of about 1 that is measured, too. Hence the sum for any pair of rates is known, and the cheapest pair that meets the
-target is a search over one of them. Whatever varies from round to round is averaged by its logarithm.
+Their sum, with the weights `WEIGHTS` and `ADAPTIVE`, is the harm, which is held at its target. With an unbiased code,
+the error is orthogonal to the coded vector `v`, so `|v_hat|^2 - |v|^2` is the energy of the error, and the norm `|v|`
+in a message is all that the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of the coded
+vector, with a constant `k` of about 1 that is also measured. Hence the harm of any pair of rates is known, and the
+cheapest pair that meets the target is found by a search over one of them. Quantities that vary from round to round are
+averaged by their logarithms.
 """
 
 import math
@@ -26,48 +27,48 @@ from typing import Any
 from klms.errors import CorruptMessage
 
 TARGET = 0.15
-"""The default quality. `klms experiment run panel` shows what others come to, and what the constants below are for."""
+"""Harm at the default quality. `klms experiment run panel` shows the effects of other values and of constants below."""
 WEIGHTS = 5.0
-"""What a relative error of the weights counts in comparison with a repair share."""
+"""Weight of a relative error of the weights, compared with a repair share."""
 ADAPTIVE = 10.0
-"""What noise counts in comparison where the server divides by the size of coordinates: most coordinates of an update
-are far smaller than its root mean square, while noise is spread evenly."""
+"""Weight of noise, compared with a repair share, where the server divides by the size of coordinates: most coordinates
+of an update are far smaller than its root mean square, while noise is spread evenly."""
 MOMENTUM = 10.0
-"""Gain of noise that is assumed before the server's steps show whether it has momentum; 0.7 would have it."""
+"""Gain of noise that is assumed until the server's steps show whether it has momentum: about that of momentum 0.7."""
 FIRST_ROUND = 1.0
-"""Bits of the first round, of which nothing is known."""
+"""Bits of the first round, about which nothing is known."""
 LEAST, MOST = 0.02, 8.0
 """Bits per parameter that may be asked for."""
 CODE = 1.25
-"""Error of a code times `4^r - 1`, before any was measured."""
-_REPAIR = 0.1  # the share of an error that is assumed to be taken back, before any was measured, and its deviation
+"""Relative error of a code times `4^r - 1`, assumed until it is measured."""
+_REPAIR = 0.1  # share of an error that is taken back, and its standard deviation, assumed until it is measured
 _KEPT = 0.5  # weight of earlier rounds in an average of logarithms
 _REMEMBERED = 0.8  # weight of earlier rounds in the estimate of the repaired share, which is noisier
-_TRIED = 96  # rates per search
-_LEAST_PROGRESS = 0.1  # of the server's step along the update: a step may be mostly momentum
+_TRIED = 96  # rates that a search tries
+_LEAST_PROGRESS = 0.1  # least progress along the update that is assumed of a step: it may be mostly momentum
 _TINY = 1e-30
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How the server's optimizer answers to noise in the mean update."""
+    """Response of the server's optimizer to noise in the mean update."""
 
     total: float = 1.0
-    """Energy that a unit of noise adds to the model in the end."""
+    """Energy that a unit of noise eventually adds to the model."""
     immediate: float = 1.0
-    """Energy that it adds to this round's step."""
+    """Energy that a unit of noise adds to this round's step."""
     adaptive: float = 0.0
     """How much the gain of a coordinate depends on the size of its updates, from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the server has seen of a round before it codes the step to the next model. Energies are squared norms."""
+    """Measurements of a round, made before the server codes the step to the next model. Energies are squared norms."""
 
     parameters: int
     bits_up: float
     mean: float
-    """Energy of the decoded mean update, which holds the uplink's noise."""
+    """Energy of the decoded mean update, including the uplink's noise."""
     noise_up: float
     """Energy of the uplink's noise in that mean: the sum of squared weights times `|v_hat|^2 - |v|^2`."""
     weights: float
@@ -86,25 +87,25 @@ class Measured:
 
     @property
     def update(self) -> float:
-        """Energy of the clients' mean update without noise, and at least as much as noise could hide."""
+        """Energy of the clients' mean update without noise, but at least the energy that noise could hide."""
         return max(self.mean - self.noise_up, 2 * self.noise_up / math.sqrt(self.parameters), _TINY)
 
     @property
     def noiseless_progress(self) -> float:
-        """Progress without noise, and at least as much as other clients would have changed it."""
+        """Progress without noise, but at least the amount by which other clients would have changed it."""
         slope = math.sqrt(self.gain.immediate)
         return max(self.progress - slope * self.noise_up, slope * self.spread, _LEAST_PROGRESS * slope * self.update)
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What the server has learned from all rounds so far, as averages of logarithms where nothing else is said."""
+    """The server's estimates from all rounds so far: averages of logarithms, unless stated otherwise."""
 
     update: float | None = None
     progress: float | None = None
     step: float | None = None
     uplink: float = CODE
-    """Noise of the mean update times `4^r - 1`, relative to the update: the code's error over the clients' number."""
+    """Noise of the mean update times `4^r - 1`, relative to the update: the code's error over the number of clients."""
     downlink: float = CODE
     """The same for the downlink, relative to the step."""
     uplink_at: float = FIRST_ROUND
@@ -117,11 +118,11 @@ class Knowledge:
     gain: Gain = field(default_factory=Gain)
     weights: float = 1.0
     rounds: int = 0
-    """Rounds that were learned from."""
+    """Number of rounds that were learned from."""
 
     @property
     def repair(self) -> float:
-        """The share of an error that clients take back: its estimate and one standard deviation on top."""
+        """Share of an error that clients take back: the estimate plus one standard deviation."""
         return max(0.0, self.repaired / self.certainty) + 1 / math.sqrt(self.certainty)
 
     @classmethod
@@ -172,7 +173,7 @@ def first_model(target: float = TARGET) -> float:
 
 
 def bearable(known: Knowledge, target: float = TARGET) -> float:
-    """Return the energy of an error that the model may have once: of twice the harm that every round may do."""
+    """Return the largest energy of a single error in the model: it does twice the harm that every round may do."""
     return 2 * target / known.price_of_error
 
 
@@ -202,7 +203,7 @@ def learned(known: Knowledge, seen: Measured) -> Knowledge:
 
 
 def chosen(known: Knowledge, seen: Measured, target: float = TARGET, messages: tuple[float, float] = (1, 1)) -> Rates:
-    """Return the cheapest rates that keep to the target, if a round has so many messages up and down.
+    """Return the cheapest rates that keep to the target; `messages` are a round's numbers of messages up and down.
 
     >>> seen = Measured(10_000, 1.0, mean=1.1, noise_up=0.1, weights=100.0, step=1.1, progress=1.1)
     >>> rates = chosen(learned(Knowledge(), seen), seen)
@@ -228,9 +229,9 @@ def chosen(known: Knowledge, seen: Measured, target: float = TARGET, messages: t
 
 
 def rates_for(up: float, down: float, found: float, target: float = TARGET) -> Rates:
-    """Return about the rates that would hold the target where these ones do this harm.
+    """Return approximately the rates that would hold the target, if `up` and `down` bits do the harm `found`.
 
-    Noise of both directions is divided by the same number.
+    The noise of both directions is divided by the same factor.
 
     >>> round(rates_for(0.1, 0.1, 10 * TARGET).up, 2)
     0.66
@@ -240,7 +241,7 @@ def rates_for(up: float, down: float, found: float, target: float = TARGET) -> R
 
 
 def stepped(known: Knowledge, step: float, error: float, bits: float) -> Knowledge:
-    """Return the knowledge after a step of this energy was coded with so many bits, and has this error."""
+    """Return the knowledge after a step of energy `step` was coded at `bits` bits, with an error of energy `error`."""
     if step <= 0 or error <= 0:
         return known
     code = error * (4**bits - 1) / step
@@ -248,12 +249,12 @@ def stepped(known: Knowledge, step: float, error: float, bits: float) -> Knowled
 
 
 def noise(known: Knowledge, seen: Measured, rates: Rates) -> tuple[float, float]:
-    """Return the energies of noise that these rates promise, in the mean update and in the model."""
+    """Return the energies of noise that are expected at these rates, in the mean update and in the model."""
     return _noise_up(known, rates.up), known.downlink * seen.step / (4**rates.down - 1)
 
 
 def harm(known: Knowledge, noise_up: float, noise_down: float) -> float:
-    """Return the number that is held at its target."""
+    """Return the harm of noise with these energies, in the mean update and in the model."""
     price_up, price_down = known.prices()
     return price_up * noise_up + price_down * noise_down
 
@@ -263,7 +264,7 @@ def _noise_up(known: Knowledge, bits: float) -> float:
 
 
 def _next_step(known: Knowledge, seen: Measured, noise_up: float) -> float:
-    """Return the energy of a step whose noise is another one."""
+    """Return the energy that the server's step would have with this noise in the mean update."""
     own = max(seen.step - known.gain.immediate * seen.noise_up, 0.1 * seen.step)
     return own + known.gain.immediate * noise_up
 
@@ -288,16 +289,16 @@ def _averaged(before: float | None, now: float, kept: float = _KEPT) -> float:
 
 
 def _averaged_code(before: float, bits_before: float, now: float, bits: float) -> float:
-    """Return the average of a code's constant, which is less the more bits there are for what has structure.
+    """Return the average of a code's constant, which falls as bits rise if the coded vector has structure.
 
-    What was measured at half or twice the bits counts half as much.
+    A constant that was measured at half or twice the bits counts half as much.
     """
     octaves = abs(math.log2(bits / bits_before))
     return _averaged(before, now, _KEPT * 2**-octaves)
 
 
 def _gain_after(known: Knowledge, seen: Gain) -> Gain:
-    """Return the gain to reckon with; the first step does not show whether the server has momentum."""
+    """Return the gain to assume; the first step does not show whether the server has momentum."""
     if known.rounds == 0:
         return replace(seen, total=MOMENTUM * seen.immediate)
     return seen if known.rounds == 1 else _averaged_gain(known.gain, seen)
@@ -312,5 +313,5 @@ def _averaged_gain(before: Gain, now: Gain) -> Gain:
 
 
 def _bits(energy: float, error: float) -> float:
-    """Return the bits at which `energy / (4^bits - 1)` is the error."""
+    """Return the bits at which `energy / (4^bits - 1)` equals the error."""
     return math.log2(1 + energy / error) / 2

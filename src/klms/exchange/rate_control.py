@@ -1,7 +1,7 @@
-"""Rates round by round: those that hold a quality, or what the rates that the user named come to.
+"""Rates, round by round: those that hold a quality, or the measured effect of rates that the user named.
 
-`quality.py` says what is held and how rates follow; here is what the server collects for it: the replies of a round,
-the step that the strategy makes of them, and the error of what clients then hold.
+`quality.py` defines the quality and how rates follow from it. This module collects its measurements: the replies of a
+round, the step that the strategy makes of them, and the error of the state that clients then hold.
 """
 
 import math
@@ -18,30 +18,30 @@ from klms.exchange import quality
 from klms.exchange.quality import Knowledge, Measured, Rates
 from klms.exchange.server_gain import gain_of
 
-_RESOLUTION = 0.003  # of an energy: scales of pieces are rounded to powers of 2^(1/512)
-_SURE = 3  # rounds after which what was measured is worth a warning
+_RESOLUTION = 0.003  # relative resolution of an energy: scales of pieces are rounded to powers of 2^(1/512)
+_SURE = 3  # rounds after which measurements are worth a warning
 
 
 @dataclass(frozen=True)
 class RoundQuality:
-    """What a round came to. Energies are squared norms."""
+    """Bits and noise of a round, and the harm of the noise. Energies are squared norms."""
 
     bits_up: float
     """Bits per parameter of the updates, without heads."""
     bits_down: float
     """Bits per parameter of the step to the next model, without heads."""
     noise: float
-    """Energy of the noise in the mean update, relative to the update's own."""
+    """Energy of the noise in the mean update, relative to the energy of the update."""
     relative_error: float
-    """Energy that both directions add to the model in the end, relative to the model's."""
+    """Energy of the noise that both directions eventually add to the model, relative to the energy of the model."""
     repair_share: float
     """Share of the progress that clients spend on taking errors back."""
     harm: float
-    """The number that constant quality holds."""
+    """Harm of the noise, which constant quality holds at its target."""
 
     @classmethod
     def of(cls, known: Knowledge, bits: Rates, noise_up: float, noise_down: float) -> "RoundQuality":
-        """Return what noise of these energies came to, in the mean update and in the model."""
+        """Return the quality of a round with these energies of noise in the mean update and in the model."""
         added = known.gain.total * noise_up + noise_down
         return cls(
             bits_up=bits.up,
@@ -61,7 +61,7 @@ class RoundQuality:
 
 @dataclass
 class Energies:
-    """What decoded updates, whose norms are known, show of the noise in their weighted mean."""
+    """Estimate of the noise in the weighted mean of decoded updates, from their norms before and after coding."""
 
     weight: float = 0.0
     squares: float = 0.0
@@ -69,10 +69,10 @@ class Energies:
     decoded: float = 0.0
     """Sum of the energies of all decoded updates, each times its squared weight."""
     noises: list[float] = field(default_factory=list)
-    """Noise of every message, relative to what it conveys."""
+    """Noise of every message, relative to the energy of the decoded update."""
 
     def add(self, update: Vector, norm: float, weight: float, bits: float) -> None:
-        """Add an update that was decoded from so many bits per parameter; its norm was this one before."""
+        """Add an update that was decoded from `bits` bits per parameter; `norm` is its norm before coding."""
         energy = product(update, update)
         self.weight += weight
         self.squares += weight**2
@@ -83,18 +83,18 @@ class Energies:
 
     @property
     def noise(self) -> float:
-        """Energy of the noise in the mean update. A few clients that claim other norms do not change it."""
+        """Energy of the noise in the mean update. A few clients that report wrong norms do not change it."""
         return median(self.noises or [0.0]) * self.decoded / (self.weight**2 or 1.0)
 
     def spread(self, mean: float) -> float:
-        """Return the energy by which the mean, which has this one, would change with other clients."""
+        """Return the energy by which the mean would change with other clients; `mean` is the energy of the mean."""
         own = self.decoded / self.weight**2 - self.noise
         return max(0.0, own - max(0.0, mean - self.noise) * self.squares / self.weight**2)
 
 
 @dataclass
 class Replies:
-    """What the replies of one round add up to."""
+    """Sums over the replies of one round."""
 
     round: int
     total: Vector
@@ -102,7 +102,7 @@ class Replies:
     bits: list[float] = field(default_factory=list)
 
     def add(self, update: Vector, norm: float, weight: float, bits: float) -> None:
-        """Add a decoded update; `norm` is its norm before it was coded."""
+        """Add a decoded update; `norm` is its norm before coding."""
         self.total += np.float32(weight) * update
         self.energies.add(update, norm, weight, bits)
         self.bits.append(bits)
@@ -112,7 +112,7 @@ class Replies:
 
 
 class RateControl:
-    """Knows the rates of the next messages. With a `target`, it chooses them."""
+    """Measures the effect of the rates and, if there is a `target`, chooses those of the next messages."""
 
     def __init__(self, target: float | None) -> None:
         self.target = target
@@ -127,7 +127,7 @@ class RateControl:
         self._step: Vector | None = None
 
     def add(self, round_: int, update: Vector, norm: float, weight: float, bits: float) -> None:
-        """Take note of a decoded update. `norm` is what the client says its norm was."""
+        """Record a decoded update. `norm` is its norm before coding, as reported by the client."""
         if weight <= 0:
             return
         if self._replies is None or self._replies.round != round_ or self._replies.total.size != update.size:
@@ -136,15 +136,15 @@ class RateControl:
 
     @property
     def bearable(self) -> float:
-        """Energy of an error that may become part of the model, once."""
+        """Largest energy of a single error that may become part of the model."""
         return quality.bearable(self.known, self.target or quality.TARGET)
 
     def received(self, step: Vector, off: float, weights: float, error: Vector, bounds: list[int]) -> None:
-        """Learn from the replies of the round, once it is known what the strategy makes of them.
+        """Learn from the replies of the round, once the strategy has made a step of them.
 
-        `step` leads from the model to the next one, whose energy is `weights`. Clients started from another model than
-        the server's own, at a distance whose square is `off`; `error` is the difference to the model that they should
-        have had. `bounds` are where arrays begin and end.
+        `step` leads from the model to the next one, whose energy is `weights`. `off` is the squared distance between
+        the server's own model and the model that clients started from; `error` is the error of the latter. `bounds` are
+        where arrays begin and end.
         """
         replies, self._replies, self._seen = self._replies, None, None
         if replies is None or replies.energies.weight <= 0 or replies.total.size != step.size:
@@ -167,7 +167,7 @@ class RateControl:
         )
         self._step = step
         self.known = quality.learned(self.known, self._seen)
-        if off > self.bearable:  # then it must be coded, too
+        if off > self.bearable:  # then the next step must code this distance, too
             self._seen = replace(self._seen, step=self._seen.step + off)
         if self.target is not None:
             rates = quality.chosen(self.known, self._seen, self.target)
@@ -175,7 +175,7 @@ class RateControl:
             self.down = _three_digits(rates.down)
 
     def stepped(self, bits: float, error: Vector, *, unbiased: bool) -> None:
-        """Take note of the error of the step that was coded, with so many bits per parameter."""
+        """Record the error of the step, which was coded at `bits` bits per parameter."""
         seen, self._seen = self._seen, None
         if seen is None:
             return
@@ -185,7 +185,7 @@ class RateControl:
             self.known = quality.stepped(self.known, seen.step, lost, bits)
 
     def advice(self) -> str:
-        """Return what to say of rates that do more harm than the default quality allows; empty if they do not."""
+        """Return a warning if the rates do more harm than the default quality allows; otherwise an empty string."""
         latest = self.latest
         if latest is None or self.target is not None or self.known.rounds < _SURE or latest.harm < 2 * quality.TARGET:
             return ""
@@ -197,7 +197,7 @@ class RateControl:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a server needs to go on after a restart."""
+        """Return the values that a server needs to resume after a restart."""
         return {"known": asdict(self.known), "up": self.up, "down": self.down}
 
     def restore(self, kept: Any) -> None:
@@ -211,5 +211,5 @@ class RateControl:
 
 
 def _three_digits(bits: float) -> float:
-    """Return rates that are short to write."""
+    """Return a rate rounded to three digits, so that it is short to write."""
     return float(f"{bits:.3g}") if math.isfinite(bits) else quality.MOST

@@ -1,7 +1,7 @@
-"""How many bits each direction has in a round: rules of one interface.
+"""Rate rules: how many bits each direction has in a round.
 
-Without any bits the server holds a quality (`ConstantQuality`); bits per parameter are `NamedBits`, and bytes per round
-a `Budget`. `klms.Server(model, rates=MoreAtFirst())` takes a `RateRule` of one's own:
+If the user names no bits, the server holds a quality (`ConstantQuality`). Bits per parameter make a rule of
+`NamedBits`, and bytes per round a `Budget`. `klms.Server(model, rates=MoreAtFirst())` takes a `RateRule` of your own:
 
     class MoreAtFirst(klms.RateRule):
         def up(self, now):
@@ -28,47 +28,47 @@ from klms.exchange.quality import FIRST_ROUND, TARGET, Rates
 from klms.exchange.rate_control import RoundQuality
 
 Rate = float | Callable[..., float]
-"""A number, or a function of the round; of a `round` and a `client` if it has parameters of these names."""
+"""A number, a function of the round, or a function of `client` and, if it has that parameter, `round`, by name."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What is known when a rule is asked for bits."""
+    """Facts that are known when a rule is asked for bits."""
 
     round: int
     parameters: int = 0
-    """Entries of the arrays that the message stands for; 0 if they are not known yet."""
+    """Number of entries of the arrays in the message; 0 if it is not known yet."""
     clients: int = 0
-    """Clients of a round, as many as the last one had; 0 if they are not known yet."""
+    """Number of clients in a round, taken from the last round; 0 if it is not known yet."""
     client: str = ""
-    """The client whose update it is; empty for the model, which is the same for all."""
+    """Client that sends the update; empty for the model, which is the same for all clients."""
     chosen: Rates = field(default_factory=lambda: Rates(FIRST_ROUND, FIRST_ROUND))
     """The cheapest bits that hold the rule's `target`, if it has one."""
     latest: RoundQuality | None = None
-    """What the noise of the last round came to; None before the second model."""
+    """Measured quality of the last round; None before the second model."""
 
 
 class RateRule(Protocol):
-    """Says how many bits per parameter the messages of a round have. A rule of one's own needs `up` and `down` only."""
+    """Decides the bits per parameter of the messages of a round. A rule of your own needs only `up` and `down`."""
 
     @property
     def known(self) -> bool:
-        """Whether updates have the same bits whoever takes part; if so, these are checked before the first round."""
+        """Whether updates have the same bits for all clients; if so, the bits are checked before the first round."""
         return False
 
     @property
     def target(self) -> float | None:
-        """The harm at which `Moment.chosen` is to hold the noise, for a rule that uses it."""
+        """Harm at which `Moment.chosen` holds the noise; None for a rule that does not use `Moment.chosen`."""
         return None
 
     @property
     def heads(self) -> bool:
-        """Whether the bits are those of whole messages; otherwise they are the vector's, and heads come on top."""
+        """Whether the bits count whole messages; otherwise they count the vector only, and heads come on top."""
         return True
 
     @property
     def least_first(self) -> float:
-        """Bits of the first model, if a step would have fewer."""
+        """Minimum bits of the first model."""
         return JUMP_RATE
 
     @abstractmethod
@@ -77,10 +77,10 @@ class RateRule(Protocol):
 
     @abstractmethod
     def down(self, now: Moment) -> float:
-        """Return the bits of the step to the next model; from 32 on, the model goes out unchanged."""
+        """Return the bits of the step to the next model; from 32 on, the model is sent unchanged."""
 
     def described(self, now: Moment) -> str:
-        """Say in a line what goes in which direction."""
+        """Describe in one line how both directions are coded."""
         return f"models and updates at the bits of {type(self).__name__}"
 
 
@@ -105,7 +105,7 @@ class ConstantQuality(RateRule):
 
 @dataclass(frozen=True)
 class NamedBits(RateRule):
-    """The bits that the user named: always the same, or functions of the round, and for updates of the client."""
+    """The bits that the user named: constants, or functions of the round and, for updates, of the client."""
 
     up_bits: Rate | None
     """None for a scheme whose rate cannot be set."""
@@ -131,17 +131,17 @@ class NamedBits(RateRule):
 
 @dataclass(frozen=True)
 class Budget(RateRule):
-    """Bytes per round, from which the bits of all messages follow, or of those in the direction without named bits."""
+    """Bytes per round, which decide the bits of all messages, or of those in the direction without named bits."""
 
     total: Rate
     most: float = MAX_RATE
-    """Most bits per parameter that the scheme takes."""
+    """Most bits per parameter that the scheme accepts."""
     messages: int = 2
     """Messages per client that share the budget."""
     up_bits: Rate | None = None
     down_bits: Rate | None = None
     rounded: bool = True
-    """Whether bits are cut to three digits, so that rounds with almost the same rate share what was fitted to it."""
+    """Whether bits are cut to three digits, so that rounds with almost the same rate share their fitted settings."""
 
     @property
     def known(self) -> bool:
@@ -171,7 +171,7 @@ class Budget(RateRule):
 
 @dataclass(frozen=True)
 class RateArguments:
-    """What the user of a server asked for."""
+    """The arguments about rates that the user gave a server."""
 
     scheme: str = AUTO
     has_settings: bool = False
@@ -192,7 +192,7 @@ class RateArguments:
         return any(bits is not None for bits in (self.both, self.up, self.down, self.array_bits, self.budget))
 
     def rule(self) -> RateRule:
-        """Return the rule that is meant, and raise an error if that is none or more than one."""
+        """Return the rule that the arguments ask for; raise an error if they are invalid or ask for several."""
         if self.rates is not None:
             return self._own(self.rates)
         if self.names_bits or self.scheme not in (AUTO, BEST) or self.has_settings:
@@ -219,7 +219,7 @@ class RateArguments:
             up = DEFAULT_BITS
         down = self.both if self.down is None else self.down
         _check_one_model(down)
-        if down is None:  # a scheme whose rate cannot be set says nothing of the downlink
+        if down is None:  # a scheme whose rate cannot be set says nothing about the downlink
             down = UNCOMPRESSED if up is None else up
             down = DEFAULT_BITS if _wants_client(down) else down
         return NamedBits(up, down)
@@ -236,7 +236,7 @@ class RateArguments:
 
 
 def in_round(rate: Rate, now: Moment) -> float:
-    """Return the rate; a function that does not ask for the client is given the round, whatever it calls it."""
+    """Return the rate; a function without a parameter `client` is given the round as its only argument."""
     if not callable(rate):
         return rate
     parameters = signature(rate).parameters
@@ -257,6 +257,6 @@ def _check_one_model(down: Rate | None) -> None:
 
 
 def _rounded_down(bits: float) -> float:
-    """Return three digits of a number."""
+    """Return a number rounded down to three digits."""
     digits = 10.0 ** (2 - math.floor(math.log10(bits)))
     return math.floor(bits * digits) / digits

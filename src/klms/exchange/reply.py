@@ -1,6 +1,6 @@
-"""What a client answers with: the arrays that it trained, as an update of those that it received.
+"""A client's answer to a request: the arrays that it trained, as an update of the arrays that it received.
 
-The body of the frame: flags (u8), the norm of the update (f32), by which the server knows how much noise the message
+The body of the frame: flags (u8), the norm of the update (f32), from which the server infers how much noise the message
 has added, the length of the head (u32), the head (`model.py`), and the message of the scheme. An answer without arrays
 has an empty body; it tells the server that the request has arrived.
 """
@@ -25,24 +25,24 @@ _HEAD = struct.Struct("<BfI")
 _LOOKS_LIKE_UPDATES = 1
 OVERHEAD = frame.OVERHEAD + _HEAD.size
 """Bytes of a reply besides its head and message."""
-_SMALL, _FAR = 0.25, 0.8  # squared norms relative to that of what was received; see `looks_like_updates`
+_SMALL, _FAR = 0.25, 0.8  # squared norms relative to that of the received arrays; see `looks_like_updates`
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What one request asked for."""
+    """The answer that one request asked for."""
 
     frame: Frame
     request: CompressionRequest
     terms: Terms
     model: Model
-    """The arrays that an update is the difference to."""
+    """The arrays from which an update is the difference."""
     coder: tuple[Compressor, SideLearner] | None
     """None if the model has nothing to compress."""
     bits: float | None
     """Bits per parameter that were asked for; None if the scheme's rate cannot be set."""
     state: int | None
-    """Number of the state that the request led to; None if it did not lead anywhere."""
+    """Number of the state that the request led to; None if it had no broadcast."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Reply:
     """Arrays of the reply that are not in its message."""
     message: bytes = b""
     norm: float = 0.0
-    """Norm of the update, as the client says."""
+    """Norm of the update, as reported by the client."""
     looks_like_updates: bool = False
 
     @classmethod
@@ -83,7 +83,7 @@ class Reply:
 
     @property
     def round(self) -> int:
-        """Round of the request that it answers."""
+        """Round of the request that the reply answers."""
         return self.expected.frame.first
 
     def decode(self) -> Vector:
@@ -100,9 +100,9 @@ class Reply:
         return decoded.vector.astype(np.float32, copy=bool(request.side))  # a learner needs it unchanged
 
     def arrays(self, update: Vector, later: Arrays | None = None) -> dict[str, Array]:
-        """Return the arrays that the client trained, if this is its update, whose memory is used for them.
+        """Return the arrays that the client trained, given its decoded update, whose memory they reuse.
 
-        With the arrays of a `later` model, return those with the update, instead of those that the client began with.
+        With the arrays of a `later` model, add the update to them, instead of to the arrays that the client received.
         """
         model = self.model
         if later is not None:
@@ -110,7 +110,7 @@ class Reply:
         return model.apply(update, self.dtypes, self.exact) if self.dtypes else {}
 
     def _coder(self, model: Model) -> tuple[Compressor, SideLearner]:
-        """Return the compressor of the whole model, or one for the part of it that was sent, which teaches nothing."""
+        """Return the coder of the whole model, or a coder of the part that was sent, from which nothing is learned."""
         if model is self.expected.model and self.expected.coder is not None:
             return self.expected.coder
         if self.expected.request.needs_whole_model:
@@ -121,7 +121,7 @@ class Reply:
 def write_reply(
     asked: Frame, head: bytes = b"", message: bytes = b"", *, norm: float = 0.0, suspicious: bool = False
 ) -> bytes:
-    """Return the answer to a request, given its frame."""
+    """Return the answer to a request, given the request's frame."""
     body = b""
     if head:
         flags = _LOOKS_LIKE_UPDATES if suspicious else 0
@@ -130,7 +130,7 @@ def write_reply(
 
 
 def looks_like_updates(received: Arrays, trained: Mapping[str, Array], update: Vector, names: tuple[str, ...]) -> bool:
-    """Return whether these are differences rather than weights: small beside what was received, and far from it."""
+    """Return whether these look like differences, not weights: small compared with `received`, and far from it."""
     before = sum(_square(received[name]) for name in names)
     after = sum(_square(trained[name]) for name in names)
     return before > 0 and after < _SMALL * before and float(np.dot(update, update)) > _FAR * before

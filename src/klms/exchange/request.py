@@ -1,12 +1,12 @@
-"""What the server asks of a client besides training: how to code its answer, and the bytes that lead to the model.
+"""The server's request to a client: how to code the answer, and the bytes that lead to the model.
 
-The terms of a request (scheme, settings, seed, what is sent how) are the same for many rounds, but for the rate. A
-client keeps them, so that a request holds only those that changed since the last one that the server knows to have
-arrived.
+The terms of a request (scheme, settings, seed, which arrays are sent unchanged) stay the same for many rounds, except
+for the rate. A client keeps them, so that a request holds only the terms that changed since the last request that the
+server knows to have arrived.
 
-The body of the frame: flags (u8: 1 if all terms are there), the length of the terms (u32), the terms as JSON (deflated
-if all are there), the length of the side information (u32), the side information (`container.py`), and the broadcast,
-which is empty if the model travels beside the request.
+The body of the frame: flags (u8: 1 if it holds all terms), the length of the terms (u32), the terms as JSON (deflated
+if it holds all), the length of the side information (u32), the side information (`container.py`), and the broadcast,
+which is empty if the model travels alongside the request.
 """
 
 import json
@@ -41,7 +41,7 @@ Terms = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Group:
-    """Arrays that are coded apart from the others, with a scheme and settings of their own."""
+    """Arrays that are coded separately from the others, with a scheme and settings of their own."""
 
     scheme: str
     settings: Settings
@@ -53,15 +53,15 @@ class Group:
 
 @dataclass(frozen=True)
 class CompressionRequest:
-    """Asks for an answer, encoded with this scheme."""
+    """Asks for an answer that is encoded with this scheme."""
 
     scheme: str
     settings: Settings
     seed: int
     sent_unchanged: tuple[str, ...] = ()
-    """Names of arrays that are not compressed although they look as if they should be; see `Model`."""
+    """Names of arrays that are not compressed even if they are floating-point; see `Model`."""
     coarse: tuple[str, ...] = ()
-    """Names of arrays that are sent by differences of 8 bits."""
+    """Names of arrays that are sent as differences of 8 bits."""
     groups: tuple[Group, ...] = ()
     """Arrays with rates of their own; the others are coded together with `scheme`."""
     server: bytes = b""
@@ -75,17 +75,17 @@ class CompressionRequest:
 
     @property
     def error_feedback(self) -> bool:
-        """Whether clients add what a message lost to their next update."""
+        """Whether clients add the residual to their next update."""
         return UPDATE_SCHEMES[self.scheme].needs_error_feedback
 
     @property
     def needs_whole_model(self) -> bool:
-        """Whether what is kept from round to round is of the whole vector, so that no part of it can be sent alone."""
+        """Whether the scheme keeps state of the whole vector between rounds, so that no part can be sent alone."""
         scheme = UPDATE_SCHEMES[self.scheme]
         return scheme.needs_error_feedback or scheme.needs_side_information
 
     def compressor(self, layout: Layout, threads: int | None) -> Compressor:
-        """Return the compressor of a vector with this layout, be it the model's or a part of it."""
+        """Return the compressor of a vector with this layout, that of the model or of a part of it."""
         grouped = {name for group in self.groups for name in group.arrays}
         rest = Group(self.scheme, self.settings, tuple(name for name in layout.names if name not in grouped))
         if not self.groups:
@@ -94,7 +94,7 @@ class CompressionRequest:
         return Grouped(layout, tuple((own.names, group.compressor(own, threads)) for group, own in parts if own.d))
 
     def terms(self) -> dict[str, Any]:
-        """Return everything but the side information, as JSON holds it."""
+        """Return everything but the side information, ready for JSON."""
         return {
             "version": VERSION,
             "scheme": self.scheme,
@@ -110,7 +110,7 @@ class CompressionRequest:
 
     @classmethod
     def read(cls, terms: Terms, side: Side) -> "CompressionRequest":
-        """Undo `terms`; a `KLMSError` says what is wrong with them."""
+        """Undo `terms`; raise a `KLMSError` if they are invalid."""
         version = _typed(terms, "version", int)
         if version != VERSION:
             raise UnsupportedMessage(f"the server uses version {version} of the protocol, this release {VERSION}")
@@ -131,14 +131,14 @@ class CompressionRequest:
 
 @dataclass(frozen=True)
 class RequestBody:
-    """What the body of a request holds."""
+    """The body of a request."""
 
     terms: Terms
     """All terms, or those that changed."""
     whole: bool
     side: Side
     broadcast: bytes
-    """Leads the client to the model; empty if the model travels beside the request."""
+    """Leads the client to the model; empty if the model travels alongside the request."""
 
     def to_bytes(self) -> bytes:
         text = json.dumps(self.terms, separators=(",", ":")).encode()
@@ -174,7 +174,7 @@ class RequestBody:
 
 
 def changed(terms: Terms, held: Terms) -> dict[str, Any]:
-    """Return the terms that a holder of others lacks."""
+    """Return the terms that a client with the terms `held` lacks."""
     return {name: value for name, value in terms.items() if name not in held or held[name] != value}
 
 

@@ -1,10 +1,10 @@
 """Averages that a few hostile clients cannot move far: what `robust=` does, in every engine.
 
-Every update is first clipped to the median of all norms, so that size alone gains nothing. The mean of every coordinate
-without its largest and smallest values, a share of the clients at each end (Yin et al., ICML 2018), is a centre that
-hostile clients cannot move far, but they do move it: honest values are left out at the other end. So it is not the
-result. The updates that are farthest from it, the same share of the clients, are left out as a whole, and the others
-are averaged. What clients claim to weigh does not count.
+Every update is first clipped to the median of all norms, so that size alone gains nothing. The trimmed mean, which
+leaves out a share of the clients at each end of every coordinate (Yin et al., ICML 2018), is a centre that hostile
+clients cannot move far. They do move it, because honest values are left out at the other end, so the trimmed mean is
+not the result. Instead, the updates farthest from it, the same share of the clients, are left out as a whole, and the
+others are averaged. Weights that clients claim are ignored.
 """
 
 import logging
@@ -22,11 +22,11 @@ from klms.exchange.model import Model
 from klms.numerics.jit import Float32, Float64
 
 log = logging.getLogger("klms")
-_AT_ONCE = 1 << 20  # entries of all clients together, so that no second copy of all updates is made
+_AT_ONCE = 1 << 20  # entries of all clients handled at a time, so that no second copy of all updates is made
 
 
 class Average(NamedTuple):
-    """A robust average of vectors, and how many of them were clipped."""
+    """A robust average of vectors, and the number of clipped vectors."""
 
     vector: Float64
     clipped: int
@@ -34,7 +34,7 @@ class Average(NamedTuple):
 
 @dataclass(frozen=True)
 class Robust:
-    """The share of clients that may be hostile."""
+    """Robust averaging, given the share of clients that may be hostile."""
 
     share: float
 
@@ -52,9 +52,9 @@ class Robust:
         return Average(vector, _clipped(factors))
 
     def average_arrays(self, model: Model, trained: Sequence[Mapping[str, Array]]) -> tuple[dict[str, Array], int]:
-        """Return the model moved by the average update, and how many updates were clipped.
+        """Return the model moved by the average update, and the number of clipped updates.
 
-        Integers are those of the median client.
+        Integers become the median over the clients.
         """
         factors = self._factors([model.distance(arrays) for arrays in trained])
         rows = {name: [arrays[name].reshape(-1) for arrays in trained] for name in trained[0]}
@@ -71,11 +71,11 @@ class Robust:
         return averaged, _clipped(factors)
 
     def _left_out(self, clients: int) -> int:
-        """Return how many clients may be hostile."""
+        """Return the number of clients that may be hostile."""
         return min(math.ceil(self.share * clients), (clients - 1) // 2)
 
     def _factors(self, norms: Sequence[float]) -> Float64:
-        """Return what every update is multiplied by, so that none is longer than the median one."""
+        """Return the factors that clip the updates to the median norm."""
         lengths = np.asarray(norms, dtype=np.float64)
         median = float(np.median(lengths))
         factors = np.minimum(1.0, np.divide(median, lengths, out=np.ones(lengths.size), where=lengths > 0))
@@ -84,9 +84,9 @@ class Robust:
         return factors
 
     def _weights(self, factors: Float64, parts: Sequence[tuple[Array, Sequence[Array]]]) -> Float64:
-        """Return what every update counts in the average: its factor, or 0 if it is far from the centre.
+        """Return the weights of the updates in the average: proportional to their factors, or 0 far from the centre.
 
-        `parts` have what updates are the differences to, and the rows of all clients.
+        Each of `parts` has the base from which updates are differences, and the rows of all clients.
         """
         count = len(factors)
         out = self._left_out(count)
@@ -101,7 +101,7 @@ class Robust:
 
 
 def _pieces(base: Array, rows: Sequence[Array], factors: Float64) -> Iterator[tuple[slice, Float64]]:
-    """Yield pieces of all differences to the base, multiplied by the factors."""
+    """Yield pieces of all differences from the base, multiplied by the factors."""
     length = max(1, _AT_ONCE // len(rows))
     for start in range(0, base.size, length):
         piece = slice(start, start + length)
@@ -110,7 +110,7 @@ def _pieces(base: Array, rows: Sequence[Array], factors: Float64) -> Iterator[tu
 
 
 def _fill(out: Array, base: Array, rows: Sequence[Array], weights: Float64) -> None:
-    """Set `out` to the base moved by the weighted sum of the differences to it."""
+    """Set `out` to the base moved by the weighted sum of the differences from it."""
     for piece, updates in _pieces(base, rows, weights):
         out[piece] = base[piece] + updates.sum(axis=0)
 

@@ -1,4 +1,4 @@
-"""The bits of both directions, round by round: what the rule is told, and the policies that follow from its answer."""
+"""The bits of both directions, round by round: the facts given to the rule, and the policies made from its answer."""
 
 import logging
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ log = logging.getLogger("klms")
 
 @dataclass
 class RoundRates:
-    """How updates and models are compressed: at the bits of a rule, updates by the scheme that the user named."""
+    """Decides how updates and models are compressed: at the bits of a rule, and updates with the user's scheme."""
 
     rule: RateRule
     scheme: str
@@ -28,16 +28,16 @@ class RoundRates:
 
     def __post_init__(self) -> None:
         self.control = RateControl(self.rule.target)
-        """What the rates come to."""
+        """Measures the effect of the rates."""
 
     def check(self, round_: int) -> None:
-        """Raise an error if it is known before a round that it cannot have its bits."""
+        """Raise an error if the bits of a round are already known to be impossible."""
         if self.rule.known:
             self.up(round_)
         self.down(round_, 1, 1)
 
     def up(self, round_: int, parameters: int = 0, clients: int = 1, client: str = "") -> CompressionPolicy:
-        """Return how a client's update of so many parameters is compressed, in a round with so many clients."""
+        """Return the policy for a client's update of `parameters` parameters, in a round with `clients` clients."""
         bits = self.rule.up(self._moment(round_, parameters, clients, client))
         if bits is not None and not self.rule.heads:
             return CompressionPolicy.at(bits)
@@ -47,7 +47,7 @@ class RoundRates:
         return self._made["up", bits]
 
     def down(self, round_: int, parameters: int, clients: int) -> CompressionPolicy | None:
-        """Return how a model of so many parameters is compressed; None if it goes out unchanged."""
+        """Return the policy for a model of `parameters` parameters; None if the model is sent unchanged."""
         bits = self.rule.down(self._moment(round_, parameters, clients))
         if not self.rule.heads:
             return CompressionPolicy.at(bits)
@@ -59,15 +59,15 @@ class RoundRates:
         return self._made["down", bits]
 
     def known(self, round_: int) -> float | None:
-        """Return the bits of updates in a round, if they are known before it is known who takes part."""
+        """Return the bits of updates in a round; None if they depend on the client."""
         return self.up(round_).bits if self.rule.known else None
 
     def described(self, round_: int) -> str:
-        """Say in a line what goes in which direction."""
+        """Describe in one line how both directions are coded."""
         return f"scheme '{self.scheme}', {self.rule.described(self._moment(round_))}"
 
     def tell(self, round_: int) -> None:
-        """Write what the last round came to into the log, and once a warning if it is too bad."""
+        """Log the quality of the last round, and warn once if the rates do too much harm."""
         if self.control.latest is not None:
             log.info("klms: round %d had %s", round_, self.control.latest)
         if (advice := self.control.advice()) and not self._advised:

@@ -1,4 +1,4 @@
-"""Payloads that only the server can read, whoever else knows the seed and the model: `client_secrets`.
+"""Payloads that only the server can read, even if others know the seed and the model: `client_secrets`.
 
 A server draws an X25519 key pair when it starts, and its public key goes out with every request. For every payload a
 client draws a pair of its own; HKDF-SHA256 turns the secret that the two pairs agree on into a key for
@@ -6,9 +6,9 @@ ChaCha20-Poly1305, which encrypts this one payload:
 
 0  public key of the client (32 bytes)   32  ciphertext, as long as the payload   end-16  authentication tag
 
-Nothing is kept between rounds, so restarts on either side need no care. The frame inside says whose payload it is and
-of which round. A client takes the public key on trust: whoever can replace it in transit can read what the client
-sends, which is why the connection needs TLS all the same.
+No keys of clients are kept between rounds, so restarts on either side need no special handling. The frame inside says
+which request and round the payload belongs to. A client takes the public key on trust: whoever can replace it in
+transit can read what the client sends, so the connection still needs TLS.
 """
 
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ def seal(payload: bytes, server: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class ServerKey:
-    """The key pair of one start of a server."""
+    """The key pair that a server draws when it starts."""
 
     _private: X25519PrivateKey = field(default_factory=X25519PrivateKey.generate, repr=False)
 

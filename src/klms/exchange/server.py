@@ -1,14 +1,14 @@
-"""The server's side of the exchange: who gets which bytes, and what their answers mean.
+"""The server's side of the exchange: the bytes for each client, and the meaning of its answer.
 
     server = klms.Server(model, bits_per_parameter=1)
-    request = server.request("hospital 3")            # bytes: what this client lacks of the model, and what to answer
+    request = server.request("hospital 3")            # bytes: the steps that this client lacks, and how to answer
     trained = server.receive("hospital 3", reply)     # its arrays, decoded; a typed error if the reply does not count
-    server.step(average)                              # after whatever aggregation there is: the next model
+    server.step(average)                              # after any kind of aggregation: the next model
 
-`server.model` is the model to which updates are added; aggregate relative to it. Clients train at `server.view`, what
-they can decode of it. Mostly the two are the same: the error of a step becomes part of the model, which is right on
-average, since steps are unbiased. They differ after a model was coded from nothing, as the first one is, and as jumps
-are for clients that come rarely (`held.py`).
+`server.model` is the model to which updates are added; aggregate relative to it. Clients train at `server.view`, the
+model that they decode. Usually the two are the same: the error of a step becomes part of the model, which stays right
+on average, since steps are unbiased. They differ after a model was coded from nothing: after the first model, and after
+jumps for clients that take part rarely (`held.py`).
 """
 
 import logging
@@ -45,43 +45,47 @@ log = logging.getLogger("klms")
 
 @dataclass(frozen=True)
 class Base:
-    """Arrays to which an update is added: the model, arrays that travel beside the requests, or both."""
+    """Arrays to which an update is added: the model, arrays that travel alongside the requests, or both."""
 
     arrays: Arrays
     digests: tuple[bytes, ...]
-    """Digests of what clients hold of them."""
+    """Digests of these arrays as clients hold them."""
     coded: bool
-    """Whether the model is part of it."""
+    """Whether the model is among the arrays."""
 
 
 @dataclass
 class Sent:
-    """What one client was sent and has not answered yet, by the round and the number of the request."""
+    """The server's record of the requests to one client."""
 
     expected: dict[tuple[int, int], Expected] = field(default_factory=dict)
+    """Answers that the client has not sent yet, by the round and the number of the request."""
     terms: Terms = field(default_factory=dict)
     """The latest terms that the client is known to hold."""
     snapshot_round: int = -1
-    """The round in which it last turned out to hold something else; -1 for never."""
+    """The round in which the client last turned out not to hold the model; -1 for never."""
 
 
 class Server:
-    """Speaks to any number of `Client`s, in both directions at few bits per parameter, whoever moves the bytes.
+    """Exchanges models and updates with any number of `Client`s at few bits per parameter, over any transport.
 
-    `model` is a dictionary of arrays. Without any bits, the server chooses those of both directions, round by round, so
-    that their noise does no more harm than a `quality` allows (`klms.exchange.quality`): 1 by default; 2 allows half of
-    it. `bits_per_parameter` counts whole messages instead, in both directions; `up` and `down` set them apart, and with
-    `down=32` the model goes out unchanged. Each may be a function of the round, and `up` also
-    of the client: `lambda round, client: ...`. `array_bits` gives some arrays of the updates rates of their own, by
-    patterns of their names or by a function. Instead of all these, `budget` is in bytes per round, for all clients and
-    both directions; and `rates` is a rule of one's own, a `klms.RateRule`. `scheme` is for the updates, with its
-    settings by name; `auto` is the one of least error. `step` multiplies decoded updates: schemes that send signs alone
-    need it. With `replies="updates"`, clients answer with differences instead of trained arrays. Replies that are up to
-    `late` rounds late count, too: they are added to the model of this round, and `open` says of which round they are.
-    With `client_secrets`, replies are encrypted so that only the server can read them.
+    `model` is a dictionary of arrays. If no bits are given, the server chooses the bits of both directions, round by
+    round, so that their noise does no more harm than a `quality` allows (`klms.exchange.quality`): 1 is the default,
+    and 2 allows half the harm. `bits_per_parameter` sets the bits of whole messages in both directions instead; `up`
+    and `down` set them separately, and with `down=32` the model is sent unchanged. Each may be a function of the round,
+    and `up` also of the client: `lambda round, client: ...`. `array_bits` gives some arrays of the updates rates of
+    their own, by patterns of their names or by a function. Instead of all these, `budget` sets the bytes per round for
+    all clients and both directions, and `rates` takes a rule of your own, a `klms.RateRule`.
 
-    The shared randomness is a function of `(seed, round)`. Without a `seed` every start draws its own. With one, a
-    server that starts anew must be given the number of `rounds_before`; `Server.restored(state, ...)` does without.
+    `scheme` codes the updates, with its settings by name; `auto` is the scheme of least error. `step` multiplies
+    decoded updates: schemes that send only signs need it. With `replies="updates"`, clients answer with differences
+    instead of trained arrays. Replies that are up to `late` rounds late still count: they are added to the model of
+    this round, and `open` tells their round. With `client_secrets`, replies are encrypted so that only the server can
+    read them.
+
+    The shared randomness is a function of `(seed, round)`. Without a `seed`, every start draws a new one. With a
+    `seed`, a server that starts anew must be given the number of rounds before it as `rounds_before`;
+    `Server.restored(state, ...)` does not need it.
     """
 
     def __init__(
@@ -112,8 +116,8 @@ class Server:
         self.round = rounds_before + 1
         """Number of this round, which keys and rates depend on; it never repeats."""
         self.clients = 0
-        """How many clients a round has, as far as a budget needs to know; by default as many as the last one."""
-        self._before = self.round if rounds_before else 0  # at most one model per round, and the last
+        """Number of clients in a round, for a budget; by default that of the last round."""
+        self._before = self.round if rounds_before else 0  # models before: at most one per round, and the last
         self._key = None
         overhead = replies_module.OVERHEAD
         if client_secrets:
@@ -124,7 +128,7 @@ class Server:
         named = (bits_per_parameter, up, down, array_bits, budget, quality, rates)
         rule = RateArguments(scheme, bool(settings), *named).rule()
         self.rates = RoundRates(rule, scheme, settings, array_bits, overhead)
-        """How many bits each direction has, and what they come to."""
+        """The bits of each direction, and their measured effect."""
         self.rates.check(self.round)
         drawn = secrets.randbits(63) if seed is None else seed
         public = b"" if self._key is None else self._key.public
@@ -153,11 +157,11 @@ class Server:
 
     @property
     def quality(self) -> RoundQuality | None:
-        """What the noise of the last round came to, in both directions; None before the second model."""
+        """Measured quality of the last round, in both directions; None before the second model."""
         return self.rates.control.latest
 
     def codes(self, parameters: int) -> bool:
-        """Return whether a model of so many parameters is sent at fewer bits than it has in this round."""
+        """Return whether a model of `parameters` parameters is compressed in this round."""
         return self._down(parameters) is not None
 
     @property
@@ -167,11 +171,11 @@ class Server:
 
     @property
     def view(self) -> dict[str, Array]:
-        """The model that clients hold once they have read their requests, and train: what they decode of `model`."""
+        """The model that clients decode from their requests, and train."""
         return dict(self.held.state)
 
     def begin(self, round_: int) -> None:
-        """Start a round with a number of the caller's own, above all earlier ones. `step` does this otherwise."""
+        """Start a round with the caller's own number, above all earlier ones. Otherwise, `step` starts the round."""
         if round_ < self.round:
             raise InvalidArgument(f"round {round_} would use the keys of an earlier one; this is round {self.round}")
         self.clients = self._requests or self.clients
@@ -183,15 +187,15 @@ class Server:
         self.uplink.begin()
 
     def step(self, model: Mapping[str, Any]) -> None:
-        """Lead everybody to this model, or as close to it as the bits allow, and start the next round."""
+        """Lead all clients to this model, or as close to it as the bits allow, and start the next round."""
         self.lead(model, closer=True)
         self.uplink.learn()
         self.begin(self.round + 1)
 
     def lead(self, model: Mapping[str, Any], *, closer: bool = False) -> dict[str, Array]:
-        """Lead everybody to this model within the round, and return the one to which updates are then added.
+        """Lead all clients to this model within the round, and return the model to which updates are then added.
 
-        If the arrays are those of the last call, clients keep what they hold, or are led `closer` to them.
+        If the arrays are those of the last call, clients keep their state, or with `closer` are led closer to them.
         """
         wanted = {name: np.array(array) for name, array in model.items()}
         digest = digest_of(0, wanted)
@@ -201,7 +205,7 @@ class Server:
         return self.model
 
     def base(self, beside: Mapping[str, Any] | None = None, *, coded: bool = True) -> Base:
-        """Return what requests are about: the model, and arrays that travel beside the requests."""
+        """Return the arrays that requests refer to: the model, and arrays that travel alongside the requests."""
         extra = {name: np.asarray(array) for name, array in (beside or {}).items()}
         digests = (self._sender_now().digest,) if coded else ()
         held = self.held.model if coded else {}
@@ -210,9 +214,9 @@ class Server:
         return Base({**held, **extra}, (*digests, *([digest_of(0, extra)] if extra else [])), coded)
 
     def request(self, client: str, base: Base | None = None) -> bytes:
-        """Return the bytes for a client: what leads it to the model, and how to code its answer.
+        """Return the request for a client as bytes, which lead it to the model and say how to code its answer.
 
-        Every request is to be answered on its own; those of earlier rounds count no longer than `late` says.
+        Every request needs an answer of its own; answers to earlier rounds count if they are at most `late` rounds old.
         """
         base = self.base() if base is None else base
         sent = self._sent.setdefault(client, Sent())
@@ -240,8 +244,8 @@ class Server:
     def open(self, client: str, reply: bytes) -> Reply:
         """Check that a reply was asked for, and read everything but the message of the scheme.
 
-        The reply tells that the client holds the model. Raise `OutOfSync` if it says that it does not: the next
-        `request` for it then needs no state. A client that keeps saying so is left out, by another error.
+        A reply implies that the client holds the model. Raise `OutOfSync` if the client says that it does not: the next
+        `request` for it then builds on no state. A client that keeps saying so is left out: raise `LostAgain`.
         """
         sent = self._sent.get(client)
         if sent is None or not sent.expected:
@@ -284,7 +288,7 @@ class Server:
         self.uplink_bytes += reply.nbytes
         if reply.looks_like_updates:
             log.warning(
-                "klms: a client answered with arrays that are small beside those that it received and far from them. "
+                "klms: a client answered with arrays that are small compared with those received, and far from them. "
                 'If clients send differences instead of trained arrays, pass replies="updates"'
             )
         return arrays
@@ -296,7 +300,7 @@ class Server:
 
     @property
     def state(self) -> bytes:
-        """Everything that a server needs to go on after a restart, as `Server.restored` takes it."""
+        """Everything that a server needs to resume after a restart, for `Server.restored`."""
         groups = {"view": self.held.state, "own": self.held.own or {}, "held": self.held.to_arrays()}
         meta = {
             "round": self.round,
@@ -311,9 +315,9 @@ class Server:
 
     @classmethod
     def restored(cls, state: bytes, **arguments: Any) -> "Server":
-        """Return a server that goes on where another one was when it gave its `state`, with the same arguments.
+        """Return a server that resumes where another server was when it gave its `state`, with the same arguments.
 
-        Clients keep what they hold; replies to requests of the other server no longer count.
+        Clients keep their states; replies to requests of the other server no longer count.
         """
         kept, meta = read_arrays(state)
         try:
@@ -357,7 +361,7 @@ class Server:
         self.rates.tell(self.round)
 
     def _learn(self, wanted: Arrays) -> None:
-        """Let the replies of the last round, and what became of them, say which rates the next messages need."""
+        """Learn the rates that the next messages need from the replies of the last round and the model made of them."""
         rule = self._rule()
         model = rule.model(self.held.state)
         whole = rule.difference({}, wanted)
@@ -367,10 +371,10 @@ class Server:
         self.rates.control.received(step, product(away, away), product(whole, whole), self.held.error, bounds)
 
     def _lost(self, client: str, sent: Sent) -> None:
-        """Take note that a client holds something else, and raise an `OutOfSync`, or `LostAgain` if it had a snapshot.
+        """Record that a client does not hold the model; raise `OutOfSync`, or `LostAgain` if it just had a snapshot.
 
-        There is one snapshot in as many rounds as the steps take that are as large as a snapshot, so that a client that
-        always claims to have lost its model at most doubles what it is sent.
+        A client gets one snapshot per number of rounds whose steps together are as large as a snapshot, so that a
+        client that always claims to have lost its model at most doubles the bytes that it is sent.
         """
         sent.terms = {}
         latest = len(self.held.trail.steps[-1]) if self.held.trail.steps else math.inf
@@ -383,7 +387,7 @@ class Server:
         raise OutOfSync(f"client {client!r} does not hold the model that it was led from: send it another request")
 
     def _rule(self, wanted: Arrays | None = None) -> ModelSteps:
-        """Return how steps of this model are coded; what is sent how is decided with the first."""
+        """Return the rule for the steps of this model; which arrays are compressed is decided with the first model."""
         if self._steps is None:
             arrays = self.held.state if wanted is None else wanted
             policy = self._down(_entries(arrays))
@@ -441,7 +445,7 @@ def _check(scheme: str, step: float | None, replies: str, seed: int | None, roun
 
 
 def _check_names(scheme: str, settings: Mapping[str, object]) -> None:
-    """Raise an error that names the likely argument, if one is neither of the server nor a setting of a scheme."""
+    """Raise an error with the likely name if a name is neither an argument of the server nor a scheme's setting."""
     arguments = [name for name in signature(Server).parameters if name not in ("model", "settings")]
     schemes = UPDATE_SCHEMES.values() if scheme == AUTO else [UPDATE_SCHEMES[scheme]]
     known = dict.fromkeys([*arguments, *(name for one in schemes for name in one.settings.model_fields)])

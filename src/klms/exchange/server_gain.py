@@ -1,10 +1,10 @@
-"""How the server's optimizer answers to noise in the mean update, as its steps show.
+"""The response of the server's optimizer to noise in the mean update, estimated from its steps.
 
 The step of most optimizers is `s_t = p u_t + b s_{t-1}`, with the last step as momentum and a gain `p` for every
 coordinate: 1 for FedAvg and FedAvgM, and about the inverse size of the coordinate's updates for FedAdam. `b` follows by
-least squares, and `p` by division. Noise stays in the steps by its momentum, so that it arrives in the model with
-`p / (1 - b)`. Where `p` depends on the size of the updates, least squares gives less than the mean over coordinates,
-because they weight large updates more.
+least squares, and `p` by division. Momentum keeps noise in later steps, so that noise enters the model with the factor
+`p / (1 - b)`. Where `p` depends on the size of the updates, the gain by least squares is smaller than the mean over
+coordinates, because least squares weights large updates more.
 """
 
 import math
@@ -26,7 +26,7 @@ _SAMPLE = 1 << 18  # coordinates that a gain is estimated from
 def gain_of(update: Vector, step: Vector, before: Vector | None, bounds: Sequence[int]) -> Gain:
     """Return the gain of a step for this decoded mean update, after the step `before`.
 
-    `bounds` are where arrays begin and end: their gains may differ by far.
+    `bounds` are where arrays begin and end: the gains of arrays may differ greatly.
 
     >>> u, s = np.random.default_rng(0).standard_normal((2, 1000))
     >>> gain_of(u, u, None, [0, 1000]) == Gain()
@@ -49,7 +49,8 @@ def gain_of(update: Vector, step: Vector, before: Vector | None, bounds: Sequenc
     squares = weights = 0.0
     for start, end in pairwise(bounds):
         if end > start:
-            # A code spends its bits so that noise has about the size of the array's entries, not of their squares.
+            # A code spends its bits so that the energy of noise is proportional to the size of an array's entries, not
+            # to their squares.
             weight = math.sqrt((end - start) * float(np.square(mean[start:end]).sum()))
             squares += weight * float(np.median(ratios[start:end])) ** 2
             weights += weight
@@ -68,7 +69,7 @@ def _sample(bounds: Sequence[int]) -> tuple[npt.NDArray[np.int64], list[int]]:
 
 
 def _fitted(update: Float64, step: Float64, before: Float64 | None) -> tuple[float, float]:
-    """Return the factors of the update and of the step before that come closest to the step."""
+    """Return the factors of the update and of the previous step that fit the step by least squares."""
     alone = float(update @ step) / float(update @ update)
     if before is None or not before.any():
         return alone, 0.0

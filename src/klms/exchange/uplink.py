@@ -1,4 +1,4 @@
-"""What each client is asked for, and the side information that its scheme learns from round to round."""
+"""The request for each client's update, and the side information that the scheme learns from round to round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from klms.exchange.request import CompressionRequest
 
 @dataclass(frozen=True)
 class Ask:
-    """A request, the model that it is about, and what decodes the answers."""
+    """A request, the model that it refers to, and the coder of the answers."""
 
     request: CompressionRequest
     model: Model
@@ -28,13 +28,13 @@ class Uplink:
 
     seed: int
     public_key: bytes = b""
-    """What clients seal their replies with; empty if they do not."""
+    """Key with which clients seal their replies; empty if replies are not sealed."""
     updates: bool = False
     """Whether clients answer with differences."""
     apart: Apart | None = None
-    """What is not compressed; decided with the first arrays."""
+    """Arrays that are not compressed; decided with the first model."""
     coder: "_Coder | None" = None
-    """Of the latest model; for another one, side information starts again."""
+    """Coder of the latest model; for another model, side information starts again."""
 
     @property
     def integers(self) -> frozenset[str]:
@@ -42,23 +42,23 @@ class Uplink:
         return frozenset() if self.apart is None else self.apart.integers
 
     def begin(self) -> None:
-        """Start a round; one that was not aggregated must leave no trace."""
+        """Start a round, and forget what was learned in the last round if it was not aggregated."""
         if self.coder is not None:
             self.coder = replace(self.coder, learner=self.coder.compressor.learner(self.coder.side))
 
     def learn(self) -> None:
-        """Take up the side information that the replies of this round have taught."""
+        """Adopt the side information learned from the replies of this round."""
         if self.coder is not None:
             self.coder = replace(self.coder, side=self.coder.learner.finish())
 
     def apart_of(self, arrays: Mapping[str, Array]) -> Apart:
-        """Return what is not compressed of these arrays, or what was not of the first ones."""
+        """Return which arrays are not compressed, as decided with the first ones."""
         if self.apart is None:
             self.apart = Apart.of(arrays)
         return self.apart
 
     def ask(self, arrays: Mapping[str, Array], policy: CompressionPolicy) -> Ask:
-        """Return what clients with these arrays are asked for."""
+        """Return the request for clients that hold these arrays, and the coder of their answers."""
         apart = self.apart_of(arrays)
         if self.updates:
             arrays = {name: np.zeros(array.shape, dtype=array.dtype) for name, array in arrays.items()}

@@ -2,7 +2,7 @@
 
 A file has `rows` (a name and the settings that make the row; the name is the method unless `method` says otherwise),
 `settings` for all rows, and for each profile the data sets and further settings: for all rows (`settings`), for one
-data set (`by_data`) and for one row (`by_row`). The values are taken in this order, and the last wins: the profile of
+data set (`by_data`) and for one row (`by_row`). Values are taken in this order, and the last one wins: the profile of
 the method, `settings` of the experiment, then of its profile, `by_data`, the row, `by_row`, and the seed.
 `times_target` in a row multiplies the KL target that the row would have otherwise. A profile may have `rows`, the rows
 that it runs, in this order, and `one_seed`, those that run with one seed only. `series` lists the fields of the ledger
@@ -36,7 +36,7 @@ RUNS = Path("runs/experiments")
 LIMITED = "-rounds"
 """End of the name of a folder for shortened runs, such as `3-rounds`."""
 SEEDS = 3
-"""Seeds of every row, unless a profile has it with one seed only."""
+"""Number of seeds of every row, unless a profile runs the row with one seed only."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Cell:
     folder: RunFolder
 
     def rounds(self) -> int:
-        """Return how many rounds are complete; a `RunFolderError` says that the folder holds another run."""
+        """Return the number of complete rounds; raise a `RunFolderError` if the folder holds another run."""
         if not self.folder.exists():
             return 0
         found = self.folder.config()
@@ -167,7 +167,7 @@ class Experiment:
 
 
 def _of_method(method: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return those of the settings that the method has; settings of masks, for instance, are for methods with masks."""
+    """Return the settings that the method has; settings of masks, for instance, are for methods with masks."""
     known = {name for kind in (*RUN_GROUPS, *METHODS[method].settings) for name in kind.model_fields}
     return {name: value for name, value in settings.items() if name in known}
 
@@ -182,7 +182,7 @@ def load(name: str) -> Experiment:
 
 
 def comparable(config: RunConfig, *without: str) -> dict[str, Any]:
-    """Return the settings that decide the result of a run: not where its data set is stored."""
+    """Return the settings that decide the result of a run, which the location of its data set does not."""
     return config.model_dump(mode="json", exclude={"data_dir", *without})
 
 

@@ -14,7 +14,7 @@ VERSIONS = ("torch", "numpy")
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A row with the seeds that both sides have; numbers are those of the committed results, then the own ones."""
+    """A row with the seeds that both sides have; pairs are numbers of the committed results and of the own runs."""
 
     row: str
     data: str
@@ -75,7 +75,7 @@ def _compared(row: str, data: str, seeds: list[str], committed: Entry, own: Entr
     accuracy = (mean(before, "accuracy"), mean(now, "accuracy"))
     bits = (mean(before, "bits_per_parameter"), mean(now, "bits_per_parameter"))
     equal = all(
-        number == now["seeds"][seed].get(name, number)  # older results lack some numbers, and the own ones may
+        number == now["seeds"][seed].get(name, number)  # older results lack some numbers, and the own runs may
         for seed in seeds
         for name, number in before["seeds"][seed].items()
         if name != "versions"

@@ -24,7 +24,7 @@ def run_cells(
     report: Callable[[Cell], None],
     progress: OnCellRound = lambda cell, records, seconds_left: None,
 ) -> None:
-    """Run the cells that are not complete, `workers` at a time in processes of their own, or one at a time in this one.
+    """Run the cells that are not complete: `workers` at a time in other processes, or one at a time in this process.
 
     `progress` is called after every round and `report` at the end of every run.
     """
@@ -41,7 +41,7 @@ def run_cells(
                 watch.look()
                 report(cell)
             return
-        # Runs can be resumed, so that those which are under way when another one fails may be stopped at any moment.
+        # Runs can be resumed, so that runs under way when another run fails may be stopped at any moment.
         with pool_of(workers) as pool:
             for position, _ in pool.as_completed(run, left):
                 watch.look()
@@ -52,8 +52,8 @@ def run_cells(
 def _same_digits_everywhere() -> Iterator[None]:
     """Let torch compute with no more than AVX2, which nearly all x86-64 processors have.
 
-    With other instructions the last digits of a gradient differ, and all digits after some rounds. On processors with
-    AVX-512, training takes a third longer for that. Whoever has set one of the variables has chosen.
+    With other instructions, the last digits of a gradient differ, and all digits after some rounds. On processors with
+    AVX-512, training therefore takes a third longer. If the user has set one of the variables, nothing is changed.
     """
     if not _has_avx2() or os.environ.keys() & INSTRUCTIONS.keys():
         yield

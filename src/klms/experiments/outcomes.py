@@ -1,4 +1,4 @@
-"""Results files of runs that have names: what an earlier command left out is run, and the file written after each."""
+"""Results files of named runs: runs that the file lacks are carried out, and the file is written after each of them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ class NamedRun(Protocol):
     """A run whose `str` is its name in the results file."""
 
     def outcome(self) -> dict[str, Any]:
-        """Run it."""
+        """Carry out the run, and return its results."""
 
 
 R = TypeVar("R", bound=NamedRun)
@@ -23,7 +23,7 @@ R = TypeVar("R", bound=NamedRun)
 def run_missing(
     experiment: str, wanted: Sequence[R], path: Path, report: Callable[[R, dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Run what the results file lacks, write the file after every run, and return what it holds."""
+    """Carry out the runs that the results file lacks, write the file after each of them, and return its content."""
     results = read(experiment, path)
     for one in wanted:
         if str(one) in results["runs"]:
@@ -35,7 +35,7 @@ def run_missing(
 
 
 def read(experiment: str, path: Path) -> dict[str, Any]:
-    """Return the results file, or an empty one."""
+    """Return the content of the results file, without runs if there is no file."""
     if not path.exists():
         return {"experiment": experiment, "runs": {}}
     found: dict[str, Any] = json.loads(files.read(path, _LARGEST))

@@ -1,4 +1,4 @@
-"""What `examples/peers/compare.py` measured: codecs of other projects beside `trellis` at the same number of bytes."""
+"""Results of `examples/peers/compare.py`: codecs of other projects compared with `trellis` at the same bytes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +9,7 @@ from klms.experiments import pictures
 from klms.experiments.tables import table
 
 NAME = "peers"
+_TICKS = (0.1, 0.2, 0.5, 1, 2, 5)
 Rows = Sequence[dict[str, Any]]
 
 
@@ -18,7 +19,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def errors(rows: Rows) -> str:
-    """Return a table of bits and of the error of the average: a peer's, and that of `trellis` relative to it."""
+    """Return a table of bits and of the error of the average: a peer's error, and that of `trellis` relative to it."""
     kinds = list(dict.fromkeys(row["vectors"] for row in rows))
     lines = []
     for peer, setting in _settings(rows):
@@ -68,6 +69,10 @@ def draw(results: dict[str, Any], path: Path) -> None:
             points = [(row["bits_per_parameter"], row["average_error"]) for row in own if row["peer"] == peer]
             axes.plot(*zip(*points, strict=True), linestyle="", marker="sDv^"[n % 4], color=f"C{n}", label=peer)
         axes.set(xscale="log", yscale="log", title=kind, xlabel="bits per parameter")
+        axes.set_xticks(_TICKS, [f"{bits:g}" for bits in _TICKS])
+        axes.minorticks_off()
+        lowest, highest = min(row["bits_per_parameter"] for row in own), max(row["bits_per_parameter"] for row in own)
+        axes.set_xlim(0.8 * lowest, 1.25 * highest)
         axes.grid(alpha=0.3)
     for axes in panels[len(kinds) :]:
         axes.remove()

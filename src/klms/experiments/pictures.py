@@ -46,7 +46,7 @@ def toy(results: dict[str, Any], path: Path | str) -> None:
 
 
 def both_ways(rows: Mapping[str, Entry], path: Path | str) -> None:
-    """Draw the bytes of both directions of every row, with its accuracy, the least at the top."""
+    """Draw the bytes of both directions of every row, with its accuracy; the row of fewest bytes is at the top."""
     totals = {name: megabytes(row, "up", "down") for name, row in rows.items()}
     shown = {name: rows[name] for name in sorted(totals, key=lambda name: -totals[name])}
     totals = {name: totals[name] for name in shown}
@@ -150,7 +150,7 @@ def accuracy_against_bytes(results: Mapping[str, Results], path: Path | str) -> 
 
 
 def over_rounds(runs: Mapping[str, Any], path: Path | str) -> None:
-    """Draw the bits that a quality chose, and the noise and the harm that they led to, round by round."""
+    """Draw the bits chosen to hold a quality, and the resulting noise and harm, round by round."""
     shown = ("transformer, 3 clients, FedAvg", "lenet, 10 clients, FedAvg", "lora, 10 clients, FedAdam, skewed")
     figure = new_figure(11, 3.8)
     panels = figure.subplots(1, 3)
@@ -171,7 +171,7 @@ def over_rounds(runs: Mapping[str, Any], path: Path | str) -> None:
 
 
 def _draw_curves(axes: "Axes", curves: Mapping[str, list[tuple[float, float]]], markersize: int) -> None:
-    """Draw one line per name; those of biased schemes are dotted."""
+    """Draw one line per name; the lines of biased schemes are dotted."""
     for place, (label, points) in enumerate(curves.items()):
         if points:
             bits, values = zip(*sorted(points), strict=True)

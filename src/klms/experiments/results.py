@@ -44,7 +44,7 @@ _TRAINED: dict[str, Callable[[Any], str]] = {
 
 
 def file_name(name: str, profile: str = "small") -> str:
-    """Return the name of a results file; those of experiments that train say the profile."""
+    """Return the name of a results file, which includes the profile for experiments that train."""
     return f"{name}.json" if name in _MEASURED else f"{name}-{profile}.json"
 
 

@@ -1,8 +1,8 @@
-"""A results file: what complete runs of an experiment came to, by data set, row and seed, with their configuration.
+"""A results file: the numbers of an experiment's complete runs, by data set, row and seed, with their configuration.
 
-Runs of later sessions and of other machines are merged into it. The file has the versions of the packages that most of
-its runs were made with, and others have theirs beside their numbers; in memory, every run has its own. It has no times,
-so that it does not depend on the machine.
+Runs of later sessions and of other machines are merged into the file. It has the versions of packages that most of its
+runs were made with; the other runs have their versions next to their numbers, and in memory, every run has its own. The
+file has no times, so that it does not depend on the machine.
 """
 
 import json
@@ -88,7 +88,7 @@ def write_json(path: Path | str, results: object) -> Path:
 
 
 def read(path: Path) -> Results:
-    """Read a results file; one that is not there yet has no runs."""
+    """Read a results file; a file that does not exist yet has no runs."""
     if not path.exists():
         return {}
     try:
@@ -133,7 +133,7 @@ def _runs(results: Results) -> list[dict[str, Any]]:
 def commit(
     path: Path, experiment: Experiment, profile: str, cells: Sequence[Cell], *, replace: bool = False
 ) -> Changes:
-    """Merge the complete runs among `cells` into the file at `path`; with `replace`, they win over its runs."""
+    """Merge the complete runs among `cells` into the file at `path`; with `replace`, they replace runs of the file."""
     results = read(path)
     changes = merge(results, collect(experiment, cells), replace=replace)
     if changes.added or changes.replaced:
@@ -145,7 +145,7 @@ def merge(results: Results, new: Results, *, replace: bool = False) -> Changes:
     """Add the new runs to the results.
 
     Of two runs with equal settings and seed, the old one is kept unless `replace`; of two rows with different settings,
-    the new one is.
+    the new row is kept.
     """
     changes = Changes()
     for data, row, entry in entries(new):
@@ -174,9 +174,9 @@ def merge(results: Results, new: Results, *, replace: bool = False) -> Changes:
 
 
 def differences(committed: Entry, own: Entry) -> list[str]:
-    """Return what differs between two entries of a row: settings, and numbers of examples where both have them.
+    """Return the differences between two entries of a row: settings, and numbers of examples that both entries have.
 
-    A setting that is younger than the committed entry had its default when that was made.
+    A setting that is newer than the committed entry had its default value when that entry was made.
     """
     defaults = {name: known.default for name, known in RunConfig.model_fields.items()}
     before, now = ({**defaults, **entry["config"]} for entry in (committed, own))

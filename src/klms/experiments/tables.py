@@ -11,9 +11,9 @@ from klms.engine.ledger import LedgerRecord, coding_share
 from klms.experiments.results_file import Entry, Results
 
 TOLERANCE = 0.3
-"""How far the index bits may be from the KL, as a share of it, in the comparison of block policies."""
+"""Largest relative deviation of the index bits from the KL, in the comparison of block policies."""
 HALF_A_POINT = 0.005
-"""Largest loss of accuracy, against FedAvg, at which a method still counts as reaching FedAvg's accuracy."""
+"""Largest loss of accuracy, compared with FedAvg, at which a method still counts as reaching FedAvg's accuracy."""
 
 
 class Claim(NamedTuple):
@@ -50,7 +50,7 @@ def mean(row: Entry, name: str) -> float:
 
 
 def megabytes(row: Entry, *ways: str) -> float:
-    """Return the mean megabytes that were sent these ways, `up` and `down`."""
+    """Return the mean megabytes that were sent in these directions, `up` or `down` or both."""
     return sum(mean(row, f"{way}link_bytes") for way in ways) / 1e6
 
 
@@ -150,7 +150,7 @@ def beside_klms(results: Mapping[str, Results]) -> dict[str, dict[str, Entry]]:
 
 
 def fewest_bits(results: Mapping[str, Results]) -> str:
-    """Return a table of all rows, by bits, which says what reaches the accuracy of FedAvg."""
+    """Return a table of all rows, by bits, which marks the rows that reach the accuracy of FedAvg."""
     lines = []
     for data, rows in beside_klms(results).items():
         wanted = mean(rows["fedavg"], "accuracy") - HALF_A_POINT
@@ -164,8 +164,8 @@ def fewest_bits(results: Mapping[str, Results]) -> str:
 def block_policies(results: Results) -> str:
     """Return the paper's comparison of block policies (figure 3): a table of every few rounds, and a sentence per run.
 
-    Adaptive blocks grow as the KL falls, whereas fixed blocks, of the size that suits the first round, keep costing
-    what that round needed.
+    Adaptive blocks grow as the KL falls, whereas fixed blocks, of the size that suits the first round, keep costing as
+    much as in that round.
     """
     (rows,) = results.values()
     lines, notes = [], []
@@ -235,7 +235,7 @@ def _seconds(value: float) -> str:
 
 
 def mean_estimation(results: dict[str, Any]) -> str:
-    """Return a table of what to pick at a few rates, with default effort, and what other efforts change."""
+    """Return a table of the best unbiased schemes at a few rates with default effort, and of other efforts."""
     rows = [mean_bench.Row(**row) for row in results["rows"]]
     usual = mean_bench.with_default_effort(rows)
     lines = []

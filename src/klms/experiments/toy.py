@@ -34,7 +34,7 @@ class Curve(NamedTuple):
         return max(1, math.ceil((MU**2 / 2 + self.overhead) / math.log(2)))
 
     def samples(self) -> npt.NDArray[np.float64]:
-        """Return what the server decodes, with one row per client and one column per repetition."""
+        """Return the samples that the server decodes, with one row per client and one column per repetition."""
         rng = np.random.default_rng([SEED, 0x701])
         p = Gaussian(np.zeros(REPETITIONS), 1.0)
         blocks = fixed_blocks(REPETITIONS, 1)

@@ -13,7 +13,7 @@ from klms.experiments.catalogue import Cell
 from klms.runs.run_files import METRICS
 
 SECONDS = 1.0
-"""Time between two looks: a round is shown at most this late, and a look costs one `stat` per run."""
+"""Seconds between two looks: a round is shown at most this late, and a look costs one `stat` per run."""
 
 OnCellRound = Callable[[Cell, list[LedgerRecord], float], None]
 """Called for every new round of a cell, with the records of its run up to that round, and with an estimate of the
@@ -21,7 +21,7 @@ seconds that all cells together will still take."""
 
 
 class _Followed:
-    """A cell, and its ledger as far as it is known."""
+    """A cell, and its ledger as far as it has been read."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
@@ -35,7 +35,7 @@ class _Followed:
         size = ledger.stat().st_size if ledger.exists() else 0
         if size != self._size:
             self._size = size
-            with suppress(RunFolderError):  # whoever trains there will tell
+            with suppress(RunFolderError):  # the process that trains there reports it
                 self.records, _ = self.cell.folder.read_ledger()
         return known
 
@@ -62,7 +62,7 @@ class Watch:
         self._thread.join()
 
     def look(self) -> None:
-        """Report the rounds that are new."""
+        """Report new rounds."""
         with self._lock:
             known = [one.read() for one in self._followed]
             left = self._seconds_left()

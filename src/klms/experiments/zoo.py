@@ -1,9 +1,9 @@
-"""The zoo, `docs/zoo.md`: what every scheme takes, loses and costs, from the committed results alone.
+"""The zoo, `docs/zoo.md`: bits, error and time of every scheme, made from the committed results alone.
 
-The page joins two measurements. Experiments train a model with a scheme, and have accuracies. The bench of mean
-estimation codes updates of the same kind of model, and has errors and times. The row of a trained model takes its error
-and times from the bench's row with the same scheme and model and the nearest bits, if the bits differ by less than a
-factor of `NEAR`.
+The page joins two measurements. Experiments train a model with a scheme, and give accuracies. The bench of mean
+estimation codes updates of the same kind of model, and gives errors and times. The row of a trained model takes its
+error and times from the bench's row with the same scheme and model and the nearest bits, if the bits differ by less
+than a factor of `NEAR`.
 """
 
 import math
@@ -40,7 +40,7 @@ Updates after two rounds of FedAvg: LeNet on MNIST, CONV6 on CIFAR-10, an LSTM o
 
 
 class Source(NamedTuple):
-    """An experiment whose rows are shown, and what was special about its data."""
+    """An experiment whose rows are shown, and how its data were split."""
 
     experiment: str
     profile: str
@@ -77,7 +77,7 @@ def document(results: Mapping[Source, Results], rows: Sequence[Row], clients: in
 
 
 def _by_federation(results: Mapping[Source, Results], bench: Sequence[Row]) -> dict[str, list[list[str]]]:
-    """Return the lines of every federation, by falling accuracy; a row that two experiments have appears once."""
+    """Return the lines of every federation, by decreasing accuracy; a row of two experiments appears once."""
     found: dict[str, dict[tuple[str, ...], tuple[float, list[str]]]] = {}
     for title, name, row in _rows(results):
         line = [name, *_trained(row, bench)]

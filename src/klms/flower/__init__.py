@@ -3,7 +3,7 @@
     app = ClientApp(mods=[klms.flower.compress()])                         # the client
     strategy = klms.flower.Compressed(FedAvg(), bits_per_parameter=1)      # the server
 
-`docs/flower.md` shows how a stock quickstart becomes both. Needs the extra `flower`.
+`docs/flower.md` shows how to turn a stock quickstart into either. Needs the extra `flower`.
 """
 
 import logging
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["Compressed", "client_app", "compress", "server_app"]
 
 logging.getLogger("klms").parent = logging.getLogger("flwr")
-"""Lines of the exchange appear in Flower's log, wherever that goes and at its level."""
+"""Log lines of the exchange appear in Flower's log, at its level."""
 
 
 def __getattr__(name: str) -> object:
-    """Import the apps when they are used: they need torch, the two lines do not."""
+    """Import the apps when they are used: unlike the two lines, they need torch."""
     if name in ("client_app", "server_app"):
         return getattr(import_module(f"klms.flower.{name.removesuffix('_app')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

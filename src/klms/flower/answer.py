@@ -1,4 +1,4 @@
-"""A message that went out, and the answer to it: the arrays and metrics that it holds, in whatever form they came."""
+"""A message that was sent, and the answer to it, with its arrays and metrics, compressed or not."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ _LARGEST_WEIGHT = 1e15  # so that sums of weights stay finite
 
 @dataclass(frozen=True)
 class Asked:
-    """A message that went out."""
+    """A message that was sent."""
 
     message: Message
     original: RecordDict
-    """Its content before requests took the place of arrays."""
+    """Content of the message before requests replaced arrays."""
     model: str
-    """Name of the record that the request stands for; empty if the arrays went out beside it."""
+    """Name of the record that the request stands for; empty if the arrays were sent alongside the request."""
     places: Places
-    """Where the arrays are; empty if klms lets the message pass."""
+    """Places of the arrays; empty if klms lets the message pass unchanged."""
     base: Base | None
-    """Arrays to which the update is added; None if klms lets the message pass."""
+    """Arrays to which the update is added; None if klms lets the message pass unchanged."""
     again: bool = False
-    """Whether it was sent because an earlier one was not understood."""
+    """Whether the message was sent because an earlier one was not understood."""
 
     @property
     def node(self) -> int:
@@ -39,20 +39,20 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of which everything is read but the message of the scheme."""
+    """An answer that has been read, except for the message of the scheme."""
 
     asked: Asked
     message: Message
     reply: Reply | None
-    """What klms sent; None for a node without the mod."""
+    """The reply of klms; None for a node without the mod."""
     plain: Mapping[str, Mapping[str, Array]]
-    """Arrays that came as they are, by record."""
+    """Arrays that were sent uncompressed, by record."""
     names: Mapping[str, str]
-    """Name in the answer of the record that answers each of the message's."""
+    """Names of the answer's records, by the records of the message that they answer."""
 
     @classmethod
     def read(cls, asked: Asked, message: Message, reply: Reply | None) -> Self:
-        """Read the arrays that came as they are; those of the model get its order, which strategies rely on."""
+        """Read the uncompressed arrays; those of the model are put into its order, on which strategies rely."""
         content, places = message.content, asked.places
         names = _names(asked, content, reply)
         matched = {own: record for record, own in names.items()}
@@ -92,20 +92,20 @@ class Answer:
         return has_arrays and len(self._weights(key)) == 1
 
     def weight(self, key: str | None) -> float:
-        """Return what an answer that is usable counts in the average; raise an error if that cannot be a weight."""
+        """Return the weight of a usable answer in the average; raise an error if it cannot be a weight."""
         (weight,) = self._weights(key)
         if not isinstance(weight, (int, float)) or not 0 <= weight <= _LARGEST_WEIGHT:
             raise CorruptMessage(f"{key} must be one number from 0 to {_LARGEST_WEIGHT:g}, got {weight!r}")
         return float(weight)
 
     def _weights(self, key: str | None) -> list[object]:
-        """Return the metrics by which the strategy may weight the answer; without a key, all count the same."""
+        """Return the metrics by which the strategy may weight the answer; without a key, all weights are equal."""
         records = self.message.content.metric_records.values()
         return [1.0] if key is None else [record[key] for record in records if key in record]
 
     @property
     def signature(self) -> tuple[tuple[str, ...], ...]:
-        """Names, types and sizes of what the answer holds: aggregation takes them from one answer for all."""
+        """Names, types and sizes of the answer's contents, which aggregation reads from one answer for all of them."""
         metrics = [
             (which, *(f"{name}:{len(v) if isinstance(v, list) else 0}" for name, v in sorted(record.items())))
             for which, record in self.message.content.metric_records.items()
@@ -121,7 +121,7 @@ class Answer:
     def decode(self, server: Server, weight: float) -> dict[str, Array]:
         """Return the arrays of the model in this answer, as precisely as they were conveyed, and count their bytes.
 
-        `weight` is what they count in the average of the round; 0 if there is none.
+        `weight` is the weight of the answer in the average of the round; 0 if there is no average.
         """
         server.uplink_bytes += self.plain_bytes
         if self.reply is not None and self.coded:
@@ -141,7 +141,7 @@ class Answer:
 
 
 def _names(asked: Asked, content: RecordDict, reply: Reply | None) -> dict[str, str]:
-    """Return the name in the answer of the record that answers each of the message's."""
+    """Return the names of the answer's records, by the records of the message that they answer."""
     records = list(dict.fromkeys(record for record, _ in asked.places.values()))
     if reply is None or not reply.dtypes:
         return answers(records, content.array_records)

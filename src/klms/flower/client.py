@@ -1,7 +1,8 @@
 """ClientApp of our methods: a client of the local engine, on another machine.
 
-A node's config holds the number of its client, `partition-id`. The client's data is its part of the split; with
-`data-dir`, of the data in that folder; with `own-data=true`, all of that data; or what the user's own function returns.
+A node's config holds the number of its client, `partition-id`. The client's data is its part of the split of the data
+set, which is read from `data-dir` if given; with `own-data=true`, it is the whole data set. A function of the user may
+return the data instead.
 
 Unless the run is `seeded`, a client's private randomness comes from its operating system. The seed of the randomness
 that server and clients share arrives with every request.
@@ -44,7 +45,7 @@ CLIENT = "client"
 SECONDS = "seconds."
 OUT_OF_SYNC = "klms.out-of-sync"
 _KEEPS = "klms.keeps"  # in the node's context: the arrays that the client keeps for itself
-_HELD = "klms.held"  # likewise, the state of its last round
+_HELD = "klms.held"  # in the node's context: the state of its last round
 
 
 def client_app(
@@ -97,12 +98,12 @@ def client_app(
         upload = update(federation, state, client, read_arrays(keeps)[0] if keeps else {})
         if upload.keeps:
             keep(context, _KEEPS, write_arrays(upload.keeps))
-        digest = Broadcast.from_bytes(broadcast).digest  # that of the state, or `follow` had raised
+        digest = Broadcast.from_bytes(broadcast).digest  # the state's digest, since `follow` raised no error
         payload = Frame(Kind.METHOD, number, client, digest, upload.message).to_bytes()
         metrics = MetricRecord({SECONDS + phase: value for phase, value in upload.seconds.items()})
         if isinstance(server := asked.get(SERVER), bytes):
             payload = seal(payload, server)
-        else:  # measurements of the update are not sealed, so they would tell of it
+        else:  # measurements are not sealed, so they would reveal something of the update
             for name, value in upload.measurements.items():
                 metrics[name] = value if isinstance(value, float) else list(value)
         return Message(RecordDict({RECORD: ConfigRecord({REPLY: payload}), METRICS: metrics}), reply_to=message)
@@ -121,7 +122,7 @@ def federation_of(
     return Federation.of(config, built_with_seed(model, config.seed), {}, test, loss=loss, threads=threads)
 
 
-# A process of Flower's simulation plays many clients. The cache is not inside `client_app`, since Ray pickles the app.
+# A process of Flower's simulation runs many clients. The cache is not inside `client_app`, since Ray pickles the app.
 @lru_cache(maxsize=4)
 def _federation(config: RunConfig, model: "Callable[[], nn.Module] | None", loss: Any) -> Federation:
     return federation_of(config, model, loss)

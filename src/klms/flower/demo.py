@@ -1,4 +1,4 @@
-"""`klms flower demo`: FedPM-KLMS on MNIST, with a SuperLink and SuperNodes as processes of this machine."""
+"""`klms flower demo`: FedPM-KLMS on MNIST, with a SuperLink and SuperNodes as processes on this machine."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -36,11 +36,10 @@ _STATE = "klms.state"
 def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod":
     """Return a mod that replaces the trained arrays by an encoded update, as the server requests.
 
-    Put it first, so that what other mods do to the arrays (clipping, noise) happens before the encoding. It acts only
-    on messages of a server that uses `Compressed`; every other message passes unchanged. It keeps the model of the last
-    round in the node's context, so that the server need send only what is new.
-    `threads` is the number of threads of the codec. With a `seed`, the private randomness of the schemes that need
-    some is reproducible.
+    Put this mod first, so that other mods change the arrays (clipping, noise) before they are encoded. It acts only on
+    messages of a server that uses `Compressed`; every other message passes unchanged. It keeps the model of the last
+    round in the node's context, so that the server need send only what is new. `threads` is the number of threads of
+    the codec. With a `seed`, the private randomness that some schemes need is reproducible.
     """
     if called:
         raise InvalidArgument("compress makes a mod and is not one itself: write mods=[compress()]")
@@ -72,7 +71,7 @@ def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod
 
 
 def _received(message: Message, asked: ConfigRecord, client: Client) -> Places:
-    """Put the arrays that a request leads to in its place, and return where all arrays are."""
+    """Replace a request by the arrays that it leads to, and return the places of all arrays."""
     request, model = asked.get(REQUEST), asked.get(MODEL, "")
     content = message.content
     if not isinstance(request, bytes) or not isinstance(model, str) or (model and model in content):
@@ -92,7 +91,7 @@ def _received(message: Message, asked: ConfigRecord, client: Client) -> Places:
 
 
 def _compressible(reply: RecordDict, places: Places, client: Client) -> tuple[list[str], Mapping[str, NumPyArray]]:
-    """Return the names of the reply's records that klms can compress, and their arrays; the others pass."""
+    """Return the names of the reply's records that klms can compress, and their arrays; others pass unchanged."""
     names: list[str] = []
     trained: dict[str, NumPyArray] = {}
     received = dict.fromkeys(record for record, _ in places.values())
@@ -111,7 +110,7 @@ def _compressible(reply: RecordDict, places: Places, client: Client) -> tuple[li
 
 
 def _fitting(places: Places, record: str, answer: str, reply: RecordDict, client: Client) -> dict[str, NumPyArray]:
-    """Return the arrays of a record by their names here; none, with a line in the log, if they do not fit."""
+    """Return the arrays of a record by their names in the dictionary; none, and a log line, if they do not fit."""
     try:
         own = gathered(places, {record: arrays_of(reply.array_records[answer])})
         client.check(own)

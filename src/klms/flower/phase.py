@@ -1,10 +1,10 @@
-"""One part of a round, training or evaluation: requests take the place of arrays, and replies are matched to them.
+"""One part of a round, training or evaluation: requests replace arrays, and replies are matched to requests.
 
-A node that was never seen gets a request alone. If it lacks the mod, it fails or answers without a word of klms: then
-it gets the arrays in the same round, and from then on. A node that turned out to hold another model gets a snapshot.
+A node that was never seen gets only a request. If it lacks the mod, it fails, or answers without a record of klms. Then
+it gets the arrays in the same round and in all later ones. A node that turns out to hold another model gets a snapshot.
 
-A strategy of Flower takes much for granted: that all replies have the same records, arrays and metrics, and a weight
-each. One odd client would spoil the round for all, so it is left out and counted.
+Flower's strategies assume that all replies have the same records, arrays and metrics, and one weight each. A single
+client that differs would spoil the round for all, so it is left out and counted.
 """
 
 import logging
@@ -34,7 +34,7 @@ _NO_ANSWER = (3, 4, 5)  # Flower's error codes: the message or its reply expired
 
 @dataclass
 class Run:
-    """What is known of a run so far."""
+    """Facts about a run so far: which nodes have the mod, and what was sent and received."""
 
     with_mod: set[int] = field(default_factory=set)
     without_mod: set[int] = field(default_factory=set)
@@ -45,7 +45,7 @@ class Run:
     entries_up: int = 0
     """Parameters of all answers that count."""
     entries_down: int = 0
-    """Parameters of all arrays that messages stand for."""
+    """Parameters of all arrays that were sent, compressed or not."""
     _told: set[str] = field(default_factory=set)
 
     def tell(self, what: str, text: str, *values: object) -> None:
@@ -57,14 +57,14 @@ class Run:
 
 @dataclass
 class Phase:
-    """What was sent in this part of the round, and to whom."""
+    """The messages of one part of a round, and their answers."""
 
     server: Server
     run: Run
     grid: Grid
     timeout: float
     model: ArrayRecord | None
-    """Messages that hold these arrays are coded; None if none are."""
+    """The arrays that are coded in messages that hold them; None if nothing is coded."""
     counts: Counter[str] = field(default_factory=Counter)
     asked: list[Asked] = field(default_factory=list)
     _base: tuple[RecordDict, Base] | None = None
@@ -74,11 +74,11 @@ class Phase:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of everything that went out: requests, and arrays beside them."""
+        """Bytes of everything that was sent: requests, and arrays alongside them."""
         return self.server.downlink_bytes - self._before
 
     def prepare(self, messages: Sequence[Message]) -> None:
-        """Put requests into the messages, in the place of the arrays that clients can decode."""
+        """Put requests into the messages, in place of the arrays that clients can decode."""
         for message in sorted(messages, key=lambda one: one.metadata.dst_node_id):  # strategies shuffle them
             self.asked.append(self._prepared(message, message.content))
 
@@ -166,7 +166,7 @@ class Phase:
         return answers, failed, again
 
     def _is_stranger(self, asked: Asked, reply: Message) -> bool:
-        """Return whether a node got a request alone for the first time, and does not know what that is."""
+        """Return whether a node got only a request, for the first time, and did not understand it."""
         if asked.again or not asked.model or asked.node in self.run.with_mod:
             return False
         if reply.has_error():
@@ -187,7 +187,7 @@ class Phase:
         return Answer.read(asked, reply, opened)
 
     def trained(self, answers: Sequence[Answer], key: str | None, robust: Robust | None) -> list[Message]:
-        """Decode the answers to training that count, and return them; strategies want all their arrays in memory.
+        """Decode the answers to training that count, and return them; strategies need all their arrays in memory.
 
         `key` is the metric by which the strategy weights clients; None if there is none.
         """
@@ -213,7 +213,7 @@ class Phase:
         return self._put(decoded)
 
     def evaluated(self, answers: Sequence[Answer]) -> list[Message]:
-        """Decode the answers to evaluation, and return them; there, arrays are not expected but may be there."""
+        """Decode the answers to evaluation, and return them; they need not have arrays, but may."""
         return self._put(self._decoded(answers, lambda one: 0.0))
 
     def _decoded(self, answers: Sequence[Answer], weight: Callable[[Answer], float]) -> Decoded:
@@ -227,13 +227,13 @@ class Phase:
         return decoded
 
     def _averaged(self, decoded: Decoded, robust: Robust) -> Decoded:
-        """Return the answers with the robust average in the place of what each has: weights then make no difference."""
+        """Return the answers, each with the robust average instead of its own arrays, so that weights do not matter."""
         bases = {base.digests: base.arrays for one, _ in decoded if (base := one.asked.base)}
         digests = {which: digest_of(0, arrays) for which, arrays in bases.items()}
         own = [digests[base.digests] if (base := one.asked.base) else b"" for one, _ in decoded]
         (usual, _), *others = Counter(own).most_common()
         if others or not usual:
-            self.run.tell("robust", "klms: robust compares those clients only that klms has sent the same arrays")
+            self.run.tell("robust", "klms: robust compares only those clients to which klms has sent the same arrays")
         if not usual:
             return decoded
         arrays = next(arrays for which, arrays in bases.items() if digests[which] == usual)
@@ -250,7 +250,7 @@ class Phase:
         return [one.message for one, _ in decoded]
 
     def refuse(self, reply: Message, error: KLMSError) -> None:
-        """Count a reply that is left out by its cause."""
+        """Count a reply that is left out, by its cause."""
         self.counts[cause_of(error)] += 1
         log.warning("klms: the reply of node %d does not count: %s", reply.metadata.src_node_id, printable(error))
 
@@ -265,12 +265,12 @@ def _same_records(one: RecordDict, other: RecordDict) -> bool:
 
 
 def cause_of_failure(code: int) -> str:
-    """Return the cause for an error reply, made by the client's app or by Flower when no answer came."""
+    """Return the cause for an error reply, made by the client's app or by Flower when no answer arrived."""
     return "missing" if code in _NO_ANSWER else "error"
 
 
 def _bound_among(answers: Sequence[Answer]) -> MessageBound:
-    """Return the bound on messages that answer the same request; those of a round have one compressor."""
+    """Return the bound on messages that answer the same request; all messages of a round have one compressor."""
     coded = [one.reply for one in answers if one.reply is not None and one.reply.expected.coder is not None]
     factor = coded[0].expected.coder[0].message_factor if coded and coded[0].expected.coder else 0.0
     return MessageBound(factor, [reply.message for reply in coded])

@@ -1,6 +1,6 @@
-"""All `ArrayRecord`s of a message as one dictionary of arrays: one payload carries what changed in any of them.
+"""All `ArrayRecord`s of a message as one dictionary of arrays: one payload carries the changes of all records.
 
-Flower makes a request for every object of a message, so that one payload is cheaper than one for each record.
+Flower makes a request for every object of a message, so that one payload is cheaper than one per record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,18 +14,18 @@ from klms.errors import InvalidArgument
 
 T = TypeVar("T")
 Places = dict[str, tuple[str, str]]
-"""Name of each array in the dictionary; the record that it is in, and its name there."""
+"""For each name of an array in the dictionary, its record and its name in the record."""
 
 RECORD = "klms"
 """Name of our record, in requests and in replies."""
 REQUEST, REPLY, MODEL, ARRAYS = "request", "reply", "model", "arrays"
-"""Names of its entries: the bytes of the exchange, and the names of the records whose place they take."""
+"""Names of our record's entries: the bytes of the exchange, and the names of the records that they replace."""
 
 _KEPT = "state"  # name of the array that keeps bytes in a node's context
 
 
 def places_of(records: Mapping[str, Mapping[str, object]], model: str = "") -> Places:
-    """Name all arrays: those of the model, or of the only record, by their own names, others after their record."""
+    """Name all arrays: by their own names in the model or in the only record, otherwise with their record's name."""
     filled = {name: record for name, record in records.items() if record}
     main = model or (next(iter(filled)) if len(filled) == 1 else "")
     found = [
@@ -39,7 +39,7 @@ def places_of(records: Mapping[str, Mapping[str, object]], model: str = "") -> P
 
 
 def gathered(places: Places, records: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
-    """Return the arrays of these records by their names in the dictionary, in its order; all of them must be in it."""
+    """Return the arrays of these records by their names in the dictionary, in its order; all must have a place."""
     here = {(record, name) for record, arrays in records.items() for name in arrays}
     if others := here.difference(places.values()):
         names = ", ".join(sorted(name for _, name in others)[:5])
@@ -57,7 +57,7 @@ def scattered(places: Places, arrays: Mapping[str, NumPyArray]) -> dict[str, Arr
 
 
 def answers(received: Iterable[str], replied: Iterable[str]) -> dict[str, str]:
-    """Return which record of a reply answers which of the message: by name, or, if both have exactly one, that one."""
+    """Return the reply's record for each record of the message: by name, or, if both have exactly one, that one."""
     received, replied = list(received), list(replied)
     if len(received) == len(replied) == 1:
         return {received[0]: replied[0]}
@@ -67,7 +67,7 @@ def answers(received: Iterable[str], replied: Iterable[str]) -> dict[str, str]:
 def matched(sent: Sequence[Message], replies: Iterable[Message]) -> list[tuple[int | None, Message]]:
     """Return the replies, each with the number of the message that it answers; None if it answers none.
 
-    Flower itself answers for a node that is gone, so that the sender of a reply says less than what it replies to.
+    Flower itself answers for a node that is gone, so that the message that a reply answers says more than its sender.
     """
     nodes = {one.metadata.message_id: one.metadata.dst_node_id for one in sent if one.metadata.message_id}
     waiting: dict[int, dict[str, int]] = {}
@@ -83,14 +83,14 @@ def matched(sent: Sequence[Message], replies: Iterable[Message]) -> list[tuple[i
 
 
 def kept(context: Context, name: str) -> bytes:
-    """Return what `keep` has left in a node's context; nothing if it has not."""
+    """Return the bytes that `keep` has stored in a node's context; empty if there are none."""
     record = context.state.array_records.get(name)
     array = None if record is None else record.get(_KEPT)
     return b"" if array is None else array.data
 
 
 def keep(context: Context, name: str, data: bytes) -> None:
-    """Leave bytes for the next message of the run."""
+    """Store bytes in a node's context, for the next message of the run."""
     context.state[name] = ArrayRecord({_KEPT: Array("uint8", (len(data),), "klms", data)})
 
 
@@ -108,7 +108,7 @@ def arrays_of(record: Mapping[str, Array]) -> dict[str, NumPyArray]:
 
 
 def equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    """Return whether two records hold the same arrays, be they different objects."""
+    """Return whether two records hold equal arrays, even if these are different objects."""
     return one.keys() == other.keys() and all(_same(array, other[name]) for name, array in one.items())
 
 

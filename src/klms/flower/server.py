@@ -1,8 +1,8 @@
-"""ServerApp of our methods: the rounds of the local engine, with clients that Flower reaches.
+"""ServerApp of our methods: the rounds of the local engine, with clients on Flower's nodes.
 
-State, ledger and checkpoint are those of `klms run`, in a run folder. A server that is started again resumes the run
-there with the next absolute round, so that no key is used twice. Every run draws its own seed, so that no two share
-keys; only a run that is `seeded`, to repeat a simulation, takes the seed of its config.
+State, ledger and checkpoint are those of `klms run`, in a run folder. A server that is started again resumes the run in
+that folder with the next round, so that no key is used twice. Every run draws its own seed, so that no two runs share
+keys; only a run that is `seeded`, to repeat a simulation, uses the seed of its config.
 """
 
 import logging
@@ -106,7 +106,7 @@ def _show(config: RunConfig, record: LedgerRecord) -> None:
 
 @dataclass
 class FlowerClients:
-    """The clients of a run, on Flower's nodes. Whatever a client sends costs at most its own turn."""
+    """The clients of a run, on Flower's nodes. Whatever a client sends, at most its own reply is lost."""
 
     grid: Grid
     settings: ServerSettings
@@ -115,19 +115,19 @@ class FlowerClients:
     nodes: dict[int, int] = field(default_factory=dict)
     """Node of each client, including nodes that are gone."""
     waited_for: set[int] = field(default_factory=set)
-    """Clients that have had their time to join."""
+    """Clients for which the server has already waited."""
     causes: Counter[str] = field(default_factory=Counter)
     """Replies of this round that do not count, by cause."""
     payload_bytes: dict[int, int] = field(default_factory=dict)
     """Bytes of every payload of this round that counts, by client."""
     downlink_bytes: int = 0
     resyncs: int = 0
-    """Clients of this round that held another state than the server knew, and got a snapshot."""
+    """Number of clients of this round that held another state than the server assumed, and got a snapshot."""
     key: ServerKey = field(default_factory=ServerKey)
-    """Opens what clients send with `client_secrets`."""
+    """Opens the sealed replies of clients with `client_secrets`."""
 
     def run(self, broadcasts: Broadcasts, wanted: Wanted) -> Iterator[Upload]:
-        """Ask the clients, wait for them, and yield what they sent, one by one and in the order of their numbers."""
+        """Ask the clients, wait for them, and yield their uploads one by one, in the order of their numbers."""
         self.round += 1
         self.causes = Counter(dict.fromkeys(CAUSES, 0))
         self.payload_bytes = {}
@@ -141,7 +141,7 @@ class FlowerClients:
         self.resyncs = len(lost)
         for client in lost:
             log.warning("klms: client %d held another state, and gets a snapshot", client)
-            del replies[client]  # one that does not answer again is missing
+            del replies[client]  # a client that does not answer again is missing
         replies |= self._ask(seed, {client: (self.nodes[client], broadcasts.snapshot()) for client in lost})
         self.causes["missing"] += len(clients) - len(replies)
         for client in sorted(replies):
@@ -158,7 +158,7 @@ class FlowerClients:
             yield upload
 
     def _ask(self, seed: int, messages: Mapping[int, tuple[int, bytes]]) -> dict[int, Message]:
-        """Send each client its broadcast, and return what came back by client."""
+        """Send each client its broadcast, and return the replies by client."""
         if not messages:
             return {}
         sent = []

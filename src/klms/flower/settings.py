@@ -17,7 +17,7 @@ class ServerSettings(Settings):
 
     run_folder: str = Field("runs/flower", description="Folder of ledger and checkpoint; a run found there is resumed.")
     min_replies: int = Field(1, ge=1, description="A round with fewer sound replies is skipped.")
-    round_timeout: float = Field(600.0, gt=0, description="Seconds until a client without answer counts as missing.")
+    round_timeout: float = Field(600.0, gt=0, description="Seconds after which a silent client counts as missing.")
     join_timeout: float = Field(120.0, gt=0, description="Seconds to wait for a client that was never seen.")
     client_secrets: bool = Field(
         False, description="Let only the server read what a client sends; needs the downlink snapshot or coded."

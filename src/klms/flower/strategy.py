@@ -32,10 +32,10 @@ class Compressed(Strategy):
 
     `exchange` are the arguments of `klms.Server`: `bits_per_parameter`, `up`, `down`, `budget`, `scheme`, `seed` and so
     on. A function that sets bits may ask for the `round` and, for the uplink, for the `node`. With fewer than
-    `min_replies` sound replies the model stays unchanged, or training stops with an error, as `on_failure` says; it
-    always does if no reply ever counts. Nothing of what clients send is changed, unless `robust` is given: the share of
-    clients that may be hostile, whose influence is then bounded (`klms.exchange.robust`). A model that is not finite is
-    thrown away.
+    `min_replies` sound replies, the model stays unchanged or training stops with an error, as `on_failure` says. If no
+    reply counts in any round, training always ends with an error. Updates are passed on as clients sent them, unless
+    `robust` is given: the share of clients that may be hostile, whose influence is then bounded
+    (`klms.exchange.robust`). A model that is not finite is discarded.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class Compressed(Strategy):
 
     @property
     def downlink_bytes(self) -> int:
-        """Bytes of all models that went out, in whatever form, since the start."""
+        """Bytes of all models that were sent, compressed or not, since the start."""
         return self.server.downlink_bytes
 
     def summary(self) -> None:
-        """Say what is compressed; raise an error if a strategy around this one asks, which would find no arrays."""
+        """Log what is compressed; raise an error if a strategy around this one calls, which would find no arrays."""
         if not self._started:
             raise InvalidArgument(
                 "a strategy around Compressed would see payloads instead of arrays, and clip none of them: "
@@ -99,7 +99,7 @@ class Compressed(Strategy):
 
         While it runs, its hooks are replaced by ours, which delegate to it.
         """
-        with suppress(TypeError, ValueError):  # a start of another signature, without a timeout
+        with suppress(TypeError, ValueError):  # a `start` with another signature, without a timeout
             given = signature(self.strategy.start).bind_partial(*arguments, **keywords).arguments
             self._timeout = float(given.get("timeout", self._timeout))
         self._begin()
@@ -122,7 +122,7 @@ class Compressed(Strategy):
         return result
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the strategy has and this class has not: its own settings and methods."""
+        """Return the strategy's own settings and methods, which this class does not have."""
         if name.startswith("__") or "strategy" not in vars(self):
             raise AttributeError(name)
         return getattr(self.strategy, name)
@@ -154,7 +154,7 @@ class Compressed(Strategy):
         phase = self._phase
         answers, failed = phase.settle(replies)
         if lacking := sum(one.reply is None and bool(one.asked.places) for one in answers):
-            text = "klms: %d replies came uncompressed: those ClientApps lack the mod"
+            text = "klms: %d replies are uncompressed: their ClientApps lack the mod"
             self._run.tell("mod", text, lacking)
         start = time.perf_counter()
         bytes_before, entries_before = self.uplink_bytes, self._run.entries_up
@@ -198,7 +198,7 @@ class Compressed(Strategy):
         return metrics
 
     def _with_counts(self, metrics: MetricRecord | None, uplink_bytes: int) -> MetricRecord:
-        """Add what was counted in this part of the round to the metrics of the strategy, where it is not zero."""
+        """Add the counts of this part of the round that are not zero to the metrics of the strategy."""
         assert self._phase is not None
         counts = {**self._phase.counts, "uplink-bytes": uplink_bytes, "downlink-bytes": self._phase.sent_bytes}
         metrics = MetricRecord() if metrics is None else metrics
@@ -215,7 +215,7 @@ class Compressed(Strategy):
         return messages
 
     def _coded(self, arrays: ArrayRecord, *, closer: bool) -> ArrayRecord | None:
-        """Lead clients to a model, and return the one to which updates are added; None if it goes out as it is."""
+        """Lead clients to a model, and return the model to which updates are added; None if it is sent uncompressed."""
         if not arrays or not self.server.codes(sum(math.prod(array.shape) for array in arrays.values())):
             return None
         wanted = arrays_of(arrays)
@@ -229,7 +229,7 @@ class Compressed(Strategy):
         return arrays if self.server.held.own is not None else record_of(model)
 
     def _finite(self, arrays: ArrayRecord | None) -> ArrayRecord | None:
-        """Return the strategy's result, or None, which leaves the model unchanged, if it is not finite."""
+        """Return the strategy's result; if it is not finite, return None, which leaves the model unchanged."""
         assert self._phase is not None
         try:
             check_finite({} if arrays is None else arrays_of(arrays))
@@ -240,21 +240,21 @@ class Compressed(Strategy):
         return arrays
 
     def _likely_clients(self, grid: Grid) -> int:
-        """Return how many clients the first round will have, as far as the strategy tells."""
+        """Return the expected number of clients of the first round, from the settings of the strategy."""
         nodes = max(len(list(grid.get_node_ids())), int(getattr(self.strategy, "min_available_nodes", 1)))
         share = float(getattr(self.strategy, "fraction_train", 1.0))
         return max(1, int(nodes * share), int(getattr(self.strategy, "min_train_nodes", 1)))
 
 
 def _by_client(up: Callable[..., float]) -> Callable[..., float]:
-    """Return a function of the node as one of the client, which is what the exchange calls it."""
+    """Return a function of the node as a function of the client, the exchange's word for a node."""
     if "round" in signature(up).parameters:
         return lambda round, client: up(round=round, node=int(client))
     return lambda client: up(node=int(client))
 
 
 def _weight_metric(strategy: object) -> str | None:
-    """Return the metric that a strategy weights clients by; a strategy around another one asks the innermost."""
+    """Return the metric by which a strategy weights clients; for nested strategies, that of the innermost."""
     key = getattr(strategy, "weighted_by_key", None)
     if isinstance(key, str) or strategy is None:
         return key

@@ -1,4 +1,4 @@
-"""What stands inside `Compressed`: strategies that would do harm there are found and refused."""
+"""Checks of the strategies inside `Compressed`: those that would do harm with compression are refused."""
 
 import logging
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ _AT_CLIENTS = (
     strategies.DifferentialPrivacyClientSideFixedClipping,
 )
 _PICKING = {strategies.Krum: 4.0, strategies.Bulyan: 4.0, strategies.MultiKrum: 2.0}  # Krum is a kind of MultiKrum
-"""Bits per parameter from which they end where they do without compression, as `examples/flower-picking` measures for
-Krum and MultiKrum; Bulyan is taken for the more sensitive kind."""
+"""Bits per parameter from which these strategies reach the same result as without compression, as measured by
+`examples/flower-picking` for Krum and MultiKrum; Bulyan is assumed to be as sensitive as Krum."""
 
 
 def check_kind(strategy: object, methods: Iterable[str]) -> None:
@@ -32,7 +32,7 @@ def check_kind(strategy: object, methods: Iterable[str]) -> None:
 
 
 def check_within(strategy: Strategy, bits: float | None) -> None:
-    """Raise an error if a strategy inside cannot work there, and warn if it may not at so many bits."""
+    """Raise an error if an inner strategy cannot work with compression, and warn if it may not work at `bits` bits."""
     found = [strategy]
     for inner in found:
         held = [value for value in vars(inner).values() if isinstance(value, Strategy)]

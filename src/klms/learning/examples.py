@@ -88,9 +88,9 @@ class Schedule:
 def examples_from(data: Any) -> Examples:
     """Convert pairs or named columns, given as arrays, tensors or a torch-style data set, to `Examples`.
 
-    A pair is `(x, y)`; `x` may be a dictionary of arrays. Columns with names are a dictionary whose labels are `labels`
-    or `label`. A data set is any sequence whose items are pairs or dictionaries of a single example each; it
-    is read once, into memory.
+    A pair is `(x, y)`; `x` may be a dictionary of arrays. Named columns are a dictionary with the labels under `labels`
+    or `label`. A data set is any sequence whose items are pairs or dictionaries of a single example each; it is read
+    once, into memory.
 
     >>> examples_from(([[0.0, 1.0], [2.0, 3.0]], [0, 1])).x.dtype
     dtype('float32')
@@ -113,7 +113,7 @@ def examples_from(data: Any) -> Examples:
         if len(array) == 0 or len(array) != len(labels):
             counts = f"{len(array)} inputs and {len(labels)} labels"
             raise DataError(f"{counts}: there must be as many of both, and at least one")
-    return Examples(inputs, labels.astype(np.int64) if labels.dtype == np.uint8 else labels)  # labels are no images
+    return Examples(inputs, labels.astype(np.int64) if labels.dtype == np.uint8 else labels)  # labels are not images
 
 
 def _inputs_and_labels(data: Any) -> tuple[Any, Any]:

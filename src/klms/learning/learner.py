@@ -17,7 +17,7 @@ from klms.learning.examples import Examples, Schedule, each, mixed_batches
 from klms.learning.network import Network, TensorInputs, Vector, are_scores, scores_of
 
 Penalty = Callable[[Tensor, Tensor], Tensor | float]
-"""A term that a method adds to the local loss, a function of the parameters and of where they started."""
+"""A term that a method adds to the local loss, a function of the parameters and of their initial values."""
 _BATCH = 500
 _BINS = 15
 
@@ -115,7 +115,7 @@ class Learner:
     def predict(self, parameters: Vector, data: Examples) -> npt.NDArray[np.float64]:
         """Return the probability of every class for every label.
 
-        If labels are not classes, or the model has no scores for them, return the loss of its batch for every example.
+        If labels are not classes, or the model has no scores for them, return for every example the loss of its batch.
         """
         point = self.network.tensor(parameters)
         parts = []
@@ -149,7 +149,7 @@ class Learner:
         return classification_metrics(predictions, labels.astype(np.int64))
 
     def module_with(self, parameters: Vector, clients: Sequence[Examples]) -> nn.Module:
-        """Return a module with these parameters; running statistics of its norms are those of the clients' examples."""
+        """Return a module with these parameters; running statistics of its norms come from the clients' examples."""
         return self.network.module_with(parameters, mixed_batches(clients, _BATCH))
 
     def _descend(

@@ -1,4 +1,4 @@
-"""The paper's models (appendix E). Norms use the statistics of the batch at hand, so a model is its parameters."""
+"""The paper's models (appendix E). Norms use the statistics of each batch, so that parameters alone make up a model."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,17 +14,17 @@ from klms.numerics.checks import check_name
 
 
 def build(name: str, shape: Sequence[int], classes: int, width: float = 1.0) -> nn.Module:
-    """A model for inputs of `shape` (channels, height, width; or the length of a text)."""
+    """Return a model for inputs of `shape` (channels, height, width; or the length of a text)."""
     check_name("model", name, MODELS)
     return MODELS[name](shape, classes, width)
 
 
 def count_parameters(name: str, shape: Sequence[int], classes: int, width: float = 1.0) -> int:
-    """Return how many parameters `build` would allocate, without allocating any."""
+    """Return the number of parameters that `build` would allocate, without allocating any."""
     none = f"there is no {name} for inputs of shape {tuple(shape)} at width {width:g}"
     try:
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's of empty layers, which are refused below
+            warnings.simplefilter("ignore")  # torch warns of empty layers, which are refused below
             sizes = [parameter.numel() for parameter in build(name, shape, classes, width).parameters()]
     except (RuntimeError, IndexError, TypeError, OverflowError) as error:
         raise InvalidArgument(none) from error
@@ -107,7 +107,7 @@ class ResNet18(nn.Module):
 class NextWord(nn.Module):
     """An LSTM that predicts the next word at every place of a text.
 
-    The cell is written out: torch's own keeps references to its weights, past which masks could not be applied.
+    The cell is written out because torch's own cell keeps references to its weights, so that masks would not apply.
     """
 
     def __init__(self, shape: Sequence[int], vocabulary: int, width: float) -> None:
@@ -120,7 +120,7 @@ class NextWord(nn.Module):
         self.hidden = hidden
 
     def forward(self, words: Tensor) -> Tensor:
-        """Scores of the next word: (texts, vocabulary, places), as the loss takes them."""
+        """Return the scores of the next word, of shape (texts, vocabulary, places), as the loss expects them."""
         inputs = self.from_input(self.embedding(words))
         state = inputs.new_zeros(words.shape[0], self.hidden)
         memory = torch.zeros_like(state)
@@ -143,7 +143,7 @@ MODELS: dict[str, Callable[[Sequence[int], int, float], nn.Module]] = {
     "lstm": NextWord,
 }
 CHANNELS_LAST = frozenset({"conv6", "resnet18"})
-"""Models that train faster on images with their channels last: CONV6 1.4 times at a quarter of its width.
+"""Models that train faster on images with channels last: CONV6 by a factor of 1.4 at a quarter of its width.
 
-LeNet does, too, but its committed results are of the usual layout, and rounding depends on it.
+LeNet does, too, but its committed results use the usual layout, and rounding depends on the layout.
 """

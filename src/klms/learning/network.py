@@ -23,16 +23,16 @@ from klms.learning.models import CHANNELS_LAST, build
 
 Vector = npt.NDArray[np.float32]
 Loss = Callable[[Any, Tensor], Tensor]
-"""A function of the model's output, whatever that is, and the labels."""
+"""A function of the model's output, of whatever type, and the labels."""
 TensorInputs = Tensor | Mapping[str, Tensor]
 Draw = Callable[[tuple[int, ...], float], npt.NDArray[np.float64]]  # from a shape and a standard deviation
 
 
 def scores_of(output: object, rows: int) -> Tensor | None:
-    """Return the scores in a model's output for this many examples; None if there are none.
+    """Return the scores in a model's output for `rows` examples; None if there are none.
 
-    They are the output itself if it is a tensor; else its `logits`, by attribute (Hugging Face, torchvision) or by key;
-    else the first tensor in the tuple or dictionary that has one row per example.
+    The scores are the output itself if it is a tensor; else its `logits`, by attribute (Hugging Face, torchvision) or
+    by key; else the first tensor in the tuple or dictionary that has one row per example.
     """
     if isinstance(output, Tensor):
         return output
@@ -96,14 +96,14 @@ def pick_device(wanted: str) -> torch.device:
 
 @dataclass(frozen=True)
 class Network:
-    """An architecture and its loss; parameters come in as a vector with every call."""
+    """An architecture and its loss; parameters are passed as a vector with every call."""
 
     module: nn.Module
     layout: Layout
     device: torch.device
     loss: Loss = class_loss
     padding: int = -100
-    """Label that counts for nothing, in texts; torch's default for other data."""
+    """Label that is ignored: padding in texts, torch's default for other data."""
     own_parameters: Vector | None = None
     """Initial parameters that came with the module; None for the built-in models, which are initialised by seed."""
     norms: tuple[str, ...] = ()
@@ -145,9 +145,9 @@ class Network:
         return cls(module.requires_grad_(False).to(where), layout, where)
 
     def __call__(self, parameters: Tensor, x: TensorInputs, y: Tensor | None = None) -> Any:
-        """Return the model's output. Inputs with names are its keyword arguments.
+        """Return the model's output. Named inputs are passed as keyword arguments.
 
-        So are the labels then, if the model takes `labels` to compute a loss of its own.
+        With named inputs, the labels are passed as well if the model takes `labels` to compute a loss of its own.
         """
         pieces = torch.split(parameters, list(self.layout.sizes))
         shaped = [piece.view(shape) for piece, shape in zip(pieces, self.layout.shapes, strict=True)]
@@ -170,7 +170,7 @@ class Network:
             norm.train()
 
     def check_labels(self, data: Examples) -> Examples:
-        """Return the examples if the loss can use their labels."""
+        """Return the examples; raise an error if the loss cannot use their labels."""
         if self.loss is class_loss and data.y.dtype.kind not in "iu":
             raise InvalidArgument(
                 f"the labels are of type {data.y.dtype}, which are not classes: give a loss for them, such as "
@@ -211,7 +211,7 @@ class Network:
             norm.track_running_stats = True
             norm.momentum = None  # an average over all batches
             norm.reset_running_stats()
-            norm.train()  # nothing else is: dropout would change what norms see
+            norm.train()  # norms only: dropout would change the inputs of norms
         with torch.no_grad():
             for batch in batches:
                 args, kwargs = self._arguments(self.inputs(batch.x), self.tensor(batch.y))

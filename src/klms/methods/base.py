@@ -1,4 +1,4 @@
-"""The protocol of a method: state in, bytes out, state in again."""
+"""The protocol of a method: from a state to the messages of clients, and from the messages to the next state."""
 
 import math
 import time
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 Measurements = dict[str, float | Sequence[float]]
-"""What only a client can measure and the ledger records, averaged over clients. It is not part of the message."""
+"""Numbers that only a client can measure; the ledger records their averages. They are not part of the message."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A client's message, and what else the engine needs."""
+    """A client's message, with everything else that the engine needs."""
 
     client: int
     message: bytes
     seconds: Mapping[str, float]
     measurements: Measurements = field(default_factory=dict)
     keeps: Arrays = field(default_factory=dict)
-    """What the client keeps for itself until its next round. It is not sent."""
+    """Arrays that the client keeps for itself until its next round. They are not sent."""
     based_on: State | None = None
     """State that the client trained from; None for that of the round in which the message arrives."""
 
@@ -53,13 +53,13 @@ class Outcome:
     state: State
     metrics: Mapping[str, float]
     undone: bool = False
-    """Whether the result of the round was thrown away, so that the model is that of the round before."""
+    """Whether the result of the round was discarded, so that the model is that of the round before."""
 
 
 class Received:
-    """What the messages of a round add up to: running sums, whose memory does not grow with the number of clients.
+    """Running sums over the messages of a round, whose memory does not grow with the number of clients.
 
-    With `robust`, all updates are kept until their average is taken, in which weights do not count.
+    With `robust`, all updates are kept until their average is taken, which ignores weights.
     """
 
     def __init__(self, d: int, learner: SideLearner, robust: Robust | None = None) -> None:
@@ -68,10 +68,10 @@ class Received:
         self.weight = 0.0
         """Sum of the weights of all updates."""
         self.energies = Energies()
-        """What is known of the noise in the mean, if messages say how long their updates were."""
+        """Estimate of the noise in the mean, if messages carry the norms of their updates."""
         self.clipped = 0
         self.keeps_mean = False
-        """Whether `mean` is kept when it is taken, for those who need it after `aggregate`."""
+        """Whether `take_mean` keeps the mean as `mean`, for use after `aggregate`."""
         self.mean: Vector | None = None
         self._robust = robust
         self._updates: list[Float32] = []
@@ -102,7 +102,7 @@ class Received:
             self._header_sums += [*bits / self.total.size, header.mean_kl, header.blocks]
 
     def take_mean(self) -> npt.NDArray[np.float64]:
-        """Return the mean of the decoded vectors, which takes the place of their sum, or their robust average."""
+        """Return the mean of the decoded vectors, which overwrites their sum, or their robust average."""
         if self._robust is None:
             mean = np.divide(self.total, self.weight, out=self.total)
         else:
@@ -117,7 +117,7 @@ class Received:
         return self._learner.finish()
 
     def statistics(self) -> dict[str, float]:
-        """Return what the messages say of themselves, averaged over clients, by the names of the ledger's fields."""
+        """Return statistics of the messages, averaged over clients, by the names of the ledger's fields."""
         found = {"bits_per_parameter": self._bits / self.count}
         if self.clipped:
             found["clipped"] = float(self.clipped)
@@ -136,7 +136,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A federated-learning algorithm: its settings, architecture and compressor. It holds nothing that changes."""
+    """A federated-learning algorithm: its settings, architecture and compressor. It has no mutable state."""
 
     learner: "Learner"
     seed: int
@@ -145,14 +145,14 @@ class Method(ABC):
     robust: Robust | None = field(default=None, kw_only=True)
     """How updates are averaged if some clients may be hostile."""
     error_feedback: bool = field(default=False, kw_only=True)
-    """Whether clients add what the compressor lost to their next update."""
+    """Whether clients add the residual to their next update."""
 
     vector_name: ClassVar[str | None] = "weights"
     """Name of the shared array that a coded downlink codes; None if unsupported."""
     noisy_steps: ClassVar[bool] = False
-    """Whether steps of that vector are mostly the noise of sampling, to which coding should not add."""
+    """Whether steps of that vector are mostly sampling noise, to which coding should not add."""
     server_only: ClassVar[frozenset[str]] = frozenset()
-    """Private arrays that `aggregate` does not need, so that no client does either."""
+    """Private arrays that `aggregate` does not need, so that no client needs them either."""
 
     @property
     def layout(self) -> Layout:
@@ -163,13 +163,13 @@ class Method(ABC):
         return SharedKey(self.seed, round_, client)
 
     def private_rng(self, round_: int, client: int) -> np.random.Generator:
-        """Return the private randomness of a client in a seeded run, which whoever knows the seed can reproduce."""
+        """Return the private randomness of a client in a seeded run, which can be reproduced from the seed."""
         return np.random.default_rng([self.seed, 0xC11E47, round_, client])
 
     def penalty(self, parameters: "Tensor", start: "Tensor") -> "Tensor | float":
-        """Return a term to add to the local loss, 0 by default, given what is trained and where it started.
+        """Return a term to add to the local loss, 0 by default, given the trained variables and their initial values.
 
-        That is the parameters, or, for methods that train masks, the scores (the logits of `theta`).
+        The variables are the parameters or, for methods that train masks, the scores (the logits of `theta`).
         """
         return 0.0
 
@@ -201,14 +201,14 @@ class Method(ABC):
 
     @abstractmethod
     def train(self, state: State, client: int, data: Examples, rng: np.random.Generator) -> tuple[Vector, Measurements]:
-        """Return what a client has to send after training on `data`; `state` holds the shared arrays alone."""
+        """Return the vector that a client has to send after training on `data`; `state` has only the shared arrays."""
 
     def personal(self, state: State, keeps: Arrays) -> State:
-        """Return the state that a client trains from, given what it keeps: with layers of its own, if it has some."""
+        """Return the state from which a client trains, given the arrays that it keeps, such as its own layers."""
         return state
 
     def to_send(self, start: State, update: Vector, keeps: dict[str, Array]) -> Vector:
-        """Return what a client sends of the update of the state that it trained from; the rest goes into `keeps`."""
+        """Return the part of an update that a client sends, and put the rest into `keeps`; it trained from `start`."""
         return update
 
     def client_update(
@@ -219,9 +219,9 @@ class Method(ABC):
         rng: np.random.Generator,
         keeps: Arrays | None = None,
     ) -> Upload:
-        """Train on `data` and encode, given what the client kept the last time.
+        """Train on `data` and encode the update, given the arrays that the client kept after its last round.
 
-        With error feedback, that is the residual: what the compressor lost, which is added to the update.
+        With error feedback, the residual is among them, and is added to the update.
         """
         clock, number, kept = Stopwatch(), state.round + 1, dict(keeps or {})
         with clock("train"):
@@ -238,9 +238,9 @@ class Method(ABC):
         return Upload(client, message, clock.seconds, measurements, kept)
 
     def conclude(self, state: State, received: Received) -> Outcome:
-        """Return the outcome of a round: what `aggregate` makes of it, or the state before it if that is not finite.
+        """Return the outcome of a round: that of `aggregate`, or the state before the round if it is not finite.
 
-        All who read the same messages come to the same conclusion.
+        All parties that read the same messages reach the same outcome.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             outcome = self.aggregate(state, received)
@@ -251,14 +251,14 @@ class Method(ABC):
 
     @abstractmethod
     def aggregate(self, state: State, received: Received) -> Outcome:
-        """Return the next state, from what the messages of a round add up to."""
+        """Return the next state, given the sums over the messages of a round."""
 
     def feasible(self, vector: Vector) -> Vector:
-        """Return a decoded vector as clients use it."""
+        """Return a decoded vector with its entries in the range that the method allows."""
         return vector
 
     def parameters(self, state: State) -> npt.NDArray[np.float32]:
-        """Return the parameters of the model that the state stands for."""
+        """Return the parameters of the model that belongs to the state."""
         return state.vector("weights")
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
@@ -267,7 +267,7 @@ class Method(ABC):
 
 
 class Stopwatch:
-    """Seconds by phase."""
+    """Measures seconds by phase."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

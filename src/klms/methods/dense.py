@@ -1,7 +1,7 @@
 """Methods that train the parameters themselves: local training, a compressed difference, a server step.
 
-`v = w_client - w_global` is what a client sends, through any scheme; the server does `w += server_lr * mean(v_hat)`
-(the minus that the paper prints is a slip).
+A client sends `v = w_client - w_global` through any scheme; the server computes `w += server_lr * mean(v_hat)` (the
+minus sign that the paper prints is a slip).
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class DenseSettings(Settings):
 
 @dataclass(frozen=True)
 class Dense(Method):
-    """FedAvg, and what differs from it only in the compressor."""
+    """FedAvg, and methods that differ from it only in the compressor."""
 
     schedule: Schedule
     server_lr: float
@@ -44,7 +44,7 @@ class Dense(Method):
 
     @property
     def scales_mean(self) -> bool:
-        """Whether a step is the mean update times `server_lr`; otherwise its gain is measured to hold a quality."""
+        """Whether a step is the mean update times `server_lr`; otherwise, a quality needs its measured gain."""
         return type(self).aggregate is Dense.aggregate
 
     def compressor_after(self, state: State) -> Compressor:
@@ -61,7 +61,7 @@ class Dense(Method):
         return update, self.loss_seen(loss)
 
     def local_update(self, weights: Vector, data: Examples, rng: np.random.Generator) -> tuple[Vector, float]:
-        """Return what local training changes, and the mean loss on the way."""
+        """Return the change of the weights by local training, and the mean loss during training."""
         after, loss = self.learner.train(weights, data, self.schedule, rng, self.penalty)
         return after - weights, loss
 
@@ -83,10 +83,10 @@ def entry(
     reference: str | None = None,
     family: str | None = None,
 ) -> MethodEntry:
-    """Return the method that sends its differences through `scheme`; what is not said of it is said of the scheme.
+    """Return the method that sends its differences through `scheme`; its name, title and so on default to the scheme's.
 
-    `settings` are groups that `kind` has besides those of every `Dense`: each setting is a field of `kind`, with the
-    same name. `overrides` are its own defaults.
+    `settings` are the groups of settings that `kind` has in addition to those of every `Dense`; each setting is a field
+    of `kind` with the same name. `overrides` are the method's own defaults.
     """
 
     def make(setup: Setup) -> Method:

@@ -1,15 +1,15 @@
-"""DP-REC's training: FedAvg through its compressor, with the privacy that its noise buys in the ledger.
+"""DP-REC's training: FedAvg through DP-REC's compressor, with the privacy of its noise in the ledger.
 
 A message is nearly a sample of `N(clip(v), sigma^2)`: the Gaussian mechanism with sensitivity `2 clip`, since replacing
-all of a client's data can move its clipped update that far. `(epsilon, delta)` is what that mechanism gives a client
-against everybody, the server included, after the largest number of rounds it can have taken part in, by Renyi
-accounting. Whoever can reproduce the noise can subtract it, so there is no epsilon unless private randomness comes from
-the operating system. It does not cover that an index chosen among `2^b` candidates is only nearly such a sample, nor
-rounds that were repeated after a server was killed. Messages do not report their KL, which would reveal the norm of the
-update.
+all of a client's data can move its clipped update that far. `(epsilon, delta)` is the privacy that this mechanism gives
+a client against everybody, including the server, after the largest number of rounds in which the client can have taken
+part, by Renyi accounting. Whoever can reproduce the noise can subtract it, so no epsilon is reported unless private
+randomness comes from the operating system. The epsilon does not account for an index chosen among `2^b` candidates
+being only nearly such a sample, nor for rounds that were repeated after a server was killed. Messages do not report
+their KL, which would reveal the norm of the update.
 
 Mind the size of epsilon: noise that lets a model of 400,000 parameters learn from ten clients gives an epsilon in the
-millions, which is no privacy. DP-REC is here as a compressor, as in the paper.
+millions, which is no privacy. DP-REC is included as a compressor, as in the paper.
 """
 
 import math
@@ -63,7 +63,7 @@ class DPRECTraining(Dense):
     """Whether the noise can be reproduced; then there is no privacy to report."""
 
     def loss_seen(self, loss: float) -> Measurements:
-        """Return nothing where privacy is promised: the loss tells of the data, and no noise covers it."""
+        """Return nothing if privacy is reported: the loss reveals something of the data, and has no noise."""
         return super().loss_seen(loss) if self.seeded else {}
 
     def aggregate(self, state: State, received: Received) -> Outcome:
@@ -82,7 +82,7 @@ def _make(setup: Setup) -> Method:
     if not setup.config.seeded:
         epsilon(1.0, 1, own.delta)  # so that a missing accountant is reported before anything is trained
     size = blocks.fixed or max(1, round(blocks.target * 2 * math.log(2) * setup.layout.d * (own.sigma / own.clip) ** 2))
-    # The other selections are no samples of the mechanism's law.
+    # The other selections do not sample from the mechanism's distribution.
     blocks = blocks.model_copy(update={"fixed": min(size, MAX_BLOCK_SIZE), "selection": "sample"})
     coder = replace(blocks.coder(setup.layout.d, setup.threads), tells_kl=False)
     compressor = DPREC(own.clip, own.sigma, coder)

@@ -1,4 +1,4 @@
-"""What a method says of itself, and what it is made from."""
+"""A method's entry in the table of methods, and the parts from which a method is made."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -54,13 +54,13 @@ class ClientSettings(Settings):
     private_randomness: Literal["auto", "seeded", "system"] = Field(
         "auto",
         description="Randomness that clients keep to themselves: seeded, so that a simulation can be repeated; of the "
-        "operating system, so that nobody can; or seeded in `klms run` and of the system on Flower, where the server "
-        "then draws the seed as well.",
+        "operating system, so that nobody can repeat it; or auto, seeded in `klms run` and of the system on Flower, "
+        "where the server then draws the seed as well.",
     )
 
 
 MODELS = ("lenet", "conv4", "conv6", "resnet18", "lstm")
-"""What `klms.learning.models` can build; here, so that a name can be checked without torch."""
+"""Models that `klms.learning.models` can build, listed here so that a name can be checked without torch."""
 
 
 class TrainingSettings(Settings):
@@ -110,8 +110,8 @@ class DownlinkSettings(Settings):
         0.0,
         ge=0,
         le=1e6,
-        description="Choose the rates of every round so that their noise does as little harm as this asks for: 1 for "
-        "the usual target, 2 for half of the harm; 0 if a rate, a schedule or a budget is given.",
+        description="Choose the rates of every round so that their noise does no more harm than this allows: 1 for "
+        "the default target, 2 for half the harm; 0 if a rate, a schedule or a budget is given.",
     )
 
     @field_validator("rate_schedule", "down_rate_schedule")
@@ -144,7 +144,7 @@ class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettin
 
     @property
     def seeded(self) -> bool:
-        """Whether whoever knows the seed can reproduce the private randomness of every client."""
+        """Whether the private randomness of every client can be reproduced from the seed."""
         return self.private_randomness != "system"
 
     @property
@@ -158,17 +158,17 @@ class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettin
 
     @property
     def rates(self) -> RateRule:
-        """How many bits each direction has in a round."""
+        """The rule for the bits of each direction in a round."""
         if self.quality:
             return ConstantQuality(TARGET / self.quality)
-        if self.round_budget:  # a client sends one message, and gets one or those that are relayed
+        if self.round_budget:  # a client sends one message, and receives one or all relayed messages
             down = 1 if self.downlink == "coded" else self.participants
             return Budget(self.round_budget, messages=1 + down, rounded=False)
         up = RateSchedule.parse(self.rate_schedule).in_round if self.rate_schedule else getattr(self, "rate", None)
         return NamedBits(up, RateSchedule.parse(self.down_rate_schedule or str(self.down_rate)).in_round)
 
     def moment_after(self, state: State, parameters: int) -> Moment:
-        """Return what a rule for rates is told before the round after a state."""
+        """Return the facts given to a rate rule before the round after a state."""
         now = Moment(state.round + 1, parameters, self.participants)
         if RATE not in state.shared:
             return now
@@ -184,12 +184,12 @@ S = TypeVar("S", bound=Settings)
 
 @dataclass(frozen=True)
 class Setup:
-    """What a method is made from."""
+    """The parts from which a method is made."""
 
     config: RunSettings
     learner: "Learner"
     threads: int
-    """Threads of the codec; they change no byte."""
+    """Threads of the codec, which do not affect its bytes."""
     examples: int | None = None
     """Training examples of all clients together; None if they are not known in this process."""
 
@@ -202,7 +202,7 @@ class Setup:
         return Schedule(self.config.epochs, self.config.batch, self.config.lr, self.config.optimizer)
 
     def settings(self, kind: type[S]) -> S:
-        """Return these settings with the values that the run has for them."""
+        """Return settings of this kind with the values of the run."""
         return kind.checked({name: getattr(self.config, name) for name in kind.model_fields})
 
     @property
@@ -211,7 +211,7 @@ class Setup:
         return Robust(share) if share else None
 
     def parts(self, compressor: str | Compressor) -> tuple["Learner", int, int, Compressor]:
-        """Return what every `Method` begins with; a scheme's name stands for its compressor at the run's settings."""
+        """Return the first fields of a `Method`; a scheme's name stands for its compressor at the run's settings."""
         if isinstance(compressor, str):
             scheme = SCHEMES[compressor]
             compressor = scheme.make(self.layout, self.settings(scheme.settings), self.threads)
@@ -220,7 +220,7 @@ class Setup:
     def by_round(self, name: str) -> Callable[[State], Compressor] | None:
         """Return a function from a state to the compressor of the round after it; None if the rate never changes.
 
-        Messages whose rate the server chooses say how long the update was.
+        Messages whose rate the server chooses also carry the norm of the update.
         """
         if not self.config.sets_rate and not self.config.quality:
             return None
@@ -241,7 +241,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """A method by name."""
+    """A method's entry in the table of methods."""
 
     name: str
     title: str
@@ -249,16 +249,16 @@ class MethodEntry:
     family: str
     """Methods of one family share a colour in reports."""
     settings: tuple[type[Settings], ...]
-    """Settings that it has besides `RunSettings`."""
+    """Groups of settings that the method has in addition to `RunSettings`."""
     make: Callable[[Setup], Method]
     overrides: Mapping[str, object] = field(default_factory=dict)
-    """Its own defaults, where those of the settings do not suit it."""
+    """The method's own defaults, where those of the settings do not suit it."""
     unused: frozenset[str] = frozenset()
-    """Settings of these groups and of `RunSettings` that it does not use."""
+    """Settings of these groups and of `RunSettings` that the method does not use."""
 
     @property
     def groups(self) -> tuple[type[Settings], ...]:
-        """All groups of its settings, in the order in which help texts list them."""
+        """All groups of the method's settings, in the order in which help texts list them."""
         return (*RUN_GROUPS, *self.settings)
 
     def uses(self, setting: str) -> bool:
@@ -266,7 +266,7 @@ class MethodEntry:
 
     @property
     def needs(self) -> Needs:
-        """What its settings need to have an effect; a schedule, a budget or a quality takes the place of `rate`."""
+        """Values of other settings that a setting needs to have an effect; `rate` needs that nothing replaces it."""
         together: dict[str, Mapping[str, object]] = {"rate": {"rate_schedule": "", "round_budget": 0, "quality": 0}}
         for kind in self.groups:
             together |= kind.needs
@@ -278,7 +278,7 @@ class MethodEntry:
 
     @property
     def holds_quality(self) -> bool:
-        """Whether it can choose its rates itself, as it then does by default."""
+        """Whether the method can choose its rates itself; if it can, it does so by default."""
         return bool(self.overrides.get("quality"))
 
     def defaults(self) -> dict[str, object]:

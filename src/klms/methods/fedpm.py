@@ -3,8 +3,8 @@
 The server holds `theta`; a client trains it to `phi` and sends a sample of `Bern(phi)`: bit by bit and arithmetic-coded
 (FedPM), or at the cost of its KL to `Bern(theta)` (FedPM-KLMS). BayesAgg computes the next `theta` from the masks:
 `alpha += sum m`, `beta += C - sum m`, `theta = (alpha - 1) / (alpha + beta - 2)` (the paper prints another numerator),
-from a prior that is reset every `reset` rounds; with the default, every round, `theta` is the mean mask. It is kept
-inside `[margin, 1 - margin]`.
+from a prior that is reset every `reset` rounds; with the default, every round, `theta` is the mean mask. `theta` is
+kept inside `[margin, 1 - margin]`.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class FedPMSettings(Settings):
 
 @dataclass(frozen=True)
 class FedPM(Method):
-    """Probabilistic masks; the compressor decides whether it is FedPM or FedPM-KLMS."""
+    """Training of probabilistic masks; the compressor decides whether the method is FedPM or FedPM-KLMS."""
 
     schedule: Schedule
     settings: FedPMSettings
@@ -98,7 +98,7 @@ class FedPM(Method):
         return np.clip(vector, self.settings.margin, 1 - self.settings.margin)
 
     def sample_mask(self, state: State, number: int = 0) -> npt.NDArray[np.uint8]:
-        """Draw a mask from `theta`: with the seed, it is the whole model."""
+        """Draw a mask from `theta`; together with the seed, the mask is the whole model."""
         rng = np.random.default_rng([self.seed, 0x3A5C, state.round, number])
         return draw_mask(state.vector("theta"), rng if self.sampled else None)
 
@@ -115,7 +115,7 @@ class FedPM(Method):
 
 
 class FedMask(FedPM):
-    """FedMask (Li et al., 2021): FedPM without randomness; masks are where the probability is at least one half.
+    """FedMask (Li et al., 2021): FedPM without randomness; a mask is 1 where the probability is at least one half.
 
     A client trains real-valued scores whose threshold is the mask, with a straight-through gradient, and sends that
     mask; the server averages the masks, and the clients start their next scores from the average.
@@ -124,7 +124,7 @@ class FedMask(FedPM):
     sampled: ClassVar[bool] = False
 
     def first_theta(self) -> Vector:
-        """Return probabilities spread about one half: at one half exactly, a threshold could not start."""
+        """Return probabilities around one half: with exactly one half everywhere, the first mask would be all ones."""
         rng = np.random.default_rng([self.seed, 0xFED3])
         return rng.uniform(0.4, 0.6, self.layout.d).astype(np.float32)
 

@@ -1,12 +1,12 @@
 """Federated Langevin dynamics: SGLD, QLSD (Vono et al., 2022) and SGLD-KLMS.
 
-`U_n` is the negative log-likelihood of client `n`'s data plus `1/N` of the prior's, `H_n` an estimate of its gradient
-from one batch. The server does
+`U_n` is the negative log-likelihood of client `n`'s data plus `1/N` of the prior's, and `H_n` is an estimate of its
+gradient from one batch. The server computes
 
     theta -= gamma (N / C) sum H_hat  +  sqrt(2 gamma) xi                                      (paper, eq. 2)
 
-With SGLD-KLMS the noise is in what arrives and the server adds none: `H_hat` is a sample of `N(H_n, s^2)` with
-`s^2 = 2 C / (gamma N^2)`, so that the aggregate has variance exactly `2 gamma` (the paper's `2 / (gamma C^2)` is off
+With SGLD-KLMS, the messages contain the noise and the server adds none: `H_hat` is a sample of `N(H_n, s^2)` with
+`s^2 = 2 C / (gamma N^2)`, so that the aggregate has variance exactly `2 gamma` (the paper's `2 / (gamma C^2)` is wrong
 for independent noise). Accuracy is that of the posterior average over thinned samples after burn-in.
 """
 
@@ -43,20 +43,20 @@ class LangevinSettings(Settings):
 
 
 def default_gamma(examples: int | None) -> float:
-    """Return a step size that suits the potential, which grows with the data, and whose noise leaves room to learn."""
+    """Return a step size for a potential that grows with the number of examples; its noise still lets models learn."""
     if examples is None:
         raise InvalidArgument("give a gamma: about 0.1 / number of training examples of all clients, at most 1e-5")
     return min(1e-5, 0.1 / examples)
 
 
 def noise_std(gamma: float, clients: int, per_round: int) -> float:
-    """Return `s`: the noise of each client that gives the aggregate variance `2 gamma`."""
+    """Return `s`, the standard deviation of each client's noise that gives the aggregate a variance of `2 gamma`."""
     return math.sqrt(2 * per_round / (gamma * clients**2))
 
 
 @dataclass(frozen=True)
 class Langevin(Method):
-    """Gradients instead of updates, and a posterior instead of a point."""
+    """Clients send gradients instead of updates, and the result is a posterior instead of a point."""
 
     server_only: ClassVar[frozenset[str]] = frozenset({"posterior", "samples"})
 
@@ -103,7 +103,7 @@ _MESSAGE_FACTOR = (
 def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> MethodEntry:
     """Return the method that sends gradients through `scheme`.
 
-    Without one, as samples whose noise drives the dynamics.
+    Without a scheme, it sends them as samples whose noise drives the dynamics.
     """
 
     def make(setup: Setup) -> Method:

@@ -1,8 +1,8 @@
-"""What one client can do to the others: it may be outvoted, and its message is bounded.
+"""Limits on what one client can do to the others: robust averages, and a bound on its message.
 
-Updates count as they are, unless `robust` asks for an average that hostile clients cannot move far. Messages are
-another matter: what is refused is not relayed, so no client has to come to the same conclusion, and the messages of a
-round are small enough to be compared with each other before any of them is decoded.
+Updates are averaged unchanged, unless `robust` asks for an average that hostile clients cannot move far. Messages that
+are too large are refused. A refused message is not relayed, so no client has to reach the same conclusion, and the
+messages of a round are small enough to be compared with each other before any of them is decoded.
 """
 
 import math
@@ -24,16 +24,16 @@ class RobustSettings(Settings):
         ge=0,
         lt=0.5,
         description="Share of clients that may be hostile: clip updates to the median norm, and leave out this share "
-        "of them, those farthest from the middle of all; 0 for the mean.",
+        "of them, those farthest from the trimmed mean; 0 for the mean.",
     )
 
 
 class MessageBound:
     """Refuses messages of a round that spend more than `factor` times the bits of the median client's; 0 refuses none.
 
-    A client of KLMS sends as many blocks as its KL takes, so that no setting bounds its messages. Clients that changed
-    nothing have no KL and say nothing. Of an even number, the upper median counts, so that of two messages neither is
-    refused for the other's sake.
+    A client of KLMS sends as many blocks as its KL needs, so that no setting bounds its messages. Clients that changed
+    nothing have no KL and do not count for the median. If the number of messages is even, the upper median is used, so
+    that neither of two messages is refused because of the other.
     """
 
     def __init__(self, factor: float, messages: Iterable[bytes] = ()) -> None:
@@ -42,7 +42,7 @@ class MessageBound:
         self._factor = factor or math.inf
 
     def check(self, message: bytes) -> None:
-        """Raise an `OutsizedMessage` if the message is out of proportion; the decoder finds what else may be wrong."""
+        """Raise an `OutsizedMessage` if the message is out of proportion; the decoder finds other faults."""
         header = _header(message)
         if header is not None and _spent(header) > self._factor * self._median:
             raise OutsizedMessage(

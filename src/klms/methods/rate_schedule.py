@@ -1,4 +1,4 @@
-"""Rates that change over the rounds, as text: `1:5,0.1` means 1 bit per parameter in 5 rounds, then 0.1."""
+"""Rates that change over the rounds, as text: `1:5,0.1` means 1 bit per parameter for 5 rounds, then 0.1."""
 
 from dataclasses import dataclass
 
@@ -43,6 +43,6 @@ def _rate(text: str) -> float:
         rate = float(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a number of bits per parameter") from None
-    if not MIN_RATE <= rate <= MAX_RATE:  # also what is not a number
+    if not MIN_RATE <= rate <= MAX_RATE:  # also true for NaN
         raise ValueError(f"a rate must be from {MIN_RATE:g} to {MAX_RATE:g} bits per parameter, got {text.strip()}")
     return rate

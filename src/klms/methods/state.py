@@ -29,7 +29,7 @@ class Sound:
 
 @dataclass(frozen=True)
 class Learned:
-    """What the server has learned of rates in a run that holds a quality."""
+    """The server's knowledge of rates in a run that holds a quality."""
 
     known: Knowledge = field(default_factory=Knowledge)
     down: float = FIRST_ROUND
@@ -48,7 +48,7 @@ class State:
     """Everything that one round hands to the next.
 
     `shared` goes to the clients, `private` stays with the server. `clients` are the arrays that each client keeps for
-    itself, such as the residual of error feedback; they are here because the local engine plays all clients.
+    itself, such as the residual of error feedback; they are here because the local engine simulates all clients.
     """
 
     round: int
@@ -57,7 +57,7 @@ class State:
     private: Arrays = field(default_factory=dict)
     clients: Mapping[int, Arrays] = field(default_factory=dict)
     held: Held[Arrays | None] = field(default_factory=lambda: Held(None))
-    """What clients hold: the shared arrays that coded steps lead to, or None for those of this state."""
+    """The state that clients hold: the shared arrays that coded steps lead to, or None for those of this state."""
     sound: Sound | None = None
     learned: Learned | None = None
     """None if the settings fix the rates."""
@@ -80,7 +80,7 @@ class State:
         return np.asarray(self.private[name], dtype=np.float64)
 
     def to_bytes(self) -> bytes:
-        """Return what a checkpoint holds, and what a client keeps."""
+        """Return the state as bytes, for a checkpoint or for a client to keep."""
         groups = {
             "shared": self.shared,
             "private": self.private,
@@ -101,7 +101,7 @@ class State:
     def from_bytes(cls, data: bytes) -> Self:
         """Undo `to_bytes`; raise a `KLMSError` if the bytes are not a state."""
         arrays, meta = read_arrays(data)
-        # Copies are aligned and can be written to, as arrays of a run that was never stored.
+        # Copies are aligned and can be written to, like the arrays of a run that was never stored.
         arrays = {name: array.copy() for name, array in arrays.items()}
         names = ("shared", "private", "clients", "held", "view", "own", "sound_shared", "sound_private", "last")
         groups = grouped(arrays, names)
@@ -121,5 +121,5 @@ class State:
 
 
 def rate_array(rate: float) -> Array:
-    """Return the bits per parameter of updates as the shared array that tells them to clients."""
+    """Return the bits per parameter of updates as the shared array that announces them to clients."""
     return np.array([rate], dtype=np.float32)

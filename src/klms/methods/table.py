@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     RunConfig = RunSettings
 else:
     _KINDS = dict.fromkeys(kind for entry in METHODS.values() for kind in entry.settings)
-    # Python wants no class after one of its own bases.
+    # Python does not allow a base class to be listed before its own subclass.
     _BASES = [kind for kind in _KINDS if not any(kind is not other and issubclass(other, kind) for other in _KINDS)]
     RunConfig = create_model(
         "RunConfig",
         __base__=(RunSettings, *_BASES),
         __module__=__name__,
-        __doc__="What a run depends on. A setting that its method does not use changes nothing.",
+        __doc__="All settings of a run. A setting that the run's method does not use changes nothing.",
     )

@@ -2,7 +2,7 @@
 
     klms.nvflare.compress(recipe, bits_per_parameter=1)
 
-`docs/nvflare.md` shows that in a whole job. Needs the extra `nvflare`.
+`docs/nvflare.md` shows this in a complete job. Needs the extra `nvflare`.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ def compress(recipe: Recipe, *, tasks: Sequence[str] = ("train",), **settings: A
     """Add the four filters to a recipe, for these tasks.
 
     `settings` are the arguments of `klms.Server`: `bits_per_parameter`, `up`, `down`, `budget`, `scheme`, `seed` and so
-    on. They travel in the job's configuration, so a function of the round cannot be one of them. Add other filters of
-    outgoing data before, and other filters of incoming data after.
+    on. They travel in the job's configuration, so that functions of the round cannot be used. Add other filters of
+    outgoing data before these four, and other filters of incoming data after them.
     """
     recipe.add_server_output_filter(SendModel(settings), tasks=list(tasks))
     recipe.add_client_input_filter(ReceiveModel(), tasks=list(tasks))

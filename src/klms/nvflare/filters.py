@@ -1,7 +1,7 @@
 """The filters: `SendModel` and `ReceiveUpdate` at the server, `ReceiveModel` and `SendUpdate` at every client.
 
-NVFlare builds each of them from the job's configuration. On each side, the one that comes first holds the exchange, and
-the other one finds it in the `FLContext` of the run. At the server, every client has a thread of its own.
+NVFlare builds each filter from the job's configuration. On each side, the filter that runs first holds the exchange,
+and the other one finds it in the `FLContext` of the run. At the server, every client has a thread of its own.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ from klms.errors import InvalidArgument, KLMSError
 Arrays = dict[str, npt.NDArray[Any]]
 _LARGEST_WEIGHT = 1e15
 _KLMS = "klms"
-"""Key of everything that is ours: in a DXO, its meta data, a Shareable and an FLContext; topic of our messages."""
+"""Key of all our entries: in a DXO, its metadata, a Shareable and an FLContext. Also the topic of our messages."""
 _PATIENCE = 600.0  # seconds that a client waits for another request, which is a snapshot of the model
 
 
@@ -43,7 +43,7 @@ class _Filter(DXOFilter):
 
 
 class SendModel(_Filter):
-    """Sends every client what it lacks of the model; `settings` are the arguments of `klms.Server`."""
+    """Sends every client the steps to the model that it lacks; `settings` are the arguments of `klms.Server`."""
 
     def __init__(self, settings: dict[str, Any] | None = None) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class SendModel(_Filter):
             return None
 
     def request_again(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Answer a client that has lost the model, with another request."""
+        """Answer a client that has lost the model with another request."""
         client = _client_of(fl_ctx)
         try:
             self.receive(client, request[_KLMS])
@@ -82,13 +82,13 @@ class SendModel(_Filter):
         return make_reply(ReturnCode.BAD_REQUEST_DATA)
 
     def receive(self, client: str, reply: bytes, weight: float = 1.0) -> tuple[Arrays, Arrays]:
-        """Return what a client has trained, and the model of the round."""
+        """Return the arrays that a client has trained, and the model of the round."""
         with self._lock:
             arrays = self.server.receive(client, reply, weight=weight)
             return arrays, self._model
 
     def _request(self, client: str, model: Arrays | None = None) -> bytes:
-        """Return what leads a client to a model. Another model than the last one begins another round."""
+        """Return the request that leads a client to a model. A model that differs from the last begins a new round."""
         with self._lock:
             if model is not None and not _equal(model, self._model):
                 self.server.step(model)
@@ -97,22 +97,22 @@ class SendModel(_Filter):
 
 
 class ReceiveUpdate(_Filter):
-    """Decodes what clients send. What does not count is an error in that client's result, which NVFlare handles."""
+    """Decodes the replies of clients. A reply that does not count is an error in its result, which NVFlare handles."""
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         if _KLMS not in dxo.meta:
             return None
         sender: SendModel = fl_ctx.get_prop(_KLMS)
         arrays, model = sender.receive(_client_of(fl_ctx), dxo.data[_KLMS], _weight_of(dxo))
-        if dxo.data_kind == DataKind.WEIGHT_DIFF:  # the controller adds it to its own model, not to what clients hold
+        if dxo.data_kind == DataKind.WEIGHT_DIFF:  # the controller adds it to its own model, not to the clients' model
             arrays = {name: array - model[name] for name, array in arrays.items()}
         return _decoded(dxo, arrays)
 
 
 class ReceiveModel(_Filter):
-    """Restores the model from what the server sent.
+    """Restores the model from the server's request.
 
-    NVFlare's simulator may end the process of a client between rounds; a file keeps what the client holds.
+    NVFlare's simulator may end the process of a client between rounds; a file keeps the client's state.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class ReceiveModel(_Filter):
 
 
 class SendUpdate(_Filter):
-    """Codes what the client has trained; what cannot be coded passes unchanged."""
+    """Codes the arrays that the client has trained; a result that cannot be coded passes unchanged."""
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         receiver: ReceiveModel = fl_ctx.get_prop(_KLMS)
@@ -160,7 +160,7 @@ class SendUpdate(_Filter):
 
 
 def _request_again(lost: OutOfSync, fl_ctx: FLContext) -> bytes:
-    """Return another request from the server, which needs nothing that the client holds."""
+    """Return another request from the server, which builds on no state of the client."""
     question = Shareable({_KLMS: lost.reply})
     reply = fl_ctx.get_engine().send_aux_request(None, _KLMS, question, _PATIENCE, fl_ctx).get("server")
     if reply is None or reply.get_return_code() != ReturnCode.OK:
@@ -177,7 +177,7 @@ def _client_of(fl_ctx: FLContext) -> str:
 
 
 def _arrays_of(dxo: DXO) -> tuple[Arrays, dict[str, Any]]:
-    """Return the parameters of a DXO as NumPy arrays, and what they were: torch tensors, some of them in bfloat16."""
+    """Return a DXO's parameters as NumPy arrays, and their form: whether torch tensors, and which in bfloat16."""
     tensors = {name: value.detach().cpu() for name, value in dxo.data.items() if hasattr(value, "detach")}
     narrow = [name for name, tensor in tensors.items() if str(tensor.dtype) == "torch.bfloat16"]
     params = {**tensors, **{name: tensors[name].float() for name in narrow}} or dxo.data
@@ -188,13 +188,13 @@ def _arrays_of(dxo: DXO) -> tuple[Arrays, dict[str, Any]]:
 
 
 def _weight_of(dxo: DXO) -> float:
-    """Return what NVFlare weights a result by in its average."""
+    """Return the weight of a result in NVFlare's average."""
     steps = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
     return float(steps) if isinstance(steps, int | float) and 0 < steps < _LARGEST_WEIGHT else 1.0
 
 
 def _decoded(dxo: DXO, arrays: Arrays) -> DXO:
-    """Return a DXO with arrays in the place of a payload, in the form that the sender had them in."""
+    """Return a DXO with arrays in place of the payload, in the form that they had at the sender."""
     form = dxo.meta[_KLMS]
     params: dict[str, Any] = {name: np.require(array, requirements="W") for name, array in arrays.items()}
     if form["torch"]:

@@ -26,27 +26,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """What the report shows of a run folder."""
+    """A run folder as the report shows it."""
 
     name: str
     folder: Path
     method: str
     title: str
-    """Name of its row in the experiment that it belongs to; the method if it belongs to none."""
+    """Name of the run's row in its experiment; the method if it belongs to no experiment."""
     seed: str
     rounds: int
-    """Number of rounds that it may have."""
+    """Number of rounds after which the run ends at the latest."""
     finished: bool
     settings: dict[str, object]
     versions: dict[str, str]
-    """Versions of the packages that it ran with; empty if the folder does not say."""
+    """Versions of the packages that the run used; empty if the folder does not state them."""
     description: RunDescription
     bounds: list[int]
-    """Block bounds of the last checkpoint; empty if it has none, or belongs to a round that is not shown."""
+    """Block bounds of the last checkpoint; empty if it has none or is of a round that is not shown."""
     records: list[LedgerRecord]
     """One record per completed round, at least one."""
     evaluated: LedgerRecord
-    """The last record that holds an evaluation; the last of all if there is none."""
+    """The last record that holds an evaluation; the last record if none does."""
     columns: dict[str, Column]
     bits: float
     """Bits per parameter up."""
@@ -67,11 +67,11 @@ class Collected:
     runs: list[ReportedRun] = field(default_factory=list)
     left_out: list[Remark] = field(default_factory=list)
     incomplete: list[Remark] = field(default_factory=list)
-    """Runs that are shown without what is damaged."""
+    """Runs that are shown without their damaged parts."""
 
 
 def collect(places: Sequence[Path | str]) -> Collected:
-    """Read all runs in `places`: run folders, or folders that hold some at any depth."""
+    """Read all runs in `places`: run folders, or folders that contain run folders at any depth."""
     found = Collected()
     seen: set[Path] = set()
 
@@ -105,21 +105,21 @@ def collect(places: Sequence[Path | str]) -> Collected:
 def run_folders(place: Path, failed: Callable[[OSError], None] | None = None) -> Iterator[Path]:
     """Find run folders under `place`, without entering run folders, hidden folders and links."""
     for path, folders, files in os.walk(place, onerror=failed):
-        if CONFIG in (*files, *folders):  # whatever it is: the reader says why a folder is no settings file
+        if CONFIG in (*files, *folders):  # even a folder of this name, about which the reader then complains
             folders.clear()
             yield Path(path)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
 
 
 def text(value: object) -> str:
-    """Return one line that can be shown anywhere, without control characters; a long text loses its middle."""
+    """Return one line that can be shown anywhere, without control characters; a long text is cut in the middle."""
     shown = printable(value)
     half = LONGEST_TEXT // 2
     return shown if len(shown) <= LONGEST_TEXT else f"{shown[: half - 1]}…{shown[-half:]}"
 
 
 def _read(folder: RunFolder, name: str) -> tuple[ReportedRun, list[str]]:
-    """Return a run, and what is damaged in its folder."""
+    """Return a run, and notes about damage in its folder."""
     settings = folder.settings()
     records, note = folder.read_ledger()
     if not records:
@@ -137,7 +137,7 @@ def _read(folder: RunFolder, name: str) -> tuple[ReportedRun, list[str]]:
     description = sound(folder.description, RunDescription())
     nothing: tuple[int, list[int]] = (0, [])
     checkpointed, bounds = sound(folder.checkpointed_blocks, nothing)
-    if checkpointed > len(records):  # it is of a round that is not shown
+    if checkpointed > len(records):  # the checkpoint is of a round that is not shown
         bounds = []
         if not note:
             notes.append(f"{METRICS} has lost its end: the checkpoint is of round {checkpointed}")
@@ -164,7 +164,7 @@ def _read(folder: RunFolder, name: str) -> tuple[ReportedRun, list[str]]:
 
 
 def _plan(settings: Mapping[str, object], done: int) -> ClientSettings:
-    """Return how long a run is to be; as long as it is now, if its settings do not say."""
+    """Return the settings that say when a run ends; if there are none, the run ends after the rounds that are done."""
     known = {name: settings[name] for name in ClientSettings.model_fields if name in settings}
     try:
         return ClientSettings.checked({"rounds": done, **known})

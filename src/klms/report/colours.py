@@ -1,4 +1,4 @@
-"""The colours of methods, from which the style sheet and the scripts of the page get theirs."""
+"""The colours of methods, which the style sheet and the scripts of the page use."""
 
 COLOURS: tuple[tuple[str, str], ...] = (
     ("#2060df", "#6ea8fe"),
@@ -15,7 +15,7 @@ COLOURS: tuple[tuple[str, str], ...] = (
     ("#1596cc", "#6fd3ff"),
     ("#84888f", "#a4abb5"),  # grey
 )
-"""Each on a light and on a dark page. The last one is grey, for what is not of one method."""
+"""Each colour on a light and on a dark page. The last one is grey, for anything that is not of one method."""
 HUES = len(COLOURS)
 SHADES = 3
 """Shades of each colour, which `assets/page.css` derives."""

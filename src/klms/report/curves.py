@@ -1,4 +1,4 @@
-"""What a run measured, round by round: columns of numbers, which the page draws as curves and the CSV files list."""
+"""Measurements of a run by round: columns of numbers, which the page draws as curves and the CSV files list."""
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ from klms.engine.ledger import LedgerRecord
 Column = tuple[float | None, ...]
 """A number for every round; None where a round has none."""
 AXES = {"round": "round", "seconds": "seconds since the start", "up": "MB up", "down": "MB down", "total": "MB total"}
-"""Columns that curves can be drawn against, and how their axes are labelled. All but the first are running sums."""
+"""Columns that curves can be drawn against, with the labels of their axes. All but the first are running sums."""
 
 
 class Curve(NamedTuple):
@@ -20,22 +20,22 @@ class Curve(NamedTuple):
     title: str
     caption: str
     label: str
-    """What the axis is called."""
+    """Label of the axis."""
     measures: dict[str, str]
-    """The columns that it shows, fields of `LedgerRecord` or names in `_DERIVED`, and what each is called."""
+    """Columns that the figure shows, fields of `LedgerRecord` or names in `_DERIVED`, with their labels."""
     log: bool = False
     """Whether the axis is logarithmic if the numbers are far apart."""
 
 
 _TRAINING = "During the local training of a round, mean over its clients."
 _BITS = "Size of the messages of a round, mean over its clients."
-_BYTES = "What all clients of a round send, and what they are sent."
-_KL = "KL of the clients' distributions to the shared one, and the bits of the indices that convey it."
+_BYTES = "Bytes that all clients of a round send and receive."
+_KL = "KL of the clients' distributions from the shared one, and the bits of the indices that convey it."
 _KL_MEASURES = {"kl_bits_per_parameter": "KL", "index_bits_per_parameter": "index bits"}
 _CHOSEN = "Chosen to hold a quality, without heads."
 _NOISE = (
-    "Noise in the mean update, relative to the update; what both directions add to the model, relative to the model; "
-    "the progress that clients spend on taking errors back; and the harm, which a quality holds at its target."
+    "Noise in the mean update, relative to the update; noise that both directions add to the model, relative to the "
+    "model; progress that clients spend on taking errors back; and the harm, which a quality holds at its target."
 )
 _NOISE_MEASURES = {"noise": "noise", "relative_error": "relative error", "repair_share": "repair share", "harm": "harm"}
 CURVES = (
@@ -50,7 +50,7 @@ CURVES = (
     Curve("noise", "Noise and the harm that it does", _NOISE, "relative energy", _NOISE_MEASURES, log=True),
     Curve("kl", "KL and the bits spent on it", _KL, "bits/parameter", _KL_MEASURES, log=True),
 )
-"""All figures of curves. To draw one more field of the ledger is one more entry."""
+"""All figures of curves. To draw another field of the ledger, add an entry."""
 _DERIVED: dict[str, Callable[[LedgerRecord], float | None]] = {
     "bits": lambda record: record.bits_per_parameter if record.aggregated else None,
     "round_up": lambda record: record.uplink_bytes / 1e6,

@@ -14,10 +14,10 @@ from klms.report.rows import Row, Task
 from klms.report.table import mean_and_deviation
 
 WIDE = 30.0
-"""An axis is logarithmic if its largest value is so many times the smallest."""
+"""An axis is logarithmic if its largest value is more than this many times the smallest."""
 PHASES = (*WORK_PHASES, "evaluate")
 MOST_COLUMNS, MOST_STEPS = 100, 2000
-"""More rounds or blocks than these are averaged: neither a page nor an eye could tell them apart."""
+"""Larger numbers of rounds or blocks are averaged, since they could not be told apart on the page."""
 
 Line = tuple[object, ...]
 """A line of a CSV file."""
@@ -33,12 +33,12 @@ class Figure:
     title: str
     caption: str
     data: dict[str, Any]
-    """What the script draws from."""
+    """The data from which the script draws."""
     lines: list[Line]
     """The same numbers for a CSV file, starting with the header."""
 
     def drawn(self) -> dict[str, object]:
-        """Return what the page needs of it."""
+        """Return the parts of the figure that the page needs."""
         return {"kind": self.kind, "id": self.id, "title": self.title, "caption": self.caption, **self.data}
 
 
@@ -81,7 +81,7 @@ def _curves(task: Task, curve: Curve) -> Figure | None:
 
 
 def _points(task: Task) -> Figure | None:
-    """Return what each row reached, against what it sent, and the paper's points."""
+    """Return each row's accuracy against the bits and bytes that it sent, and the paper's points."""
     points = []
     for row in task.rows:
         accuracies = [run.evaluated.accuracy for run in row.runs if run.evaluated.accuracy is not None]
@@ -169,7 +169,7 @@ def _layer_panel(row: Row) -> Panel | None:
 
 
 def _kl_by_layer(run: ReportedRun) -> list[tuple[float, ...]]:
-    """Return the KL of the layers in each round, up to the first round that does not have it."""
+    """Return the KL of the layers in each round, up to the first round without it."""
     rows = [record.kl_by_layer or () for record in run.records]
     return list(takewhile(lambda row: row and len(row) == len(rows[0]), rows))
 
@@ -228,7 +228,7 @@ def _phases(task: Task) -> Figure | None:
 
 
 def _client_bytes(task: Task) -> Figure | None:
-    """Return one panel per row, of the runs that recorded the size of every message."""
+    """Return one panel for each row whose runs all recorded the size of every message."""
     panels = []
     for row in task.rows:
         runs = [sizes for run in row.runs if (sizes := _bytes_by_client(run))]
@@ -241,7 +241,7 @@ def _client_bytes(task: Task) -> Figure | None:
 
 
 def _bytes_by_client(run: ReportedRun) -> dict[int, int]:
-    """Return the bytes that each client sent; empty if a round does not say."""
+    """Return the bytes that each client sent; empty if a round did not record them."""
     found: dict[int, int] = {}
     for record in run.records:
         if record.message_bytes is None or len(record.message_bytes) != len(record.clients):

@@ -1,7 +1,7 @@
 """The report as files: a page that needs no other file and no network, and the numbers of each figure as CSV.
 
 Two barriers keep a hostile name or setting from becoming script: the data is JSON that cannot end its element and that
-the page shows as text only, and the page's Content-Security-Policy runs no script but the one whose hash it names.
+the page shows as text only, and the page's Content-Security-Policy allows only the script whose hash it names.
 """
 
 import base64
@@ -88,5 +88,5 @@ def write_csv(figure: Figure, path: Path) -> None:
 
 
 def _harmless(value: object) -> object:
-    """Mark a name that a spreadsheet would take for a formula as text."""
+    """Mark a name as text if a spreadsheet would mistake it for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

@@ -1,4 +1,4 @@
-"""The paper's numbers, which stand beside those of runs on the same data and split."""
+"""The paper's numbers, which are shown with those of runs on the same data and split."""
 
 import math
 import statistics
@@ -13,15 +13,15 @@ from klms.report.rows import Row
 
 
 class PaperResults(NamedTuple):
-    """What the paper reports for one data set."""
+    """The paper's results for one data set."""
 
     source: str
-    """The paper's table, and what was trained there."""
+    """The paper's table, with the model and the rounds that were trained there."""
     methods: Mapping[str, Sequence[tuple[float, float]]]
     """Pairs of accuracy and bits per parameter, by method."""
 
     def point(self, row: Row) -> tuple[float, float] | None:
-        """Return the paper's point for a row: of several for its method, the one whose bitrate is nearest by ratio."""
+        """Return the paper's point for a row: among those of its method, the one with the nearest bitrate by ratio."""
         points = self.methods.get(row.method, ())
         bits = statistics.fmean(run.bits for run in row.runs)
         if not points or bits <= 0:
@@ -33,7 +33,7 @@ class PaperResults(NamedTuple):
 def results_for(config: Mapping[str, object]) -> PaperResults:
     """Return the paper's results for a run's data and split, from all experiments that match; empty if none does.
 
-    Models, rounds and numbers of examples are not compared: the report says so beside the numbers.
+    Models, rounds and numbers of examples are not compared: the report says so next to the numbers.
     """
     settings = {**config, "partial": config.get("per_round") not in (None, 0, config.get("clients"))}
     found = [entry for entry, conditions in entries() if conditions.items() <= settings.items()]
@@ -43,7 +43,7 @@ def results_for(config: Mapping[str, object]) -> PaperResults:
 
 @cache
 def entries() -> list[tuple[PaperResults, dict[str, object]]]:
-    """Return every entry of the file, with the settings that a run must have for it."""
+    """Return every entry of the file, with the settings that a run must have to match it."""
     file = resources.files("klms.report").joinpath("paper_results.toml")
     found = chain.from_iterable(tomllib.loads(file.read_text(encoding="utf-8")).values())
     return [(PaperResults(entry.pop("source"), entry.pop("methods")), entry) for entry in found]

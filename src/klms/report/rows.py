@@ -1,4 +1,4 @@
-"""Which runs belong together: tasks are compared within one table, and the runs of a row differ only in their seeds."""
+"""Groups of runs: the runs of a task are compared in one table, and the runs of a row differ only in their seeds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from klms.report.colours import HUES, SHADES
 
 TASK = ("data", "images", "split", "c_max", "alpha", "clients", "per_round", "model", "width")
 APART = {"method", "seed", "data_dir", "device", "evaluate_every", "layer_kl"}
-"""Settings that do not make a row of their own: its name, its seeds, and what does not change the learning."""
+"""Settings that do not tell rows apart: the method, the seed, and settings that do not affect learning."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Row:
 
     method: str
     title: str
-    """Name of the row in its experiment; for runs of no experiment, the method."""
+    """Name of the row in its experiment; the method for runs of no experiment."""
     settings: str
-    """The fewest settings that tell it from other rows with the same title."""
+    """The fewest settings that distinguish the row from others with the same title."""
     style: Style
     all_runs: list[ReportedRun]
 
@@ -85,7 +85,7 @@ def _relevant(run: ReportedRun) -> dict[str, object]:
 
 
 def _rows(runs: list[ReportedRun], repeated: list[Remark]) -> Iterator[Row]:
-    """Yield the rows of a task, by method and title; runs that are left out for a longer one go to `repeated`."""
+    """Yield the rows of a task, by method and title; runs left out in favour of a longer one go to `repeated`."""
     methods = {run.method for run in runs}
     ordered = [*(name for name in METHODS if name in methods), *sorted(methods - METHODS.keys())]
     for method, place in _places(ordered).items():
@@ -98,7 +98,7 @@ def _rows(runs: list[ReportedRun], repeated: list[Remark]) -> Iterator[Row]:
 
 
 def _by_settings(runs: list[ReportedRun]) -> list[tuple[str, list[ReportedRun]]]:
-    """Return the runs with each choice of settings, beside the few settings that tell it from the other choices."""
+    """Return the runs with each choice of settings, with the few settings that distinguish it from other choices."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in APART.union(TASK))
     differing = [name for name in names if len({_listed(run, [name]) for run in runs if name in run.settings}) > 1]
 
@@ -130,9 +130,9 @@ def _one_per_seed(runs: list[ReportedRun], repeated: list[Remark]) -> list[Repor
 
 
 def _places(methods: list[str]) -> dict[str, int]:
-    """Return the place of each method among the colours: its family's, or, for unknown methods, one that is left.
+    """Return the place of each method among the colours: its family's, or an unused one for unknown methods.
 
-    Places beyond the last colour have the colours again, in other shades.
+    Places beyond the last colour use the colours again, in other shades.
     """
     families = list(dict.fromkeys(entry.family for entry in METHODS.values()))
     places = {name: families.index(METHODS[name].family) for name in methods if name in METHODS}
@@ -144,7 +144,7 @@ def _places(methods: list[str]) -> dict[str, int]:
 
 
 def _style(method: str, index: int, place: int) -> Style:
-    """Return the style of row `index` of a method: shades tell its rows apart, and dashes once these are used up."""
+    """Return the style of row `index` of a method: rows differ in shades, and in dashes once shades are used up."""
     hue = place % HUES
     shade = (index + place // HUES) % SHADES
     again = index // SHADES

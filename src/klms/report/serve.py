@@ -1,4 +1,4 @@
-"""The live page, from a small server that answers only for paths it has made itself: the page, its data, run files."""
+"""The live page, from a small server that answers only for its own paths: the page, its data and run files."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "::1")
 
 
 class Server(ThreadingHTTPServer):
-    """Server of the page of some run folders."""
+    """Serves the page of some run folders."""
 
     daemon_threads = True
 
@@ -63,7 +63,7 @@ class Server(ThreadingHTTPServer):
         return f"runs/{number}/{path.name}"
 
     def file(self, address: str) -> bytes | None:
-        """Return a file that the page links to; None if there is none, or only a link to another file."""
+        """Return a file that the page links to; None if it does not exist or is a symbolic link."""
         path = self._files.get(address)
         if path is None or path.is_symlink():
             return None
@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"" if unchanged else body)
 
     def _answer(self) -> tuple[str, bytes] | None:
-        """Return the type and the content of what is asked for."""
+        """Return the type and the content of the requested path; None if there is no such path."""
         if self.path == DATA:
             return "application/json", page.encode({**self.server.document(), "poll": page.POLL_SECONDS}).encode()
         if self.path in ("/", "/index.html"):

@@ -1,4 +1,4 @@
-"""The table of a task: one line per row, means and deviations over seeds, and the paper's numbers beside them."""
+"""The table of a task: one line per row, with means and deviations over seeds, and the paper's numbers."""
 
 import math
 import statistics
@@ -37,7 +37,7 @@ class Table:
 
     columns: list[Column]
     paper: str
-    """Where the paper's numbers are from; empty if there are none."""
+    """Source of the paper's numbers; empty if there are none."""
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
@@ -46,7 +46,7 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def places(value: float, digits: int = 3) -> int:
-    """Return how many decimals show `digits` significant digits of a number."""
+    """Return the number of decimals that show `digits` significant digits of a number."""
     rounded = abs(float(f"{value:.{digits}g}"))
     return max(0, digits - 1 - math.floor(math.log10(rounded))) if rounded else digits
 
@@ -134,7 +134,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[Row], Cell]]] = {
     "rounds": ("rounds that are done", _rounds),
     "seeds": ("runs in the means, which leave out unfinished runs if others are finished", _seeds),
 }
-"""The columns by name: an explanation, and what makes the cell of a row."""
+"""The columns by name: an explanation, and the function that makes the cell of a row."""
 _PAPER = "accuracy at bits/parameter up, as the paper reports it for the method at the bitrate nearest to the row's"
 
 

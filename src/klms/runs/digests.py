@@ -1,8 +1,9 @@
-"""Digests inside the text files of a run folder, so that damage is found and never taken for data.
+"""Digests inside the text files of a run folder, so that damage is detected and never mistaken for data.
 
-Every file carries its own digest, which is therefore written in the same moment as what it describes: settings in their
-first line, a JSON object in its last member. The digests of objects are keyed with that of the settings, so that a file
-of another run does not fit either; only the number of rounds has no part in that, because a run may be extended.
+Every file carries its own digest, which is therefore written together with the content that it covers: settings carry
+it in their first line, a JSON object in its last member. The digests of objects are keyed with a digest of the
+settings, so that a file of another run does not match either. That key leaves out the number of rounds, because a run
+may be extended.
 """
 
 import hashlib
@@ -16,12 +17,12 @@ _MEMBER = re.compile(r', "check": "([0-9a-f]{32})"}\Z')
 
 
 def key_of(settings: str) -> bytes:
-    """Return what the digests of one run folder are keyed with, given its settings without their own digest."""
+    """Return the key for the digests of a run folder, given its settings without their own digest."""
     return hashlib.blake2b(_ROUNDS.sub("", settings).encode(), digest_size=32).digest()
 
 
 def with_digest(text: str, key: bytes) -> str:
-    """Return a JSON object that is not empty with one more member, the digest of the text without it."""
+    """Return a non-empty JSON object with one more member: the digest of the text without that member."""
     return f'{text[:-1]}, "check": "{_digest(text, 16, key)}"}}'
 
 

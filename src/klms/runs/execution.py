@@ -37,9 +37,9 @@ class Summary:
     """Bytes that were sent to all clients."""
     total_bytes: int
     times_smaller_up: float | None
-    """The uplink, against 32 bits per parameter."""
+    """How many times smaller the uplink is than float32."""
     times_smaller_total: float | None
-    """Both ways together, against 32 bits per parameter each way."""
+    """How many times smaller both directions together are than float32 in both."""
     coding_share: float | None
     seconds: float
 
@@ -108,7 +108,7 @@ def execute(
     folder: RunFolder | None = None,
     progress: OnRound | None = None,
 ) -> tuple[State, list[LedgerRecord]]:
-    """Execute the rounds that are left, from and into the folder, and return the final state with all records."""
+    """Execute the remaining rounds, resuming from and writing to the folder; return the final state and all records."""
     with folder.locked() if folder else nullcontext():
         state = federation.method.init()
         records: list[LedgerRecord] = []

@@ -1,7 +1,8 @@
-"""The final model of a run as a file, and back as a torch module.
+"""Write the final model of a run to a file, and load it as a torch module.
 
-The file is a `Frame` with a container of one array, and what the model is beside it. The array of a FedPM model is its
-arithmetic-coded mask, because its frozen weights follow from the seed; that of all other models are float32 weights.
+The file is a `Frame` with a container of one array and a description of the model. The array of a FedPM model is its
+arithmetic-coded mask, because the frozen weights follow from the seed; the array of all other models is their float32
+weights.
 """
 
 import json
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 LARGEST = (1 << 30) + (1 << 20)
 """Bytes of the largest exported model: float32 weights of as many parameters as a message may have, and a description.
 
-ResNet-18, the largest built-in model, has a twentieth of that."""
-_MASK_PARAMETERS_PER_BYTE = 1024  # ten times what the most skewed masks of FedPM have
+ResNet-18, the largest built-in model, has a twentieth of that size."""
+_MASK_PARAMETERS_PER_BYTE = 1024  # ten times as many as in the most skewed masks of FedPM
 _SMALLEST_BOUND = 1 << 16  # parameters that any file may describe
 _PARAMETERS = "parameters"
 
 
 class ModelDescription(BaseModel):
-    """What an exported model says of itself. Nothing is converted: a fraction is no number of classes."""
+    """Description inside an exported model. Values are not converted: a fraction is not a number of classes."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -86,9 +87,10 @@ def write(run: Path | str, file: Path | str) -> Path:
 
 
 def own_model(run: Path | str, model: "nn.Module", clients: Sequence[Any] = ()) -> "nn.Module":
-    """Return a copy of the user's own model with what the run in a folder trained, by `klms.federate` or on Flower.
+    """Return a copy of the user's own model with the parameters that a run, given by its folder, has trained.
 
-    `clients` are examples as `klms.federate` takes them, from which running statistics of norms are measured.
+    The run may be one of `klms.federate` or of Flower. `clients` are examples in a form that `klms.federate` takes, on
+    which running statistics of norms are measured.
     """
     config, state = _end_of(Path(run))
     data: ClientData = list(clients) if clients else {}
@@ -139,7 +141,7 @@ def describe(data: bytes, file: Path | str) -> tuple[ModelDescription, Array]:
     """Return the description of an exported model, and its mask or its weights. Errors name the model by `file`."""
     try:
         arrays, meta = read_arrays(Frame.from_bytes(data, Kind.MODEL).body)
-        about = ModelDescription.model_validate_json(json.dumps(meta))  # as JSON, since a list is no tuple
+        about = ModelDescription.model_validate_json(json.dumps(meta))  # as JSON, since a list is not a tuple
     except KLMSError as error:
         raise type(error)(f"{file} is not an exported klms model: {error}") from error
     except ValueError as error:

@@ -34,7 +34,7 @@ BUILT_IN = frozenset({*DataSettings.model_fields, "split", "c_max", "alpha", "mo
 
 @dataclass(frozen=True)
 class Run(Summary):
-    """A finished run: what `Summary` says of it, the model, and one record per round."""
+    """A finished run: its `Summary`, the model, and one record per round."""
 
     config: RunConfig
     federation: Federation
@@ -47,7 +47,7 @@ class Run(Summary):
         return self.metrics.get("accuracy")
 
     def model(self) -> "nn.Module":
-        """Return the trained module, one of the class that was given, in evaluation mode.
+        """Return the trained module, of the class that was given, in evaluation mode.
 
         If it has normalisation layers with running statistics, these are measured now, in one pass over the clients'
         examples: while a model is trained and tested here, its norms use the statistics of each batch.
@@ -84,8 +84,8 @@ def federate(
     Args:
         model: Any torch module. It is copied, and training starts from its parameters.
         clients: One data set per client: a pair `(x, y)` of arrays or tensors, or a torch `Dataset` of pairs or of
-            dictionaries. Of a dictionary, `labels` is what the model should say, and the model is called with the
-            other entries by name.
+            dictionaries. In a dictionary, `labels` holds the labels, and the model is called with the other entries as
+            keyword arguments.
         method: One of `klms methods`.
         rounds: Number of rounds.
         test: A data set to evaluate on; None for no evaluation.
@@ -100,7 +100,7 @@ def federate(
         The finished run: its accuracy and bytes, one record per round, and the trained model.
 
     Raises:
-        InvalidArgument: A setting does not exist, has no effect, or has a value that it cannot have.
+        InvalidArgument: A setting does not exist, has no effect, or has an invalid value.
 
     >>> import torch                                                                          # doctest: +SKIP
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))             # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""`klms.inspect`: what a message, an exported model or a run says of itself, without `p` and without the key."""
+"""`klms.inspect`: describe a message, an exported model or a run, without `p` and without the key."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class UpdateInfo:
     round: int
     """Round of that key."""
     arrays: dict[str, str]
-    """Shape and type of each array by name; one that was not in a dictionary has no name."""
+    """Shape and type of each array by name; an array that was not in a dictionary has no name."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ Info = MessageInfo | UpdateInfo | SchemeInfo | ModelInfo | Summary
 
 
 def inspect(source: bytes | bytearray | memoryview | Path | str) -> Info:
-    """Return what a message, an exported model or a run says of itself; `p` and the key are not needed.
+    """Describe a message, an exported model or a run; `p` and the key are not needed.
 
     Args:
         source: The message itself, the path of a file that holds a message or a model, or the path of a run folder.
@@ -94,7 +94,7 @@ def inspect(source: bytes | bytearray | memoryview | Path | str) -> Info:
 
 
 def fields(info: Info) -> dict[str, object]:
-    """Return everything that `inspect` found by name, with values that JSON has."""
+    """Return everything that `inspect` found by name, with values that JSON can hold."""
     if isinstance(info, BaseModel):
         return info.model_dump(mode="json")
     found: dict[str, object] = dataclasses.asdict(info)
@@ -111,7 +111,7 @@ def _run(folder: RunFolder) -> Summary:
 
 
 def _read(data: bytes) -> Info:
-    """Recognise what this is by its first bytes, and read it."""
+    """Recognise the kind of data by its first bytes, and read it."""
     if data[:2] == envelope.MAGIC:
         return _scheme(data)
     if data[:2] != frame.MAGIC:

@@ -1,7 +1,7 @@
-"""The files of a run folder by name, and the largest size of each, when it is read and when it is written.
+"""The files of a run folder by name, and the largest size of each for reading and for writing.
 
-A folder may come from anybody, so every file of it is read through `klms.files`. What could not be read again is not
-written, and the run ends with an error.
+A folder may come from anybody, so all of its files are read through `klms.files`. A file that could not be read again
+is not written, and the run ends with an error.
 """
 
 from contextlib import AbstractContextManager
@@ -20,15 +20,15 @@ LARGEST = {
     DESCRIPTION: 1 << 26,  # the examples of each of 100 classes at 100,000 clients
     METRICS: 1 << 28,  # 20,000 rounds with 1,000 clients each, at 13 bytes per client and round
     TABLE: 1 << 28,  # numbers of the ledger
-    CHECKPOINT: 1 << 34,  # 16 vectors of 2^28 parameters, or what 128 clients with a model of 2^25 remember
+    CHECKPOINT: 1 << 34,  # 16 vectors of 2^28 parameters, or residuals of 128 clients with a model of 2^25
 }
 """Largest size of each file in bytes."""
 LONGEST_LINE = 1 << 24
-"""Largest size of a line of the ledger in bytes, that of a round with a million clients."""
+"""Largest size of a line of the ledger in bytes: a round with a million clients."""
 
 
 def opened(folder: Path, name: str) -> AbstractContextManager[IO[bytes]]:
-    """Open a file to read it; an `UnreadableFile` says that it is not a regular file, or too large."""
+    """Open a file for reading; raise `UnreadableFile` if it is not a regular file or is too large."""
     return files.opened(folder / name, LARGEST[name])
 
 
@@ -38,7 +38,7 @@ def read(folder: Path, name: str) -> bytes:
 
 
 def read_text(folder: Path, name: str) -> str:
-    """Return the content of a text file, which is damaged where it is not UTF-8."""
+    """Return the content of a text file, with replacement characters where it is not UTF-8."""
     return read(folder, name).decode(errors="replace")
 
 

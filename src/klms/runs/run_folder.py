@@ -1,11 +1,11 @@
 """The folder of a run: settings, versions, one line per round, and a checkpoint to resume from.
 
-Reading is tolerant, because a report reads folders while they are being written, or after they were copied around: what
-is damaged is left out and explained. The line of a round is written before its checkpoint, so a run that is killed at
-any moment has at least the lines of its checkpoint; resuming drops those beyond it and loses only that round. Every
-file carries a digest or a checksum of itself (`digests.py`, and the frame of the checkpoint), and resuming refuses a
-folder in which one does not match. A folder may come from anybody; `run_files.py` has the largest size of every file,
-and the only functions that read and write them.
+Reading is tolerant, because a report reads folders while they are being written, or after they were copied around:
+damaged parts are left out and explained. The line of a round is written before its checkpoint, so a run that is killed
+at any moment has at least the lines of its checkpoint; resuming drops lines beyond the checkpoint and loses only that
+round. Every file carries a digest or a checksum of itself (`digests.py`, and the frame of the checkpoint), and resuming
+refuses a folder in which a digest or checksum does not match. A folder may come from anybody; `run_files.py` has the
+largest size of every file, and the only functions that read and write files.
 """
 
 import csv
@@ -82,14 +82,14 @@ class RunFolder:
 
     @classmethod
     def check_free(cls, path: Path | str) -> None:
-        """Raise a `RunFolderError` if no new run can be in `path`."""
+        """Raise a `RunFolderError` if no new run can be created in `path`."""
         if cls(path).exists():
             raise RunFolderError(f"{path} already holds a run: resume it with --resume {path}, or choose another --out")
         if Path(path).exists() and not Path(path).is_dir():
             raise RunFolderError(f"{path} is a file: choose another --out")
 
     def extend(self, config: RunConfig) -> None:
-        """Give the run another number of rounds, those of `config`, which must be at least those that are complete."""
+        """Change the run's number of rounds to that of `config`, which must be at least the number of complete ones."""
         if config.rounds < self.rounds():
             raise RunFolderError(f"{self.path} has {self.rounds()} rounds already: it cannot end after {config.rounds}")
         with self.locked():
@@ -100,7 +100,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running in this folder; the lock ends with the process, however that ends."""
+        """Keep other processes from running in this folder; the lock ends with the process, however it ends."""
         try:
             file = files.open_lock(self.path / LOCK)
         except OSError as error:
@@ -114,7 +114,7 @@ class RunFolder:
             yield
 
     def settings(self) -> dict[str, object]:
-        """Return the settings as written, unchecked except for their digest, that they are TOML and name a method."""
+        """Return the settings as written, after checking only their digest, that they are TOML and name a method."""
         try:
             settings = parse_toml(self._settings(), CONFIG)
         except InvalidArgument as error:
@@ -143,7 +143,7 @@ class RunFolder:
         run_files.replace(self.path, DESCRIPTION, with_digest(text, self._key).encode())
 
     def description(self) -> RunDescription:
-        """Read what `describe` wrote. What is missing or makes no sense is empty; a wrong digest is an error."""
+        """Read the description that `describe` wrote; empty if it is missing or invalid. A wrong digest is an error."""
         try:
             return RunDescription.model_validate_json(self._object(DESCRIPTION))
         except (OSError, ValueError):
@@ -181,11 +181,11 @@ class RunFolder:
         return iter(self.read_ledger()[0])
 
     def rounds(self) -> int:
-        """Return how many rounds are complete, that is, in the ledger and in the checkpoint."""
+        """Return the number of complete rounds: those that are both in the ledger and in the checkpoint."""
         return len(self._checkpointed())
 
     def complete(self) -> bool:
-        """Return whether the run has come to its end."""
+        """Return whether the run is complete."""
         return complete(self._checkpointed(), self.config())
 
     def state(self) -> State | None:
@@ -223,7 +223,7 @@ class RunFolder:
         run_files.replace(self.path, CHECKPOINT, checkpoint.to_bytes())
 
     def rewind(self, rounds: int) -> None:
-        """Drop the lines after so many rounds."""
+        """Drop the ledger's lines after `rounds` rounds."""
         records, _ = self.read_ledger()
         run_files.replace(self.path, METRICS, "".join(map(self._line, records[:rounds])).encode())
 

@@ -28,7 +28,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "message_factor": 0.0,
     }
 }
-"""Settings of the codec by name; `paper` is the paper's own rule, to compare with what is tuned."""
+"""Settings of the codec by name; `paper` is the paper's own rule, for comparison with the tuned settings."""
 
 RATES = frozenset({"rate", "rate_schedule", "down_rate", "down_rate_schedule", "round_budget"})
 """Settings that fix bytes: where one of them is given, a method does not choose its rates itself."""
@@ -72,7 +72,7 @@ def resolve(
 def check_effects(config: RunConfig, given: Iterable[str]) -> None:
     """Raise an `InvalidArgument` if one of the given settings has no effect in this run.
 
-    It may be one of other methods, or need another setting to have a certain value.
+    The setting may belong to other methods, or need another setting to have a certain value.
     """
     entry = METHODS[config.method]
     for name in given:
@@ -84,9 +84,9 @@ def check_effects(config: RunConfig, given: Iterable[str]) -> None:
 
 
 def check_built_in(config: RunConfig, given: Iterable[str]) -> None:
-    """Raise an `InvalidArgument` if there is no such data set or model, before anything large is imported.
+    """Raise an `InvalidArgument` if the data set or the model is unknown, before anything large is imported.
 
-    The same goes for settings of texts that were given for images.
+    Also raise it if settings of texts were given for images.
     """
     kinds = {info.name: info.kind for info in data.names()}
     check_name("data set", config.data, kinds)
@@ -97,7 +97,7 @@ def check_built_in(config: RunConfig, given: Iterable[str]) -> None:
 
 
 def read_toml(file: Path | str, shown_as: str) -> dict[str, object]:
-    """Read a TOML file; an `InvalidArgument` says why that is impossible, calling the file `shown_as`."""
+    """Read a TOML file; if that fails, raise an `InvalidArgument` that calls the file `shown_as`."""
     try:
         text = files.read(Path(file), LARGEST[CONFIG]).decode(errors="replace")
     except OSError as error:
@@ -106,7 +106,7 @@ def read_toml(file: Path | str, shown_as: str) -> dict[str, object]:
 
 
 def parse_toml(text: str, shown_as: str) -> dict[str, object]:
-    """Parse the text of a TOML file; an `InvalidArgument` says why that is impossible."""
+    """Parse the text of a TOML file; if that fails, raise an `InvalidArgument` that calls the file `shown_as`."""
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -114,7 +114,7 @@ def parse_toml(text: str, shown_as: str) -> dict[str, object]:
 
 
 def profile_settings(profile: str, method: str) -> dict[str, object]:
-    """Return what a profile sets for a method: its table `all`, then the method's own table."""
+    """Return a profile's settings for a method: those of its table `all`, then those of the method's own table."""
     check_name("profile", profile, PROFILES)
     tables = tomllib.loads(resources.files("klms.runs").joinpath("profiles", f"{profile}.toml").read_text())
     return {**tables["all"], **tables.get(method, {})}
@@ -123,7 +123,7 @@ def profile_settings(profile: str, method: str) -> dict[str, object]:
 def parse_options(arguments: Iterable[str], others: Iterable[str] = ()) -> dict[str, str]:
     """Parse `--some-setting value` and `--some-setting=value` into a dictionary of settings.
 
-    `others` are the names of the command's other options, one of which a misspelt option may have meant.
+    `others` are the names of the command's other options, which are suggested for a misspelt option as well.
     """
     given: dict[str, str] = {}
     remaining = iter(arguments)

@@ -18,12 +18,12 @@ from klms.numerics.checks import check_name
 from klms.runs.execution import OnRound
 
 Log = Callable[[int, Mapping[str, float]], None]
-"""Shows the numbers of a round."""
+"""Logs the numbers of a round."""
 
 
 @contextmanager
 def tensorboard(folder: Path, config: RunConfig) -> Iterator[Log]:
-    """Event files in `RUN/tensorboard`."""
+    """Log to event files in `RUN/tensorboard`."""
     with closing(_module("torch.utils.tensorboard").SummaryWriter(str(folder / "tensorboard"))) as writer:
         writer.add_text("config", config.model_dump_json())
 
@@ -36,7 +36,7 @@ def tensorboard(folder: Path, config: RunConfig) -> Iterator[Log]:
 
 @contextmanager
 def wandb(folder: Path, config: RunConfig) -> Iterator[Log]:
-    """A run of the project `klms`; settings such as WANDB_MODE=offline apply."""
+    """Log to a run of the project `klms`; settings such as WANDB_MODE=offline apply."""
     run = _module("wandb").init(
         project="klms",
         name=folder.name,
@@ -53,7 +53,7 @@ def wandb(folder: Path, config: RunConfig) -> Iterator[Log]:
 
 @contextmanager
 def mlflow(folder: Path, config: RunConfig) -> Iterator[Log]:
-    """A run of the experiment `klms` on the server that MLFLOW_TRACKING_URI names."""
+    """Log to a run of the experiment `klms` on the server that MLFLOW_TRACKING_URI names."""
     client = _module("mlflow")
     client.set_experiment("klms")
     client.start_run(run_name=folder.name)

@@ -1,1 +1,1 @@
-"""The experiment `diloco`: few workers that are always there, AdamW inside and Nesterov momentum outside."""
+"""The experiment `diloco`: a few workers that take part in every round, inner AdamW and outer Nesterov momentum."""

@@ -19,10 +19,10 @@ class _Peers:
         self.uplink_bytes = 0
         """Bytes that workers sent."""
         self.downlink_bytes = 0
-        """Bytes that they received."""
+        """Bytes that workers received."""
         self.names = names
         self.left_out = [np.zeros(sum(names.sizes), dtype=np.float32) for _ in range(workers)]
-        """What each worker's messages have not sent yet, which error feedback adds to its next update."""
+        """Residual of each worker, which error feedback adds to its next update."""
 
     @property
     def view(self) -> Arrays:
@@ -39,7 +39,7 @@ class _Peers:
 
 
 class Gathered(_Peers):
-    """Every worker sends one message to all others, and averages what it decodes of theirs and of its own."""
+    """Every worker sends one message to all others, and averages the decoded messages of all, including its own."""
 
     def __init__(
         self, model: Arrays, names: Names, workers: int, compressor: Compressor, *, seed: int, feedback: bool
@@ -58,7 +58,7 @@ class Gathered(_Peers):
         return Average(mean, {})
 
     def _sent(self, worker: int, update: Float32) -> Float32:
-        """Return what all workers decode of one worker's message."""
+        """Return the update that all workers decode from one worker's message."""
         wanted = update + self.left_out[worker]
         key = SharedKey(self._seed, self._round, worker)
         rng = np.random.default_rng([self._seed, self._round, worker])
@@ -74,7 +74,8 @@ class Gathered(_Peers):
 class PowerSGD(_Peers):
     """Matrices as products of two factors, which workers sum in turn (Vogels et al., 2019), with error feedback.
 
-    Factors and whatever is no matrix travel in half precision. A worker sends its part of a sum, and receives the sum.
+    Factors, and arrays that are not matrices, are sent in half precision. A worker sends its part of a sum, and
+    receives the sum.
     """
 
     def __init__(self, model: Arrays, names: Names, workers: int, rank: int, *, seed: int) -> None:

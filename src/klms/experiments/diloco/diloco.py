@@ -1,4 +1,4 @@
-"""All runs of the experiment `diloco`: how workers average their updates, how many there are, and the table."""
+"""All runs of the experiment `diloco`: ways to average updates with several numbers of workers, and their table."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Way:
     """Bits per parameter of a message."""
     rank: int = 0
     feedback: bool = False
-    """Whether what messages leave out is added to the next ones, although the scheme does without."""
+    """Whether workers use error feedback although the scheme does not need it."""
 
     def __str__(self) -> str:
         name = self.scheme
@@ -63,14 +63,14 @@ class DilocoRun(NamedTuple):
         return f"{self.workers} workers; {self.way}; seed {self.seed}"
 
     def outcome(self) -> dict[str, Any]:
-        """Run it."""
+        """Carry out the run, and return its results."""
         from klms.experiments.diloco.run import run
 
         return run(self.workers, self.way, self.seed, self.rounds)
 
 
 def grid(*, seeds: int = SEEDS, only: Sequence[str] = ()) -> list[DilocoRun]:
-    """Return the runs seed by seed; `only` names some ways, to which the one without compression always belongs."""
+    """Return the runs seed by seed; `only` names some ways, to which the way without compression is always added."""
     for name in only:
         check_name("way of diloco", name, [str(way) for way in WAYS])
     ways = [way for way in WAYS if not only or way == NONE or str(way) in only]
@@ -85,7 +85,7 @@ def summary(outcome: dict[str, Any]) -> str:
 
 
 class Row(NamedTuple):
-    """A way with so many workers, averaged over seeds."""
+    """One way with one number of workers, averaged over seeds."""
 
     workers: int
     way: str

@@ -21,11 +21,11 @@ from klms.learning.panel.tasks import Task
 from klms.learning.panel.text_workers import make
 
 _EVERY = 5  # rounds between two points of a curve
-_MOST_SENT = 4096  # of as many entries of a chunk
+_MOST_SENT = 4096  # most entries that are sent of a chunk, which has as many
 
 
 def run(workers: int, way: Way, seed: int, rounds: int) -> dict[str, Any]:
-    """Return the results of a run as JSON holds them; `error` says why it ended early, if it did."""
+    """Return the results of a run, ready for JSON; `error` gives the reason if the run ended early."""
     task = make(workers, seed)
     names = Names.of(task.initial())
     try:
@@ -59,7 +59,7 @@ def _compressor(way: Way, layout: Layout) -> Compressor:
 
 
 def _sparse(layout: Layout, bits: float) -> SparseLoCo:
-    """Return SparseLoCo with the most entries whose message keeps to so many bits per parameter."""
+    """Return SparseLoCo with as many entries as fit into a message of `bits` bits per parameter."""
     update = np.random.default_rng(0).standard_normal(layout.d, dtype=np.float32)
 
     def fits(top: int) -> bool:

@@ -1,1 +1,1 @@
-"""The experiment `panel`: what a quality, or a number of bits costs models of a dozen kinds."""
+"""The experiment `panel`: the cost of a quality, or of a number of bits, for models of a dozen kinds."""

@@ -1,4 +1,4 @@
-"""Which federations the panel trains, and how their messages are coded."""
+"""The federations that the panel trains, and the codings of their messages."""
 
 from dataclasses import dataclass
 
@@ -27,9 +27,9 @@ class Coding:
     quality: float | None = None
     bits: float | None = None
     constant: tuple[str, float] | None = None
-    """A constant of `klms.exchange.quality` that has another value in this run, to see what it is good for."""
+    """A constant of `klms.exchange.quality` that has another value in this run, to show its effect."""
     reordered: bool = False
-    """Whether clients see their examples in another order. Without compression, that shows what chance alone does."""
+    """Whether clients see their examples in another order. Without compression, this shows the effect of chance."""
 
     def __str__(self) -> str:
         if self.constant is not None:
@@ -92,7 +92,7 @@ def affected(coding: Coding) -> tuple[Federation, ...]:
 
 
 def default_of(coding: Coding) -> str:
-    """Return what the constant of an ablation is otherwise."""
+    """Return the name and the default value of an ablation's constant."""
     assert coding.constant is not None
     name = coding.constant[0]
     return f"{name} {getattr(quality, name):g}"

@@ -1,4 +1,4 @@
-"""Channels: what moves models down and updates up in a run, and counts the bytes of both directions."""
+"""Channels, which move models down and updates up in a run, and count the bytes of both directions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,12 +13,12 @@ from klms.exchange.server import Server
 from klms.numerics.jit import Float64
 
 Train = Callable[[Arrays, int], Arrays]
-"""What a client with this number makes of the model that it holds."""
+"""Returns the arrays that a client with this number trains from the model that it holds."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """The arrays of a model: those that are one vector, and those that are averaged beside it."""
+    """The arrays of a model: those that form one vector, and those that are averaged separately."""
 
     vector: tuple[str, ...]
     beside: tuple[str, ...]
@@ -48,7 +48,7 @@ class Names:
 
 
 class Average(NamedTuple):
-    """What the clients of a round come to on average: their update, and the arrays beside it."""
+    """Average over the clients of a round: their update, and the arrays that are averaged separately."""
 
     update: Float64
     beside: Arrays
@@ -65,7 +65,7 @@ class Average(NamedTuple):
 
 
 class Channel(Protocol):
-    """One server, or none, and its clients."""
+    """A server and its clients, or workers without a server."""
 
     @property
     def uplink_bytes(self) -> int:
@@ -84,14 +84,14 @@ class Channel(Protocol):
         """The model that clients hold."""
 
     def average(self, train: Train, weights: Float64) -> Average:
-        """Let every client train, and return the average of what arrives."""
+        """Let every client train, and return the average of the decoded results."""
 
     def step(self, model: Arrays) -> dict[str, float]:
-        """Lead everybody to the next model; return what is known of the noise of the round, if anything is."""
+        """Lead all clients to the next model; return the measured quality of the round, if there is one."""
 
 
 class Uncompressed:
-    """Models and updates travel as they are."""
+    """A channel that sends models and updates unchanged."""
 
     def __init__(self, model: Arrays, names: Names, clients: int) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""All runs of the panel, and the table of what they came to."""
+"""All runs of the panel, and the tables of their results."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class PanelRun(NamedTuple):
         return f"{self.federation}; {self.coding}; seed {self.seed}"
 
     def outcome(self) -> dict[str, Any]:
-        """Run it."""
+        """Carry out the run, and return its results."""
         from klms.experiments.panel.run import run
 
         return run(self.federation, self.coding, self.seed)
@@ -33,8 +33,8 @@ class PanelRun(NamedTuple):
 def grid(*, seeds: int = SEEDS, only: Sequence[str] = ()) -> list[PanelRun]:
     """Return the runs seed by seed, so that every federation has its first seed early.
 
-    `only` names some of the codings or ablations; the runs without compression, which they are compared with, always
-    belong to them. Ablations are run only if they are named.
+    `only` names some of the codings or ablations; the runs without compression, for comparison, are always added to
+    them. Ablations are run only if they are named.
     """
     for name in only:
         check_name("coding of the panel", name, [str(coding) for coding in CODINGS + ABLATIONS])
@@ -65,7 +65,7 @@ def lost(coded: dict[str, Any], stock: dict[str, Any]) -> float:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Return a table of what every coding lost in every federation, averaged over seeds, and how much less was sent."""
+    """Return a table of every coding's loss and saving in bytes in every federation, averaged over seeds."""
     shown_codings = [str(coding) for coding in CODINGS]
     rows = [row for row in _rows(results) if row.coding in shown_codings]
     codings = list(dict.fromkeys(row.coding for row in rows))
@@ -81,7 +81,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def ablations(results: dict[str, Any]) -> str:
-    """Return a table of what other constants come to, beside the usual ones in the same federations and seeds."""
+    """Return a table of results with other constants, compared with the default ones in the same runs."""
     runs = results["runs"]
     lines = []
     for coding in ABLATIONS:

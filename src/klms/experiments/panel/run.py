@@ -19,24 +19,24 @@ from klms.learning.panel.tasks import Task, make
 from klms.numerics.jit import Float64
 
 _AVERAGED = 3  # last rounds whose metrics are averaged
-_ANOTHER_ORDER = 1001  # number of the first round of a run whose batches are others than those of a run from 1 on
+_ANOTHER_ORDER = 1001  # number of the first round of a run whose batches differ from those of a run from 1 on
 
 
 @dataclass
 class Outcome:
-    """What a run came to."""
+    """The results of a run."""
 
     metric: list[float] = field(default_factory=list)
     """Accuracy in per cent, or loss, of the server's model after each of the last rounds."""
     metric_held: list[float] = field(default_factory=list)
-    """The same for the model that clients hold."""
+    """Metric of the model that clients hold, after each of the last rounds."""
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     float32_bytes: int = 0
-    """What both directions would take in float32."""
+    """Bytes that both directions would take in float32."""
     rounds: list[dict[str, float]] = field(default_factory=list)
     curve: list[tuple[int, int, float]] = field(default_factory=list)
-    """Rounds, bytes of both directions up to then, and metric."""
+    """For some rounds: number, bytes of both directions so far, and metric."""
 
     def to_json(self, *, accuracy: bool, parameters: int) -> dict[str, Any]:
         sent = self.uplink_bytes + self.downlink_bytes
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def run(federation: Federation, coding: Coding, seed: int) -> dict[str, Any]:
-    """Return the results of a run as JSON holds them; `error` says why it ended early, if it did."""
+    """Return the results of a run, ready for JSON; `error` gives the reason if the run ended early."""
     task = make(federation.kind, federation.clients, seed, skewed=federation.skewed)
     names = Names.of(task.initial())
     try:
@@ -68,7 +68,7 @@ def run(federation: Federation, coding: Coding, seed: int) -> dict[str, Any]:
 
 @contextmanager
 def _changed(constant: tuple[str, float] | None) -> Iterator[None]:
-    """Let a constant of `klms.exchange.quality` have another value for a while."""
+    """Give a constant of `klms.exchange.quality` another value within this block."""
     if constant is None:
         yield
         return
@@ -92,7 +92,7 @@ def _channel(federation: Federation, coding: Coding, task: Task, names: Names) -
 def train(
     task: Task, channel: Channel, optimizer: Optimizer, rounds: int, *, every: int = 0, first: int = 1
 ) -> Outcome:
-    """Train a task over a channel. The metric is measured in the last rounds, and after every so many for a curve.
+    """Train a task over a channel. The metric is measured in the last rounds, and after every `every` rounds.
 
     The order in which clients see their examples depends on the number of the round, which starts with `first`.
     """

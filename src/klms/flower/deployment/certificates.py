@@ -16,14 +16,14 @@ VALID = timedelta(days=30)
 
 
 class KeyPair(NamedTuple):
-    """A private key, and what others know it by: the SuperLink's certificate, or the public key of a SuperNode."""
+    """A private key and its public counterpart: the SuperLink's certificate, or the public key of a SuperNode."""
 
     private: Path
     public: Path
 
 
 def create_server_certificate(folder: Path) -> KeyPair:
-    """Create a certificate for localhost and 127.0.0.1 in PEM files, signed by itself."""
+    """Create a self-signed certificate for localhost and 127.0.0.1, in PEM files."""
     key, pair = ec.generate_private_key(ec.SECP384R1()), KeyPair(folder / "superlink.key", folder / "superlink.pem")
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     hosts = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]

@@ -31,7 +31,7 @@ _PROGRAMS = Path(sys.executable).parent
 def superlink(port: int, tls: KeyPair | None, *, simulated: bool) -> list[str]:
     """Return the command of a SuperLink that has all its APIs on one port and keeps its state in memory.
 
-    Its state ends with it: SuperNodes of an earlier SuperLink would count as online for up to a minute.
+    Stored state would outlive it, and SuperNodes of an earlier SuperLink would count as online for up to a minute.
     """
     command = [program("flower-superlink"), "--host", HOST, "--port", str(port)]
     command += ["--disable-runtime-dependency-installation", *(["--simulation"] if simulated else [])]
@@ -57,7 +57,7 @@ def supernode(
 
 
 def answers(address: Address, certificate: Path | None) -> bool:
-    """Return True once the SuperLink is up; with a certificate, it is asked through TLS."""
+    """Return whether the SuperLink is up; with a certificate, it is asked over TLS."""
     if certificate is None:
         connection = HTTPConnection(*address, timeout=HEALTH_TIMEOUT)
     else:
@@ -70,7 +70,7 @@ def answers(address: Address, certificate: Path | None) -> bool:
 
 
 def ask(home: Path, mark: str, timeout: float, *words: str) -> dict[str, Any]:
-    """Return what a `flwr` command answers in JSON. Ask sparingly: each takes more than a second of processor time."""
+    """Return the JSON answer of a `flwr` command. Ask sparingly: a command takes more than a second of CPU time."""
     command = [program("flwr"), *words, CONNECTION, "--format", "json"]
     name, settings = f"`flwr {' '.join(words)}`", {**environment(home), MARK: mark}
     try:
@@ -88,15 +88,15 @@ def ask(home: Path, mark: str, timeout: float, *words: str) -> dict[str, Any]:
 def program(name: str) -> str:
     """Return the path of a program of this Python environment."""
     if not (_PROGRAMS / name).exists():
-        raise MissingExtra.told(f"there is no {name} beside {sys.executable}", "flower")
+        raise MissingExtra.told(f"there is no {name} next to {sys.executable}", "flower")
     return str(_PROGRAMS / name)
 
 
 def environment(home: Path) -> dict[str, str]:
     """Return the variables of a process without internet access that keeps apps and configuration in `home`.
 
-    Every process needs a home of its own: Flower considers an app installed as soon as its folder exists, so of two
-    processes that share a home, the second may load half an app. Flower's other variables are not inherited.
+    Every process needs a home of its own: Flower considers an app installed as soon as its folder exists, so the second
+    of two processes that share a home may load half an app. Flower's other variables are not inherited.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_") or key == "FLWR_LOG_LEVEL"}
     return {

@@ -113,7 +113,7 @@ class Deployment:
                     raise self._failure(SUPERLINK, f"Run {run_id} is still {status} after {timeout:g} s")
                 yield status
                 time.sleep(TICK)
-                # The log ends with the run, so once the run is running, there is nothing to ask before that.
+                # The log ends with the run, so once the run is running, there is nothing to ask before the log ends.
                 if not log.running or (status != "running" and time.monotonic() > ask_at):
                     status = self.status(run_id)
                     ask_at, interval = time.monotonic() + interval, 2 * interval
@@ -133,14 +133,14 @@ class Deployment:
         self._ask("stop", str(run_id))
 
     def restart(self, name: str) -> None:
-        """Kill a process and start it again: a SuperLink has forgotten everything, a SuperNode comes as a new one."""
+        """Kill a process and start it again: a SuperLink has lost its state then, a SuperNode joins as a new one."""
         self.processes[name].kill()
         self._start(self._folder / name, self._commands[name])
         if name == SUPERLINK:
             self._until(self._answers, "the SuperLink", [SUPERLINK])
 
     def log(self, name: str) -> str:
-        """Return what a process (`superlink`, `node-0`, `node-1`, ...) and its apps have written."""
+        """Return the log of a process (`superlink`, `node-0`, `node-1`, ...) and of its apps."""
         return self.processes[name].log()
 
     def wire(self) -> WireBytes:
@@ -156,7 +156,10 @@ class Deployment:
         return commands.ask(self._folder / "cli", f"{self._mark}/cli/", self._timeout, *words)
 
     def _nodes_online(self) -> bool:
-        """Ask the SuperLink only when as many connections were made: asking takes time from SuperNodes that start."""
+        """Return whether all SuperNodes are online.
+
+        The SuperLink is asked only after enough connections were made, since asking slows down starting SuperNodes.
+        """
         if self._relay.connections < len(self._nodes):
             return False
         seen = [node["status"] for node in self._ask("supernode", "list")["nodes"]]

@@ -11,7 +11,7 @@ CHARACTERS = 28
 
 
 class Transformer(nn.Module):
-    """The rows of an image as tokens, two layers of attention, and the mean of the last one."""
+    """Classifies images: their rows as tokens, two layers of attention, and the mean over the tokens."""
 
     def __init__(self, side: int = 14, width: int = 32, layers: int = 2) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class GPT(nn.Module):
 
 
 class Mixer(nn.Module):
-    """An image in patches, mixed over patches and over channels in turn (MLP-Mixer)."""
+    """Classifies images by mixing their patches over patches and over channels in turn (MLP-Mixer)."""
 
     def __init__(self, patches: int = 16, entries: int = 49, width: int = 48, layers: int = 2) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class Words(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A frozen network with an adapter of low rank beside each of its layers (LoRA)."""
+    """A frozen network with a low-rank adapter for each of its layers (LoRA)."""
 
     def __init__(self, frozen: list[tuple[Tensor, Tensor]], rank: int = 8) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class Adapted(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """An image through sixteen numbers and back."""
+    """Encodes an image as sixteen numbers and decodes it."""
 
     def __init__(self, entries: int = 196, width: int = 64) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class Autoencoder(nn.Module):
 
 
 class Factors(nn.Module):
-    """Ratings as inner products of the factors of users and items."""
+    """Predicts ratings as inner products of the factors of users and items."""
 
     def __init__(self, users: int = 1000, items: int = 800, rank: int = 12) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ class LeNet(nn.Module):
 
 
 class CNN(nn.Module):
-    """Two convolutions and two dense layers: 52,000 parameters, as many as apps of a first tutorial have."""
+    """Two convolutions and two dense layers: 52,000 parameters, about as many as in a first tutorial."""
 
     def __init__(self) -> None:
         super().__init__()

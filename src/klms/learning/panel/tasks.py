@@ -1,4 +1,4 @@
-"""What the clients of a panel's run train: a network, everybody's examples, a loss and a metric."""
+"""The task of the clients in a panel's run: a network, the examples of all clients, a loss and a metric."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ from klms.learning.learner import use_one_thread
 from klms.learning.panel import networks
 
 TEST = 2000
-"""Examples that the metric is measured on."""
+"""Number of examples that the metric is measured on."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz' "
-_ALPHA = 0.3  # of the Dirichlet distribution by which a skewed split deals classes
+_ALPHA = 0.3  # concentration of the Dirichlet distribution by which a skewed split distributes classes
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -48,7 +48,7 @@ class Task:
         return {name: tensor.detach().numpy().copy() for name, tensor in self.model.state_dict().items()}
 
     def split(self, clients: int, *, skewed: bool) -> None:
-        """Deal the training examples."""
+        """Distribute the training examples to clients."""
         n = len(self.train[1])
         if skewed and self.labels is not None:
             self.parts = list(splits.dirichlet(self.labels, clients, _ALPHA, self.seed))
@@ -88,7 +88,7 @@ class Task:
 
 
 def make(kind: str, clients: int, seed: int, *, skewed: bool = False) -> Task:
-    """Return the task of this kind with its examples dealt to clients."""
+    """Return the task of this kind with its examples distributed to clients."""
     use_one_thread()
     torch.manual_seed(seed)
     task = KINDS[kind](seed)
@@ -126,7 +126,7 @@ def _corpus() -> Corpus:
 
 @cache
 def characters(documents: int) -> tuple[Array, Array]:
-    """Return training and test text as numbers of letters, of so many documents each at most."""
+    """Return training and test text as letter numbers, each from at most `documents` documents."""
     corpus = _corpus()
     texts = []
     for held_out in (False, True):
@@ -140,7 +140,7 @@ def characters(documents: int) -> tuple[Array, Array]:
 
 
 def windows(text: Array, length: int, count: int) -> tuple[Tensor, Tensor]:
-    """Return at most so many stretches of a text, and what follows each of their letters."""
+    """Return at most `count` stretches of a text, and the letter that follows each of their letters."""
     count = min(count, (text.size - 1) // length)
     x = text[: count * length].reshape(count, length)
     y = text[1 : count * length + 1].reshape(count, length)
@@ -175,7 +175,7 @@ def _words(seed: int) -> Task:
 
 @cache
 def _frozen() -> list[tuple[Tensor, Tensor]]:
-    """Return the layers of a network that has learned digits."""
+    """Return the layers of a network that was trained on digits."""
     train, labels, _, _ = _images("mnist")
     layers = [nn.Linear(784, 256), nn.Linear(256, 256), nn.Linear(256, 10)]
     net = nn.Sequential(nn.Flatten(), layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])

@@ -1,4 +1,4 @@
-"""What the workers of the experiment `diloco` train: a small GPT on Shakespeare, each on a stretch of its own."""
+"""The task of the experiment `diloco`: workers train a small GPT on Shakespeare, each on its own stretch of text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from klms.learning.panel.tasks import Task, characters, next_letter, windows
 
 LENGTH = 64
 STEPS = 10
-"""Steps of every worker in a round."""
+"""Number of steps of every worker in a round."""
 _DOCUMENTS = 1 << 20  # all of them
 _TESTED = 256  # windows
 
 
 @dataclass
 class TextWorkers(Task):
-    """Workers that are always there: each keeps the state of its AdamW from round to round."""
+    """Workers that take part in every round: each keeps the state of its AdamW from round to round."""
 
     optimizers: dict[int, torch.optim.Optimizer] = field(default_factory=dict)
 
@@ -40,7 +40,7 @@ class TextWorkers(Task):
 
 
 def make(workers: int, seed: int) -> TextWorkers:
-    """Return the task with its text dealt to workers."""
+    """Return the task with its text divided among the workers."""
     torch.manual_seed(seed)
     model = networks.GPT(LENGTH, width=72, layers=4)
     text, held_out = characters(_DOCUMENTS)
