@@ -57,7 +57,8 @@ def test_with_a_target_that_stays_clients_come_to_hold_it(rate):
         assert np.array_equal(held.vector("weights"), opened.state.vector("weights"))
         errors.append(float(np.linalg.norm(target - held.vector("weights"))))
         after = opened.state.after(opened.state.shared)
-        closed = downlink.close(state, opened, Outcome(after, {}), range(config.clients), Relay(state))
+        reached = dict.fromkeys(range(config.clients), opened.held.number)
+        closed = downlink.close(state, opened, Outcome(after, {}), reached, Relay(state))
         if state.round:  # nobody answered: the server keeps its own weights, not what it could send of them
             assert np.array_equal(closed.vector("weights"), state.vector("weights"))
         state = replace(closed, shared={**closed.shared, "weights": target})
@@ -79,7 +80,8 @@ def test_after_a_return_to_the_last_sound_model_errors_do_not_grow(rate):
         held = opened.state.vector("weights")
         update = (size * rng.standard_normal(held.size)).astype(np.float32)
         after = opened.state.after({**opened.state.shared, "weights": held + update})
-        return downlink.close(state, opened, Outcome(after, {}), range(config.clients), relay)
+        reached = dict.fromkeys(range(config.clients), opened.held.number)
+        return downlink.close(state, opened, Outcome(after, {}), reached, relay)
 
     for _ in range(4):
         state = undo.marked_sound(after_round(state, 0.01), 1.0)

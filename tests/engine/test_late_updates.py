@@ -58,6 +58,16 @@ def test_a_late_update_counts_with_its_weight(monkeypatch, downlink):
     np.testing.assert_allclose(moved, method.server_lr * (0.5 * stale + fresh) / 1.5, atol=1e-6)
 
 
+@pytest.mark.parametrize("downlink", ["auto", "coded"])
+def test_a_late_client_is_known_to_hold_the_state_that_it_trained_from(downlink):
+    config = config_of("trellis", clients=2, per_round=0, rounds=4, downlink=downlink, loss_factor=0.0, rate=1.0)
+    federation = federation_of(config)
+    held = [one.state.held for one in rounds(federation, config, federation.method.init(), late_clients(federation))]
+    numbers = [one.by("1") for one in held]
+    assert numbers == [0, 1, 2, 3]
+    assert [one.by("0") for one in held] == [0, 0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("method", "given"),
     [

@@ -51,7 +51,7 @@ def run(*, d: int = 1_000_000, clients: int = 10, rate: float = 1.0) -> Iterator
                 received.add(method.decode(opened.state, client, message), len(message))
             after = method.conclude(opened.state, received)
             start = time.perf_counter()
-            state = downlink.close(state, opened, after, range(clients), relay)
+            state = downlink.close(state, opened, after, dict.fromkeys(range(clients), opened.held.number), relay)
             following = downlink.open(state)
             messages = [following.message(client) for client in range(clients)]
             middle = time.perf_counter()

@@ -7,7 +7,7 @@ server's own `w` is evaluated and exported. The rules are in `steps.py`; the exc
 snapshots.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from klms.engine import rate_choice
@@ -84,13 +84,16 @@ class Downlink:
         return Broadcasts(self, held, held.sender(self._rule()))
 
     def close(
-        self, before: State, broadcasts: Broadcasts, outcome: Outcome, reached: Sequence[int], relay: Relay
+        self, before: State, broadcasts: Broadcasts, outcome: Outcome, reached: Mapping[int, int], relay: Relay
     ) -> State:
         """Return the state of the outcome, with what the next broadcasts need.
 
-        `reached` are the clients that answered, and `relay` has the messages that led to the outcome.
+        `reached` has the number of the state that each client trained from, for those that answered, and `relay` has
+        the messages that led to the outcome.
         """
-        after, held = outcome.state, broadcasts.held.reached(*map(str, reached))
+        after, held = outcome.state, broadcasts.held
+        for client, number in sorted(reached.items()):
+            held = held.reached(str(client), number=number)
         if self.settings.downlink == "coded":
             name = str(self.method.vector_name)
             if outcome.undone or not relay.size:  # then the server keeps its own vector, not the clients' version

@@ -90,7 +90,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
                 unchanged = broadcasts.model.after(broadcasts.model.shared)
                 outcome = Outcome(unchanged, {"bits_per_parameter": 0.0, "passed_over": 1.0})
         with clock("downlink"):
-            state = downlink.close(state, broadcasts, outcome, sorted(intake.reached), relay)
+            state = downlink.close(state, broadcasts, outcome, intake.reached, relay)
         state = replace(state, clients={**state.clients, **intake.keeps})
         metrics: dict[str, float] = {}
         if federation.test is not None and (number % config.evaluate_every == 0 or number == config.rounds):
@@ -137,7 +137,8 @@ class _Intake:
         self.relay = Relay(state)
         self._counted: set[tuple[int, int]] = set()  # clients, each with the round that its message is based on
         self.clients: list[int] = []
-        self.reached: set[int] = set()
+        self.reached: dict[int, int] = {}
+        """Number of the latest state that each client is known to hold."""
         self.digest = hashlib.blake2b(digest_size=8)
         self.message_bytes: list[int] = []
         self.keeps: dict[int, Arrays] = {}
@@ -154,8 +155,9 @@ class _Intake:
         return iter(waiting)
 
     def add(self, upload: Upload) -> None:
-        self.reached.add(upload.client)  # whatever it sent, it holds the state
         based_on = self._based_on(upload)
+        # Whatever the client sent, it holds the state that it trained from.
+        self.reached[upload.client] = max(based_on.round, self.reached.get(upload.client, 0))
         if (upload.client, based_on.round) in self._counted:
             raise SideInformationMismatch(f"client {upload.client} has sent a message of this round already")
         self._bound.check(upload.message)
