@@ -233,6 +233,21 @@ def test_an_interrupted_run_resumes_from_its_folder(tmp_path, method):
         train(models.WithDropout, method, rounds=4, folder=tmp_path / "run", lr=0.2)
 
 
+def test_a_finished_run_is_extended_with_the_same_bytes(tmp_path):
+    whole = train(models.WithDropout, "eden", rounds=3)
+    train(models.WithDropout, "eden", rounds=2, folder=tmp_path / "run")
+    extended = train(models.WithDropout, "eden", rounds=3, folder=tmp_path / "run")
+    assert digests(extended) == digests(whole)
+    with pytest.raises(RunFolderError, match=r"different settings \(rounds\)"):
+        train(models.WithDropout, "eden", rounds=1, folder=tmp_path / "run")
+
+
+def test_a_run_is_shown_in_one_line():
+    run = train(models.WithDropout, "eden", rounds=1)
+    assert repr(run).startswith("<Run of eden: 1 rounds, accuracy 0.")
+    assert repr(run).endswith(f"{run.uplink_bytes:,} bytes up, {run.downlink_bytes:,} down>")
+
+
 def regression(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     x = np.random.default_rng(seed).normal(0, 1, (n, 12)).astype(np.float32)
     return x, (x @ np.linspace(-1, 1, 12)).astype(np.float32)

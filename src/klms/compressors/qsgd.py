@@ -98,7 +98,7 @@ class QSGD(Compressor):
         norms, codes = read_scales(payload[4:], self.bounds.size - 1)
         count = int.from_bytes(payload[:4], "little")
         if count > self.most_entries:
-            raise CorruptMessage(f"{count} entries are not zero; there can be at most {self.most_entries}")
+            raise CorruptMessage(f"{count} entries are not zero; there are never more than {self.most_entries}")
         places, values = elias.read(np.frombuffer(codes, dtype=np.uint8), count, self.d, self.levels)
         vector = np.zeros(self.d, dtype=np.float32)
         vector[places] = values / self.levels * norms[np.searchsorted(self.bounds, places, side="right") - 1]

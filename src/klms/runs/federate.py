@@ -32,7 +32,7 @@ BUILT_IN = frozenset({*DataSettings.model_fields, "split", "c_max", "alpha", "mo
 """Settings of the data sets and models that klms has by name."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run(Summary):
     """A finished run: its `Summary`, the model, and one record per round."""
 
@@ -40,6 +40,11 @@ class Run(Summary):
     federation: Federation
     state: State
     ledger: list[LedgerRecord]
+
+    def __repr__(self) -> str:
+        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.4f}"
+        sent = f"{self.uplink_bytes:,} bytes up, {self.downlink_bytes:,} down"
+        return f"<Run of {self.config.method}: {self.rounds} rounds{accuracy}, {sent}>"
 
     @property
     def accuracy(self) -> float | None:
@@ -92,7 +97,8 @@ def federate(
         loss: Function of the model's output and the labels; by default the cross-entropy of the output, or of the
             `logits` in it.
         workers: Processes that train clients in parallel, with the same result.
-        folder: Folder to which every round is written, and from which an interrupted run resumes.
+        folder: Folder to which every round is written, and from which an interrupted run resumes; with more `rounds`, a
+            finished run is extended.
         progress: Function that is called after every round; by default, a line per round on a terminal.
         settings: Settings of the method by name, as `klms run METHOD --help` lists them.
 

@@ -71,11 +71,17 @@ class RunFolder:
 
     @classmethod
     def open_or_create(cls, path: Path | str, config: RunConfig) -> Self:
-        """Return the folder of the run in `path`, which must have these settings; create it if there is none."""
+        """Return the folder of the run in `path`, which must have these settings; create it if there is none.
+
+        With more rounds than before, the run is extended.
+        """
         folder = cls(path)
         if not folder.exists():
             return cls.create(path, config)
-        if (found := folder.config()) != config:
+        found = folder.config()
+        if config.rounds > found.rounds and found.model_copy(update={"rounds": config.rounds}) == config:
+            folder.extend(config)
+        elif found != config:
             odd = ", ".join(name for name, value in config if value != getattr(found, name))
             raise RunFolderError(f"{path} holds a run with different settings ({odd}): use the same, or another folder")
         return folder
@@ -84,9 +90,9 @@ class RunFolder:
     def check_free(cls, path: Path | str) -> None:
         """Raise a `RunFolderError` if no new run can be created in `path`."""
         if cls(path).exists():
-            raise RunFolderError(f"{path} already holds a run: resume it with --resume {path}, or choose another --out")
+            raise RunFolderError(f"{path} already holds a run: resume it (--resume {path}), or choose another folder")
         if Path(path).exists() and not Path(path).is_dir():
-            raise RunFolderError(f"{path} is a file: choose another --out")
+            raise RunFolderError(f"{path} is a file: choose another folder")
 
     def extend(self, config: RunConfig) -> None:
         """Change the run's number of rounds to that of `config`, which must be at least the number of complete ones."""
