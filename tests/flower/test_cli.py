@@ -24,6 +24,8 @@ def test_new_writes_an_app_with_the_settings_that_were_said(tmp_path):
     settings = project["tool"]["flwr"]["app"]["config"]
     assert (settings["method"], settings["clients"], settings["server_lr"]) == ("qsgd-klms", 20, 0.25)
     assert settings["min-replies"] == 1
+    readme = (tmp_path / "app" / "README.md").read_text()
+    assert "--federation-config 'num-supernodes=20'" in readme  # Flower simulates two nodes unless told otherwise
 
 
 def test_new_with_own_adds_a_file_for_the_user_s_model_and_data(tmp_path):

@@ -19,6 +19,8 @@ def create(folder: Path | str, config: RunConfig, server: ServerSettings, *, own
     for name in ("template", "template_own") if own else ("template",):
         with resources.as_file(resources.files("klms.flower").joinpath(name)) as template:
             shutil.copytree(template, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    readme = folder / "README.md"
+    readme.write_text(readme.read_text().replace("num-supernodes=CLIENTS", f"num-supernodes={config.clients}"))
     settings = "".join(f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in server) + to_toml(config)
     if config.data_dir is None:  # Flower lets a run change only the settings that are there
         settings += 'data_dir = ""\n'
