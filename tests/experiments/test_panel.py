@@ -48,7 +48,7 @@ def test_more_quality_takes_more_bytes() -> None:
 
 
 def test_runs_are_resumed(tmp_path: Path) -> None:
-    file = tmp_path / "panel.json"
+    file = tmp_path / "results" / "panel.json"  # in a folder that does not exist yet
     wanted = [panel.PanelRun(RATINGS, coding, 0) for coding in (STOCK, Coding(bits=1.0))]
     seen: list[panel.PanelRun] = []
 

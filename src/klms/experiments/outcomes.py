@@ -25,6 +25,7 @@ def run_missing(
 ) -> dict[str, Any]:
     """Carry out the runs that the results file lacks, write the file after each of them, and return its content."""
     results = read(experiment, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     for one in wanted:
         if str(one) in results["runs"]:
             continue
