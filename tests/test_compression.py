@@ -378,6 +378,17 @@ def test_a_message_never_exceeds_its_budget(budget, kind):
     assert klms.decompress(message)["n"].tolist() == [0, 1, 2]
 
 
+def test_one_length_is_named_and_it_is_a_number():
+    update = {"a": np.ones(3000, np.float32)}
+    for compress in (klms.compress, klms.ErrorFeedback().compress):
+        with pytest.raises(InvalidArgument, match="both bits_per_parameter and budget_bytes set the length"):
+            compress(update, bits_per_parameter=1, budget_bytes=500)
+        with pytest.raises(InvalidArgument, match=r"bits_per_parameter must be a number, got '0\.1'"):
+            compress(update, bits_per_parameter="0.1")
+        with pytest.raises(InvalidArgument, match="budget_bytes must be an integer"):
+            compress(update, budget_bytes="500")
+
+
 def test_a_budget_that_cannot_be_met_is_explained():
     with pytest.raises(InvalidArgument, match=r"budget_bytes is 60, but names, shapes and arrays .* take \d+ bytes"):
         klms.compress({"a": np.ones(300, np.float32), "n": np.arange(100)}, budget_bytes=60)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from klms.ddp import CompressionState
+from klms.ddp import CompressionState, compression_hook
 from klms.errors import InvalidArgument
 
 PROGRAM = """
@@ -96,3 +96,14 @@ def test_keys_differ_by_process_bucket_and_step():
 def test_settings_out_of_range_are_refused(given):
     with pytest.raises(InvalidArgument):
         CompressionState(**given)
+
+
+def test_a_hook_without_its_state_says_what_to_write():
+    with pytest.raises(InvalidArgument, match="register_comm_hook"):
+        compression_hook(None, None)
+
+
+def test_without_torch_the_error_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None\ntry:\n    import klms.ddp\nexcept ImportError as e: print(e)"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "pip install -c constraints.txt '.[learn]'" in shown

@@ -4,15 +4,15 @@
     for n in 0 1 2; do python examples/sockets/federated.py client $n & done; wait
 
 `serve`, `exchange` and `take_part` are all that a program with sockets of its own has to write. A client that joins
-late, is started again without its state or dies costs nobody else anything.
+late, is started again without its state or dies costs nobody else anything. A client waits for the server to start.
 """
 
 import argparse
 import hashlib
 import socket
 import struct
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +116,25 @@ def examples(half: str, number: int = 0, clients: int = 1) -> tuple[np.ndarray, 
     return x[number::clients].reshape(-1, 784).astype(np.float32) / 255, y[number::clients].astype(np.int64)
 
 
+def take_part_in_all(address: tuple[str, int], name: str, train: Callable[[Arrays], Arrays], patience: float) -> None:
+    """Take part in every round until the server has gone; it has so many seconds to start."""
+    deadline = time.monotonic() + patience
+    joined = False
+    while True:
+        try:
+            take_part(address, name, Path(f"{name.replace(' ', '-')}.state"), train)
+            joined = True
+        except ConnectionRefusedError:
+            if joined:  # the server has finished
+                return
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{name}: no server on port {address[1]} after {patience:.0f} seconds") from None
+            print(f"{name} waits for the server", flush=True)
+            time.sleep(1)
+        except ConnectionError:  # the server finished during this round
+            return
+
+
 def main() -> None:
     """Run a server or a client."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -136,9 +155,7 @@ def main() -> None:
         print(f"accuracy {right.mean():.4f}; {server.downlink_bytes:,} bytes down, {server.uplink_bytes:,} up")
     else:
         train = steps_on(*examples("train", given.number, given.clients))
-        with suppress(ConnectionError):  # the server has finished
-            while True:
-                take_part(address, f"client {given.number}", Path(f"client-{given.number}.state"), train)
+        take_part_in_all(address, f"client {given.number}", train, patience=30)
 
 
 if __name__ == "__main__":

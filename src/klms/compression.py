@@ -18,6 +18,7 @@ from klms.update_message import (
     Coding,
     form_of,
     is_alone,
+    is_difference,
     key_of,
     of_tensors,
     read_arrays,
@@ -38,7 +39,7 @@ _EXPECT = "pass like= (an update with the shapes that you expect) or a larger ma
 
 def compress(
     update: object,
-    bits_per_parameter: float = 1.0,
+    bits_per_parameter: float | None = None,
     *,
     key: SharedKey | None = None,
     budget_bytes: int | None = None,
@@ -55,7 +56,7 @@ def compress(
             float64, and float16 is clipped to its range. Complex numbers, dates, text, objects and masked arrays are
             refused.
         bits_per_parameter: Length of the whole message, from 0.0001 to 8, up to half of it for names and shapes (many
-            tiny arrays may take more).
+            tiny arrays may take more). 1 if neither this nor `budget_bytes` is given.
         key: Randomness that sender and receiver share; no two messages may have the same key. Without a key, the
             message carries a random seed of its own, at no cost in bytes.
         budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.
@@ -92,7 +93,7 @@ def compress(
 def compress_to(
     file: IO[bytes],
     update: object,
-    bits_per_parameter: float = 1.0,
+    bits_per_parameter: float | None = None,
     *,
     key: SharedKey | None = None,
     budget_bytes: int | None = None,
@@ -144,6 +145,7 @@ def decompress(
     """
     file = seekable(message)
     frame, described = read_header(file)
+    _check_whole(described)
     used = key_of(frame, key)
     as_tensors = of_tensors(described) and loaded_torch() is not None
     if like is not None:
@@ -195,6 +197,7 @@ def decompress_from(
     """
     file = seekable(file)
     frame, described = read_header(file)
+    _check_whole(described)
     used = key_of(frame, key)
     check_memory(described, _allowed(file) if max_bytes is None else max_bytes, "pass a larger max_bytes=")
     dense = [one for one in described.arrays if is_dense(one.dtype)]
@@ -227,6 +230,15 @@ def seekable(message: bytes | bytearray | memoryview | IO[bytes]) -> IO[bytes]:
         kind = type(message).__name__
         raise InvalidArgument(f"message must be bytes or a binary file (open it with 'rb'), got {kind}")
     return message if message.seekable() else io.BytesIO(message.read())
+
+
+def _check_whole(described: Description) -> None:
+    """Raise if a message holds a difference, which is useless without the file that it is the difference from."""
+    if is_difference(described):
+        raise InvalidArgument(
+            "the message holds the difference from another file: restore the tensors with `klms decode --base`, "
+            "or with klms.tensor_files.decode(..., base=...)"
+        )
 
 
 def _part(one: ArrayInfo, size: int) -> Array:

@@ -7,6 +7,7 @@
 Compressed messages cannot be summed like numbers, so every process gathers the messages of all processes, decodes them
 and averages the results. All processes decode the same bytes in the same order and therefore hold the same gradient.
 The decoded gradient is unbiased, so neither error feedback nor memory of the size of the gradients is needed.
+Needs the extra `learn`.
 
 Traffic and decoding time grow with the number of processes, as with every compressor whose messages cannot be summed
 in transit: the hook is for a few nodes with a slow link between them.
@@ -17,14 +18,18 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-import torch.distributed as dist
 
 from klms.codec import SharedKey
 from klms.compressors.layout import Layout
 from klms.compressors.trellis import Effort, Trellis, fitting
-from klms.errors import InvalidArgument
+from klms.errors import InvalidArgument, MissingExtra
 from klms.numerics.jit import Float32
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    raise MissingExtra.told("klms.ddp needs torch", "learn") from error
 
 _LENGTH = struct.Struct("<I")
 _SMALLEST_MESSAGE = 64  # bytes: the header of a message, its pieces' scales and a few indices
@@ -58,6 +63,11 @@ class CompressionState:
 
 def compression_hook(state: CompressionState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     """Average the gradients of a bucket over all processes, with messages at the state's bits per parameter."""
+    if not isinstance(state, CompressionState):
+        raise InvalidArgument(
+            f"the hook needs a state, got {state!r}: write "
+            "model.register_comm_hook(klms.ddp.CompressionState(bits_per_parameter=0.5), klms.ddp.compression_hook)"
+        )
     group = state.process_group if state.process_group is not None else dist.group.WORLD
     rank = dist.get_rank(group)
     gradient: torch.Tensor = bucket.buffer()

@@ -45,7 +45,7 @@ class ErrorFeedback:
     def compress(
         self,
         update: object,
-        bits_per_parameter: float = 1.0,
+        bits_per_parameter: float | None = None,
         *,
         key: SharedKey | None = None,
         budget_bytes: int | None = None,

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from klms import compress, decompress
 from klms.errors import InvalidArgument, MissingExtra
+from klms.numerics.checks import check_name
 
 try:
     import openfl.component
@@ -68,7 +69,9 @@ class Pipeline(TransformationPipeline):
     """A compression pipeline with `KlmsTransformer` as its only transformer."""
 
     def __init__(self, bits_per_parameter: float = 1.0, **kwargs: Any) -> None:
-        super().__init__([KlmsTransformer(bits_per_parameter)], **kwargs)
+        for name in kwargs:  # OpenFL passes the settings of the plan and nothing else
+            check_name("setting of klms.openfl.Pipeline", name, ["bits_per_parameter"])
+        super().__init__([KlmsTransformer(bits_per_parameter)])
 
     def forward(self, data: npt.ArrayLike, **kwargs: Any) -> tuple[bytes, list[dict[str, Any]]]:
         """Code a tensor. Models that OpenFL writes to files also pass through this method, and stay unchanged."""

@@ -15,6 +15,7 @@ from typing import IO
 import numpy as np
 
 from klms.codec import SharedKey
+from klms.compressors.arguments import number
 from klms.compressors.arrays import Source, has_tensors, is_dense, put
 from klms.compressors.base import check_update
 from klms.compressors.layout import Layout
@@ -31,6 +32,7 @@ from klms.container import (
 )
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
 from klms.frame import BODY, OVERHEAD, Frame, FrameWriter, Kind
+from klms.numerics.checks import integer
 from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress
 from klms.progress import reporting
@@ -43,13 +45,16 @@ _ALONE, _TENSOR, _TENSORS = "array", "tensor", "tensors"
 _SHARED_KEY, _OWN_KEY = 0, 1
 """Second number of the frame."""
 _SEED = 8  # bytes
+_DEFAULT_BITS = 1.0
+_MOST_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
 class Coding:
     """How an update becomes a message; `compress` describes the fields that it has as arguments."""
 
-    bits_per_parameter: float = 1.0
+    bits_per_parameter: float | None = None
+    """1 if neither this nor a budget is given."""
     key: SharedKey | None = None
     budget_bytes: int | None = None
     effort: Effort = "balanced"
@@ -62,6 +67,7 @@ class Coding:
 
 def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, coding: Coding) -> int:
     """Write the message of these arrays, with `meta` in the description; return its length."""
+    total = _total_rate(coding)
     rng = coding.rng or np.random.default_rng()
     key, frame = _key_and_frame(coding.key, rng)
     description = describe(sources, meta, bfloat16=True)
@@ -73,7 +79,7 @@ def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, c
 
     others = sum(source.dtype.itemsize * _entries(source) for source in exact)
     most = _room(coding.budget_bytes, OVERHEAD + len(description) + others, layout.d)
-    rate = _rate(coding.bits_per_parameter, 8 * (OVERHEAD + len(description)), most, layout.d)
+    rate = _rate(total, 8 * (OVERHEAD + len(description)), most, layout.d)
     writer = FrameWriter(file, frame)
     writer.write(description)
     for source in exact:
@@ -83,7 +89,7 @@ def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, c
 
         def load(segment: Segment) -> Float32:
             floats = in_order[segment.array].floats(segment.start, segment.stop)
-            check_update(floats, segment.stop - segment.start, coding.bits_per_parameter)
+            check_update(floats, segment.stop - segment.start, total)
             return floats
 
         with reporting(coding.progress, "compressing") as report:
@@ -167,6 +173,11 @@ def is_alone(described: Description) -> bool:
     return described.meta in (_ALONE, _TENSOR)
 
 
+def is_difference(described: Description) -> bool:
+    """Return whether a message holds the difference from the tensors of another file (`klms encode --base`)."""
+    return isinstance(described.meta, dict) and "base" in described.meta
+
+
 def of_tensors(described: Description) -> bool:
     """Return whether a message was made from torch tensors."""
     return described.meta in (_TENSOR, _TENSORS)
@@ -207,6 +218,20 @@ def _digest(key: SharedKey) -> bytes:
     return blake2b(SharedKey.checked(key).to_bytes(), digest_size=8, person=b"klms key").digest()
 
 
+def _total_rate(coding: Coding) -> float:
+    """Return the bits per parameter of the whole message, which a budget replaces."""
+    if coding.budget_bytes is not None:
+        integer("budget_bytes", coding.budget_bytes, 0, _MOST_BYTES)
+        if coding.bits_per_parameter is not None:
+            raise InvalidArgument("both bits_per_parameter and budget_bytes set the length of the message: omit one")
+    if coding.bits_per_parameter is None:
+        return _DEFAULT_BITS
+    bits = number("bits_per_parameter", coding.bits_per_parameter)
+    if not MIN_RATE <= bits <= MAX_RATE:
+        raise InvalidArgument(f"bits_per_parameter must be from {MIN_RATE:g} to {MAX_RATE:g}, got {bits}")
+    return bits
+
+
 def _room(budget: int | None, others: int, parameters: int) -> int | None:
     """Return the bytes of a budget that are left for the floating-point arrays."""
     if budget is None:
@@ -224,8 +249,6 @@ def _rate(bits_per_parameter: float, heads: float, most: int | None, parameters:
 
     Heads, in bits, take at most half of the total.
     """
-    if not MIN_RATE <= bits_per_parameter <= MAX_RATE:
-        raise InvalidArgument(f"bits_per_parameter must be from {MIN_RATE:g} to {MAX_RATE:g}, got {bits_per_parameter}")
     if not parameters:
         return MAX_RATE
     if most is not None:

@@ -236,11 +236,62 @@ def test_clients_that_come_rarely_jump():
 
 
 def test_one_line_of_arguments_that_cannot_be_met():
+    with pytest.raises(InvalidArgument, match="did you mean 'bits_per_parameter'"):
+        Server(model(), bits=1)
+    for name in ("bits_per_parameter", "up", "down", "budget", "quality", "step"):
+        with pytest.raises(InvalidArgument, match=f"{name} must be a number, got '0.1'"):
+            Server(model(), **{name: "0.1"})
     for wrong in ({"rounds_before": -1}, {"step": 0.0}, {"seed": -1}, {"replies": "nothing"}, {"up": 0}):
         with pytest.raises(InvalidArgument):
             Server(model(), **wrong)
     with pytest.raises(InvalidArgument, match="no model yet"):
         Server().request("a")
+
+
+def test_the_next_model_has_the_names_and_shapes_of_the_held_one():
+    server = Server({"w": np.ones((300, 30), np.float32), "b": np.ones(30, np.float32)}, down=1, seed=1)
+    held = server.model
+    for wrong, words in (
+        ({**held, "w": np.zeros(3)}, r"array 'w' has shape \(3,\), and \(300, 30\) in the server's model"),
+        ({**held, "w": 3}, r"array 'w' has shape \(\)"),
+        ({"w": held["w"]}, "array 'b' of the server's model is missing"),
+        ({**held, "c": held["w"]}, "has no array 'c'"),
+        ({**held, "b": np.full(30, np.nan, np.float32)}, "array 'b' has entries that are infinite or not a number"),
+        (None, "a dictionary of arrays is expected, got NoneType"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            server.step(wrong)
+        assert (server.round, same(server.model, held)) == (1, True)
+    for model_ in ({"w": np.array([[np.inf]])}, [np.zeros(3)]):
+        with pytest.raises(InvalidArgument, match="array"):
+            Server(model_)
+
+
+def test_integers_and_another_order_are_a_step_like_any_other():
+    server = Server({"w": np.ones((300, 30), np.float32), "b": np.ones(30, np.float32)}, down=1, seed=1)
+    server.step({"b": np.full(30, 2), "w": np.full((300, 30), 3)})
+    assert {name: array.dtype for name, array in server.model.items()} == {"w": np.float32, "b": np.float32}
+    assert list(server.model) == ["w", "b"]
+    assert len(server.held.trail.steps[-1]) < 9030 / 2
+
+
+def test_a_framework_may_change_the_model_altogether():
+    server = Server(model(), bits_per_parameter=1, seed=1)
+    server.lead({"other": np.ones((50, 50), np.float32)})
+    assert Client().receive(server.request("a")).keys() == {"other"}
+
+
+@pytest.mark.parametrize("path", ["file.state", None])
+def test_what_is_not_bytes_is_refused_on_both_sides(path):
+    server = Server(model(), bits_per_parameter=1, seed=1)
+    server.request("a")
+    for use in (lambda: server.receive("a", path), lambda: Client().receive(path), lambda: Client(path)):
+        with pytest.raises(InvalidArgument, match="must be bytes"):
+            use()
+    client = Client()
+    received = client.receive(server.request("a"))
+    with pytest.raises(InvalidArgument, match="a dictionary of arrays is expected, got list"):
+        client.reply([*received.values()])
 
 
 def test_large_models_are_coded_in_chunks_in_both_directions(monkeypatch):

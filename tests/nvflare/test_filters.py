@@ -17,8 +17,9 @@ from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.shareable import Shareable, make_copy, make_reply
 from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.fuel.utils import fobs
+from nvflare.recipe.spec import Recipe
 
-from klms.nvflare import ReceiveModel, ReceiveUpdate, SendModel, SendUpdate
+from klms.nvflare import ReceiveModel, ReceiveUpdate, SendModel, SendUpdate, compress
 
 flare_decomposers.register()
 
@@ -346,6 +347,32 @@ def test_the_log_says_once_what_was_achieved(tmp_path, rng, caplog):
     (line,) = [record.getMessage() for record in caplog.records if "bytes up" in record.getMessage()]
     server = federation.output.server
     assert f"klms: {server.uplink_bytes:,} bytes up, {server.downlink_bytes:,} bytes down" in line
+
+
+class Added(Recipe):
+    """A recipe that remembers the tasks of its filters."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def _add(self, filter, tasks=None):
+        self.tasks.append(tasks)
+
+    add_server_output_filter = add_client_input_filter = add_client_output_filter = add_server_input_filter = _add
+
+
+@pytest.mark.parametrize(("tasks", "names"), [("learn", ["learn"]), (("learn", "tune"), ["learn", "tune"])])
+def test_one_task_may_be_named_without_a_list(tasks, names):
+    recipe = Added()
+    compress(recipe, bits_per_parameter=1, tasks=tasks)
+    assert recipe.tasks == 4 * [names]
+
+
+def test_what_the_job_cannot_hold_is_told_when_it_is_made():
+    with pytest.raises(InvalidArgument, match="up must be"):
+        compress(Added(), up=lambda round: 1)
+    with pytest.raises(InvalidArgument, match="takes a recipe"):
+        compress("x")
 
 
 def test_wrong_settings_are_told_when_the_job_is_made():

@@ -213,3 +213,8 @@ def test_stock_collaborators_do_so_in_the_first_round_alone(tmp_path, rng):
     """If this fails, OpenFL has mended it, and `Collaborator` can go."""
     _, members = federation(tmp_path, StockCollaborator, rng)
     assert all(np.array(connection.sizes)[1:].tolist() == [4 * 3000] * 2 for _, connection in members)
+
+
+def test_an_unknown_setting_is_refused():
+    with pytest.raises(InvalidArgument, match="Pipeline 'bits'; choose one of bits_per_parameter"):
+        Pipeline(bits=1)

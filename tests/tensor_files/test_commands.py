@@ -13,6 +13,7 @@ import klms
 from klms.cli import app, tensors
 from klms.cli.live import Live
 from klms.compressors.arrays import bfloat16_of
+from klms.errors import InvalidArgument
 from klms.tensor_files import decode, encode
 from klms.tensor_files.formats import open_tensors
 from tests.tensor_files.adapters import METADATA, adapter, write
@@ -120,6 +121,23 @@ def test_messages_of_the_library_are_decoded(tmp_path):
     assert "keyed.klms: the message does not carry its key" in shown.output
 
 
+def test_paths_may_be_text(tmp_path):
+    path = write(tmp_path / "x.safetensors", adapter())
+    assert encode(str(path), str(tmp_path / "m.klms"), 0.1, base=str(path)).tensors == len(adapter())
+    assert decode(str(tmp_path / "m.klms"), str(tmp_path / "y.safetensors"), base=str(path)) == len(adapter())
+    with pytest.raises(InvalidArgument, match="the path of a file is expected, got int"):
+        encode(3, tmp_path / "m.klms")
+
+
+def test_a_difference_is_not_mistaken_for_the_tensors(tmp_path):
+    path = write(tmp_path / "x.safetensors", adapter())
+    encode(path, tmp_path / "m.klms", 0.1, base=path)
+    with pytest.raises(InvalidArgument, match="the difference from another file: .* `klms decode --base`"):
+        klms.decompress((tmp_path / "m.klms").read_bytes())
+    with (tmp_path / "m.klms").open("rb") as file, pytest.raises(InvalidArgument, match="difference"):
+        klms.decompress_from(file, lambda *part: None)
+
+
 def test_a_message_never_has_more_error_than_zeros_unless_it_is_unbiased(tmp_path):
     path = write(tmp_path / "x.safetensors", adapter())
     errors = [encode(path, tmp_path / "m.klms", 0.2, unbiased=unbiased).relative_error for unbiased in (False, True)]
@@ -180,9 +198,11 @@ def test_progress_is_shown_when_it_takes_long(patience, tmp_path, monkeypatch):
         (["encode", "weights.pt"], "name a file that ends in .safetensors, .npz or .npy"),
         (["encode", "x.safetensors", "--bits", "9"], "bits_per_parameter must be from 0.0001 to 8"),
         (["encode", "x.safetensors", "--budget", "100"], "budget_bytes is 100"),
+        (["encode", "x.safetensors", "--bits", "1", "--budget", "1000"], "both --bits and --budget"),
         (["encode", "x.safetensors", "--base", "y.safetensors"], "has no counterpart in y.safetensors"),
         (["decode", "x.safetensors"], "name the file to write with --out"),
         (["decode", "x.safetensors", "-o", "z.safetensors"], "x.safetensors: these bytes are not of klms"),
+        (["decode", "x.klms"], "name a file with --out that ends in .safetensors, .npz, .npy"),
         (["decode", "x.klms", "-o", "z.bin"], "name a file that ends in"),
         (["decode", "x.klms", "-o", "z.npy"], "a .npy file holds one array"),
         (["decode", "x.klms", "-o", "z.npz", "--base", "x.safetensors"], "leave --base away"),

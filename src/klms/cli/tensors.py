@@ -10,6 +10,7 @@ import typer
 from klms import tensor_files
 from klms.cli.live import Live
 from klms.cli.show import fail, say
+from klms.tensor_files.formats import FORMATS
 
 _PATIENCE = 2.0  # seconds until progress is shown
 _SUFFIX = ".klms"
@@ -21,7 +22,9 @@ Threads = Annotated[int | None, typer.Option(min=1, help="Use this many threads;
 
 def encode(
     file: Annotated[Path, typer.Argument(help="A .safetensors, .npz or .npy file.")],
-    bits: Annotated[float, typer.Option(help="Bits per parameter, from 0.0001 to 8.")] = 1.0,
+    bits: Annotated[
+        float | None, typer.Option(help="Bits per parameter, from 0.0001 to 8; 1 by default.", show_default=False)
+    ] = None,
     budget: Annotated[
         int | None, typer.Option(min=1, help="Largest size of the message in bytes, instead of --bits.")
     ] = None,
@@ -43,6 +46,8 @@ def encode(
 
     Examples: `klms encode adapter_model.safetensors --bits 2`, `klms encode new.safetensors --base old.safetensors`
     """
+    if bits is not None and budget is not None:
+        raise fail("both --bits and --budget set the size of the message: omit one")
     target = out or file.with_name(file.name + _SUFFIX)
     _check_target(target, force, file, base)
     with Live() as live:
@@ -86,6 +91,8 @@ def decode(
     if out is None and file.suffix != _SUFFIX:
         raise fail(f"{file} does not end in {_SUFFIX}: name the file to write with --out")
     target = out or file.with_suffix("")
+    if out is None and target.suffix.lower() not in FORMATS:
+        raise fail(f"{file} does not tell the format: name a file with --out that ends in {', '.join(FORMATS)}")
     _check_target(target, force, file, base)
     started = time.monotonic()
     with Live() as live:

@@ -210,6 +210,8 @@ class Codec:
             blocks = parsed.blocks(max_size)
         elif blocks is None:
             raise SideInformationMismatch("the message carries no block map and none was given: pass blocks=")
+        elif not isinstance(blocks, Blocks):
+            _check_blocks(blocks, p)
         elif blocks.d != header.d or len(blocks) != header.blocks:
             raise SideInformationMismatch(
                 f"the message has {header.blocks} blocks over {header.d} coordinates, "
@@ -234,6 +236,9 @@ class Codec:
             raise InvalidArgument(f"indices must be {len(blocks)} uint16 numbers below {1 << self.bits}, one per block")
 
 
-def _check_blocks(blocks: Blocks, p: Distribution) -> None:
+def _check_blocks(blocks: object, p: Distribution) -> None:
+    if not isinstance(blocks, Blocks):
+        kind = type(blocks).__name__
+        raise InvalidArgument(f"blocks must be Blocks, such as klms.fixed_blocks({p.d}, size=32), got {kind}")
     if blocks.d != p.d:
         raise InvalidArgument(f"blocks cover {blocks.d} coordinates, but p has {p.d}")

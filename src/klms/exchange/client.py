@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from klms.compressors.arguments import message_bytes, named_arrays
 from klms.compressors.base import Vector
 from klms.compressors.trellis import product
 from klms.container import Array, Arrays, grouped, joined, read_arrays, write_arrays
@@ -76,7 +77,7 @@ class Client:
     def __init__(self, state: bytes = b"", *, threads: int = 1, seed: int | None = None) -> None:
         self.threads = threads
         self.seed = seed
-        self._memory = _Memory.from_bytes(state)
+        self._memory = _Memory.from_bytes(message_bytes("state", state))
         self._pending: _Pending | None = None
 
     @property
@@ -91,9 +92,10 @@ class Client:
         request does not fit the state that this client holds; the error's `reply` goes back to the server, which then
         sends another request.
         """
-        frame = Frame.from_bytes(request, Kind.REQUEST)
+        frame = Frame.from_bytes(message_bytes("request", request), Kind.REQUEST)
+        extra = named_arrays("beside", beside or {})
         try:
-            pending = self._follow(frame, {name: np.asarray(array) for name, array in (beside or {}).items()})
+            pending = self._follow(frame, extra)
         except OutOfSync as error:
             error.reply = Frame(Kind.LOST, frame.first, frame.second, frame.digest).to_bytes()
             raise
@@ -138,7 +140,7 @@ class Client:
     def check(self, trained: Mapping[str, Any]) -> None:
         """Raise an `InvalidArgument` unless these arrays can answer the request."""
         asked = self._asked()
-        arrays = {name: np.asarray(array) for name, array in trained.items()}
+        arrays = named_arrays("reply", trained)
         if unknown := arrays.keys() - asked.received.keys():
             raise InvalidArgument(f"these arrays were not received: {', '.join(sorted(unknown)[:5])}")
         model_of(asked.request, asked.received).check(arrays)
@@ -159,7 +161,7 @@ class Client:
         if not trained:
             return write_reply(asked.frame)
         request, model = asked.request, model_of(asked.request, asked.received)
-        arrays = {name: np.asarray(array) for name, array in trained.items()}
+        arrays = named_arrays("reply", trained)
         sent = model.only(arrays)
         if sent is not model and request.needs_whole_model:
             raise InvalidArgument(f"with {request.scheme}, a reply must have all arrays that were received")

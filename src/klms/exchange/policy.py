@@ -10,6 +10,7 @@ import numpy as np
 
 from klms.codec import SharedKey
 from klms.compressors import grouped
+from klms.compressors.arguments import number
 from klms.compressors.layout import Layout
 from klms.compressors.scheme import Scheme, Settings
 from klms.compressors.schemes import UPDATE_SCHEMES
@@ -194,7 +195,7 @@ def _why_not(model: Model) -> str:
 
 def _checked(scheme: str, bits: float, name: str) -> float:
     most = UNCOMPRESSED if scheme == AUTO else UPDATE_SCHEMES[scheme].max_rate
-    if not 0 < bits <= most:
+    if not 0 < number(name, bits) <= most:
         raise InvalidArgument(f"{name} must be above 0 and at most {most:g}, got {bits}")
     return float(bits)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from typing import Protocol
 
+from klms.compressors.arguments import number
 from klms.compressors.budget import bits_within
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.compressors.trellis import MAX_RATE, MIN_RATE
@@ -193,6 +194,10 @@ class RateArguments:
 
     def rule(self) -> RateRule:
         """Return the rule that the arguments ask for; raise an error if they are invalid or ask for several."""
+        named = {"bits_per_parameter": self.both, "up": self.up, "down": self.down, "budget": self.budget}
+        for name, rate in {**named, "quality": self.quality}.items():
+            if rate is not None and (name == "quality" or not callable(rate)):
+                number(name, rate)
         if self.rates is not None:
             return self._own(self.rates)
         if self.names_bits or self.scheme not in (AUTO, BEST) or self.has_settings:
@@ -205,6 +210,13 @@ class RateArguments:
         return ConstantQuality(TARGET / quality)
 
     def _own(self, rule: RateRule) -> RateRule:
+        if isinstance(rule, type):
+            raise InvalidArgument(f"rates= takes an object of a class, not the class: pass {rule.__name__}(...)")
+        if not all(hasattr(rule, name) for name in _RULE):
+            kind = type(rule).__name__
+            raise InvalidArgument(
+                f"rates= takes a rule, got {kind}: derive a class with up and down from klms.RateRule"
+            )
         if self.quality is not None or any(one is not None for one in (self.both, self.up, self.down, self.budget)):
             raise InvalidArgument("rates= is a rule for all bits: omit all bits, the budget and the quality")
         if not self.takes_rate:
@@ -233,6 +245,9 @@ class RateArguments:
         most = UNCOMPRESSED if self.scheme == AUTO else UPDATE_SCHEMES[self.scheme].max_rate
         alone = self.up is not None or self.down is not None
         return Budget(budget, most, 1 if alone else 2, self.up, self.down)
+
+
+_RULE = ("up", "down", "known", "target", "heads", "least_first", "described")
 
 
 def in_round(rate: Rate, now: Moment) -> float:

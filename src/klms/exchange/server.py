@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from klms.compressors.arguments import check_model, like_held, message_bytes, named_arrays, number
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.compressors.trellis import TrellisSettings, product
 from klms.container import Array, Arrays, describe, grouped, joined, read_arrays, write_arrays
@@ -38,9 +39,10 @@ from klms.exchange.request import RequestBody, Terms, agreement, changed
 from klms.exchange.round_rates import RoundRates
 from klms.exchange.uplink import Ask, Uplink
 from klms.frame import Frame, Kind, LostAgain, WrongRound, digest_of
-from klms.numerics.checks import check_name
+from klms.numerics.checks import check_name, integer
 
 log = logging.getLogger("klms")
+_MOST_ROUNDS = (1 << 32) - 1  # the round of a frame has 32 bits
 
 
 @dataclass(frozen=True)
@@ -187,8 +189,15 @@ class Server:
         self.uplink.begin()
 
     def step(self, model: Mapping[str, Any]) -> None:
-        """Lead all clients to this model, or as close to it as the bits allow, and start the next round."""
-        self.lead(model, closer=True)
+        """Lead all clients to this model, or as close to it as the bits allow, and start the next round.
+
+        Names and shapes are those of the model that the server holds; another model needs a new server.
+        """
+        wanted = named_arrays("model", model, copy=True)
+        if self.held.state:
+            wanted = like_held(wanted, self.held.state)
+        check_model(wanted)
+        self._lead_if_new(wanted, closer=True)
         self.uplink.learn()
         self.begin(self.round + 1)
 
@@ -196,17 +205,14 @@ class Server:
         """Lead all clients to this model within the round, and return the model to which updates are then added.
 
         If the arrays are those of the last call, clients keep their state, or with `closer` are led closer to them.
+        The model may have other names and shapes than the last, as in a framework whose strategy changes it.
         """
-        wanted = {name: np.array(array) for name, array in model.items()}
-        digest = digest_of(0, wanted)
-        if digest != self._wanted or (closer and self.held.own is not None):
-            self._lead(wanted)
-            self._wanted = digest
+        self._lead_if_new(named_arrays("model", model, copy=True), closer=closer)
         return self.model
 
     def base(self, beside: Mapping[str, Any] | None = None, *, coded: bool = True) -> Base:
         """Return the arrays that requests refer to: the model, and arrays that travel alongside the requests."""
-        extra = {name: np.asarray(array) for name, array in (beside or {}).items()}
+        extra = named_arrays("beside", beside or {})
         digests = (self._sender_now().digest,) if coded else ()
         held = self.held.model if coded else {}
         if extra.keys() & held.keys():
@@ -247,6 +253,7 @@ class Server:
         A reply implies that the client holds the model. Raise `OutOfSync` if the client says that it does not: the next
         `request` for it then builds on no state. A client that keeps saying so is left out: raise `LostAgain`.
         """
+        reply = message_bytes("reply", reply)
         sent = self._sent.get(client)
         if sent is None or not sent.expected:
             raise SideInformationMismatch("this client was not asked, or it has answered already")
@@ -319,7 +326,7 @@ class Server:
 
         Clients keep their states; replies to requests of the other server no longer count.
         """
-        kept, meta = read_arrays(state)
+        kept, meta = read_arrays(message_bytes("state", state))
         try:
             server = cls(**arguments, seed=meta["seed"])
             groups = grouped(kept, ("view", "own", "held"))
@@ -336,6 +343,12 @@ class Server:
 
     def _down(self, parameters: int) -> CompressionPolicy | None:
         return self.rates.down(self.round, parameters, self.clients or 1)
+
+    def _lead_if_new(self, wanted: Arrays, *, closer: bool) -> None:
+        digest = digest_of(0, wanted)
+        if digest != self._wanted or (closer and self.held.own is not None):
+            self._lead(wanted)
+            self._wanted = digest
 
     def _lead(self, wanted: Arrays) -> None:
         if _shapes(wanted) != _shapes(self.held.state) and self.held.state:  # another model altogether
@@ -436,10 +449,11 @@ class Server:
 def _check(scheme: str, step: float | None, replies: str, seed: int | None, rounds_before: int) -> None:
     if step is None and scheme != AUTO and UPDATE_SCHEMES[scheme].directions_only:
         raise InvalidArgument(f"{scheme} sends directions without lengths: set a step size, such as step=0.002")
-    if rounds_before < 0:
-        raise InvalidArgument(f"rounds_before must be at least 0, got {rounds_before}")
-    if not 0 < (1.0 if step is None else step) < math.inf or not 0 <= (seed or 0) < 2**63:
-        raise InvalidArgument("step must be above 0 and finite; seed at least 0 and below 2^63")
+    integer("rounds_before", rounds_before, 0, _MOST_ROUNDS)
+    if seed is not None:
+        integer("seed", seed, 0, 2**63 - 1)
+    if not 0 < number("step", 1.0 if step is None else step) < math.inf:
+        raise InvalidArgument(f"step must be above 0 and finite, got {step}")
     if replies not in ("weights", "updates"):
         raise InvalidArgument(f'replies must be "weights" or "updates", got {replies!r}')
 
@@ -451,6 +465,8 @@ def _check_names(scheme: str, settings: Mapping[str, object]) -> None:
     known = dict.fromkeys([*arguments, *(name for one in schemes for name in one.settings.model_fields)])
     for name in settings:
         check_name("argument", name, known)
+        if name == "bits" and scheme == AUTO:  # a setting of other schemes, but here most likely not meant as such
+            raise InvalidArgument("there is no argument 'bits'; did you mean 'bits_per_parameter'?")
 
 
 def _shapes(arrays: Arrays) -> list[tuple[str, Sequence[int]]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
+from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,11 +50,11 @@ class Encoded:
 
 
 def encode(
-    path: Path,
-    out: Path,
-    bits_per_parameter: float = 1.0,
+    path: Path | str,
+    out: Path | str,
+    bits_per_parameter: float | None = None,
     *,
-    base: Path | None = None,
+    base: Path | str | None = None,
     budget_bytes: int | None = None,
     unbiased: bool = False,
     effort: Effort = "balanced",
@@ -66,7 +67,7 @@ def encode(
     Args:
         path: The file. Its floating-point tensors are coded; other tensors are sent unchanged.
         out: Path of the message; an existing file is replaced.
-        bits_per_parameter: Length of the message, as in `klms.compress`.
+        bits_per_parameter: Length of the message, as in `klms.compress`; 1 if there is no budget either.
         base: A file with the same tensors, from which the difference is coded. `decode` needs this file as well.
         budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.
         unbiased: Whether the noise has mean zero, for messages that are averaged, as in `klms.compress`. Otherwise each
@@ -79,6 +80,7 @@ def encode(
     Returns:
         Sizes, error and time. The message has been decoded once to measure its error.
     """
+    path, out, base = _path(path), _path(out), None if base is None else _path(base)
     started = time.perf_counter()
     echo = 0.0 if unbiased else 1.0
     coding = Coding(bits_per_parameter, None, budget_bytes, effort, threads, rng, progress, echo)
@@ -101,10 +103,10 @@ def encode(
 
 
 def decode(
-    path: Path,
-    out: Path,
+    path: Path | str,
+    out: Path | str,
     *,
-    base: Path | None = None,
+    base: Path | str | None = None,
     max_bytes: int | None = None,
     threads: int | None = None,
     progress: Progress | bool = False,
@@ -122,6 +124,7 @@ def decode(
     Returns:
         The number of tensors.
     """
+    path, out, base = _path(path), _path(out), None if base is None else _path(base)
     kind = format_of(out)
     with ExitStack() as stack:
         file = stack.enter_context(files.opened(path, LARGEST))
@@ -151,6 +154,12 @@ def decode(
         target = stack.enter_context(files.replacing(out))
         write_tensors(target, kind, arrays, meta.get("metadata", {}))
     return len(arrays)
+
+
+def _path(path: Path | str) -> Path:
+    if not isinstance(path, str | PathLike):
+        raise InvalidArgument(f"the path of a file is expected, got {type(path).__name__}")
+    return Path(path)
 
 
 class _Difference(Source):

@@ -104,7 +104,8 @@ def _read_header(opened: TensorFile, file: IO[bytes], size: int, what: str) -> _
     except _UNREADABLE as error:
         raise opened.damaged(f"{what} does not begin like an array of NumPy: {error}") from error
     if dtype.kind not in _KINDS:
-        remedy = "convert it with .astype('float32')"
+        split = "pass its real and its imaginary part as two arrays"
+        remedy = split if dtype.kind == "c" else "convert it with .astype('float32')"
         raise opened.damaged(f"{what} holds {dtype}, which cannot be sent: {remedy}")
     if size - file.tell() != dtype.itemsize * math.prod(shape):
         raise opened.damaged(f"{what} has another size than its header says: is the download complete?")
