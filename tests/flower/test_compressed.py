@@ -246,6 +246,12 @@ def test_a_run_in_which_no_reply_counts_is_an_error_and_not_a_model():
         run(Compressed(FedAvg(), min_replies=3, on_failure="stop"), grid, rounds=2)
 
 
+def test_the_error_of_a_run_without_training_names_the_first_failure():
+    grid = InProcessGrid(stock_client(compress), 2)  # the parentheses are missing
+    with pytest.raises(NothingTrained, match=r"the first failure was of node \d+: .*write mods=\[compress\(\)\]"):
+        run(Compressed(FedAvg()), grid, rounds=1)
+
+
 def test_a_client_whose_update_is_not_finite_fails_alone():
     def client(message, context, call_next):
         reply = call_next(message, context)

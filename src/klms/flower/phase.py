@@ -29,6 +29,7 @@ from klms.printable import printable
 
 log = logging.getLogger("flwr")
 Decoded = list[tuple[Answer, dict[str, NumPyArray]]]
+_LONGEST_REASON = 500  # characters
 _NO_ANSWER = (3, 4, 5)  # Flower's error codes: the message or its reply expired, or the node is gone
 
 
@@ -46,7 +47,18 @@ class Run:
     """Parameters of all answers that count."""
     entries_down: int = 0
     """Parameters of all arrays that were sent, compressed or not."""
+    first_failure: str = ""
+    """Why the first reply failed or did not count; empty if none did."""
     _told: set[str] = field(default_factory=set)
+
+    @property
+    def because(self) -> str:
+        """The first failure, as the end of an error message."""
+        return f"; the first failure was of {self.first_failure}" if self.first_failure else ""
+
+    def failed(self, node: int, reason: str) -> None:
+        """Keep the reason if it is the first one, which is most often the cause of the others."""
+        self.first_failure = self.first_failure or f"node {node}: {printable(reason)[:_LONGEST_REASON]}"
 
     def tell(self, what: str, text: str, *values: object) -> None:
         """Write a warning that is worth one line per run."""
@@ -152,6 +164,7 @@ class Phase:
                 again.append(one)
             elif reply.has_error():
                 self.counts[cause_of_failure(reply.error.code)] += 1
+                self.run.failed(one.node, reply.error.reason)
                 failed.append(reply)
             else:
                 try:
@@ -252,6 +265,7 @@ class Phase:
     def refuse(self, reply: Message, error: KLMSError) -> None:
         """Count a reply that is left out, by its cause."""
         self.counts[cause_of(error)] += 1
+        self.run.failed(reply.metadata.src_node_id, str(error))
         log.warning("klms: the reply of node %d does not count: %s", reply.metadata.src_node_id, printable(error))
 
 

@@ -114,7 +114,8 @@ class Compressed(Strategy):
                 del own[name]
             own.update(before)
         if self._run.asked and not self._run.counted:
-            raise NothingTrained("no reply counted in any round, so the model is the one that training began with")
+            untrained = "no reply counted in any round, so the model is the one that training began with"
+            raise NothingTrained(untrained + self._run.because)
         up = 8 * self.uplink_bytes / max(1, self._run.entries_up)
         down = 8 * self.downlink_bytes / max(1, self._run.entries_down)
         text = "klms: %s bytes up, %.3g bits per parameter; %s bytes down, %.3g bits per parameter"
@@ -169,7 +170,7 @@ class Compressed(Strategy):
         elif phase.asked:
             too_few = f"{len(messages)} replies count, {self.min_replies} are needed"
             if self.on_failure == "stop":
-                raise NothingTrained(f"round {server_round}: {too_few}")
+                raise NothingTrained(f"round {server_round}: {too_few}{self._run.because}")
             log.warning("klms: %s: the model stays unchanged", too_few)
         nbytes = self.uplink_bytes - bytes_before
         metrics = self._with_counts(metrics, nbytes)
