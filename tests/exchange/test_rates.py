@@ -86,7 +86,7 @@ def test_a_rule_of_the_users_own_sets_all_bits():
         ({"scheme": "qsgd", "quality": 2}, "finds the bits itself"),
         ({"quality": -1}, "above 0"),
         ({"rates": ByHarm(), "both": 1}, "omit all bits"),
-        ({"rates": object()}, "rates= takes a rule, got object: derive its class from klms.RateRule"),
+        ({"rates": object()}, "rates= takes a rule, got object: derive a class with up and down from"),
         ({"rates": ByHarm}, r"not the class: pass ByHarm\(...\)"),
         ({"up": "0.1"}, "up must be a number, got '0.1'"),
         ({"rates": ByHarm(), "scheme": "qsgd"}, "cannot keep to rates="),

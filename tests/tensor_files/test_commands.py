@@ -132,7 +132,7 @@ def test_paths_may_be_text(tmp_path):
 def test_a_difference_is_not_mistaken_for_the_tensors(tmp_path):
     path = write(tmp_path / "x.safetensors", adapter())
     encode(path, tmp_path / "m.klms", 0.1, base=path)
-    with pytest.raises(InvalidArgument, match="the difference from another file: .* `klms decode --base`"):
+    with pytest.raises(InvalidArgument, match=r"the difference from another file: .* `klms decode --base`"):
         klms.decompress((tmp_path / "m.klms").read_bytes())
     with (tmp_path / "m.klms").open("rb") as file, pytest.raises(InvalidArgument, match="difference"):
         klms.decompress_from(file, lambda *part: None)
