@@ -164,7 +164,7 @@ class Phase:
                 again.append(one)
             elif reply.has_error():
                 self.counts[cause_of_failure(reply.error.code)] += 1
-                self.run.failed(one.node, reply.error.reason)
+                self.run.failed(one.node, reply.error.reason or "no reason given")
                 failed.append(reply)
             else:
                 try:
