@@ -87,7 +87,7 @@ def test_a_rule_of_the_users_own_sets_all_bits():
         ({"quality": -1}, "above 0"),
         ({"rates": ByHarm(), "both": 1}, "omit all bits"),
         ({"rates": object()}, "rates= takes a rule, got object: derive a class with up and down from"),
-        ({"rates": ByHarm}, r"not the class: pass ByHarm\(...\)"),
+        ({"rates": ByHarm}, "an instance of your rule, got the class ByHarm"),
         ({"up": "0.1"}, "up must be a number, got '0.1'"),
         ({"rates": ByHarm(), "scheme": "qsgd"}, "cannot keep to rates="),
     ],

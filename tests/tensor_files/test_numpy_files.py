@@ -59,6 +59,7 @@ BAD = {
     "deep": (npy("(" * 5000), "does not begin"),
     "an object": (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", bytes(8)), "holds object"),
     "text": (npy("{'descr': '<U2', 'fortran_order': False, 'shape': (1,)}", bytes(8)), "cannot be sent"),
+    "complex": (npy("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}", bytes(8)), "real and its imaginary"),
     "many": (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,)}", bytes(8)), "another size"),
     "more": (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999999,)}", bytes(8)), "does not begin"),
     "negative": (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", bytes(8)), "does not begin"),

@@ -211,7 +211,7 @@ class RateArguments:
 
     def _own(self, rule: RateRule) -> RateRule:
         if isinstance(rule, type):
-            raise InvalidArgument(f"rates= takes an object of a class, not the class: pass {rule.__name__}(...)")
+            raise InvalidArgument(f"rates= takes an instance of your rule, got the class {rule.__name__}")
         if not all(hasattr(rule, name) for name in _RULE):
             kind = type(rule).__name__
             raise InvalidArgument(
