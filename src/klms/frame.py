@@ -104,7 +104,7 @@ class Frame:
             raise CorruptMessage("the checksum does not match: the bytes were changed or cut in transit")
         if kind not in expected:
             wanted = " or ".join(one.name.lower() for one in expected)
-            raise CorruptMessage(f"the frame is of kind {kind}; a {wanted} was expected")
+            raise CorruptMessage(f"the frame is of kind {kind}; expected: {wanted}")
         return cls(Kind(kind), first, second, digest)
 
     def check_belongs_to(self, expected: "Frame") -> None:

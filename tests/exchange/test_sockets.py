@@ -2,11 +2,14 @@
 
 import inspect
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import pytest
 
 import klms
 from examples.sockets import federated
@@ -99,6 +102,27 @@ def started(folder: Path, script: str, *words: object) -> Iterator[Peer]:
 def test_what_a_program_with_sockets_has_to_write_is_short() -> None:
     parts = [federated.serve, federated.exchange, federated.take_part, federated.send, federated.receive]
     assert sum(len(inspect.getsource(part).splitlines()) for part in [*parts, federated.exactly]) <= 60
+
+
+def test_a_client_waits_for_the_server_to_start_and_ends_with_it(monkeypatch, capsys):
+    events = iter([ConnectionRefusedError, ConnectionRefusedError, None, None, ConnectionRefusedError])
+
+    def take_part(*_: object) -> None:
+        if error := next(events):
+            raise error
+
+    monkeypatch.setattr(federated, "take_part", take_part)
+    monkeypatch.setattr(federated.time, "sleep", lambda seconds: None)
+    federated.take_part_in_all(("127.0.0.1", 1), "client 0", lambda model: model, patience=30)
+    assert next(events, "all used") == "all used"
+    assert capsys.readouterr().out == 2 * "client 0 waits for the server\n"
+
+
+def test_a_client_without_a_server_ends_with_an_error(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+    with pytest.raises(SystemExit, match="client 0: no server"):
+        federated.take_part_in_all(address, "client 0", lambda model: model, patience=-1)
 
 
 def test_rounds_finish_and_models_agree_whatever_happens_to_clients(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_what_is_found():
     }
     info = klms.inspect(update())
     assert isinstance(info, UpdateInfo)
+    assert not info.is_difference
     assert info.arrays == {"weight": "[20, 30] <f4", "steps": "[3] <i8"}
     assert (info.parameters, info.bits_per_parameter, info.round) == (603, 8 * len(update()) / 603, KEY.round)
     info = klms.inspect(exported())

@@ -17,7 +17,7 @@ from klms.frame import Frame, Kind
 from klms.runs import export
 from klms.runs.execution import Summary
 from klms.runs.run_folder import RunFolder
-from klms.update_message import carries_key
+from klms.update_message import carries_key, is_difference
 
 LARGEST = export.LARGEST
 """Bytes of the largest file that is read: no message is larger than the weights as float32."""
@@ -38,6 +38,8 @@ class UpdateInfo:
     """Round of that key."""
     arrays: dict[str, str]
     """Shape and type of each array by name; an array that was not in a dictionary has no name."""
+    is_difference: bool
+    """Whether the message holds the difference from another file, which `klms decode --base` needs."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,9 @@ def _update(data: bytes) -> UpdateInfo:
     arrays = {one.name: f"{list(one.shape)} {one.type_name}" for one in described.arrays}
     parameters = sum(one.entries for one in described.arrays)
     bits = 8 * len(data) / max(1, parameters)
-    return UpdateInfo(parameters, len(data), bits, carries_key(update), update.digest, update.first, arrays)
+    return UpdateInfo(
+        parameters, len(data), bits, carries_key(update), update.digest, update.first, arrays, is_difference(described)
+    )
 
 
 def _scheme(data: bytes) -> SchemeInfo:
