@@ -57,8 +57,8 @@ class SendModel(_Filter):
             fl_ctx.set_prop(_KLMS, self, private=True, sticky=True)
             fl_ctx.get_engine().register_aux_message_handler(_KLMS, self.request_again)
         elif event_type == EventType.END_RUN:
-            up, down = self.server.uplink_bytes, self.server.downlink_bytes
-            self.log_info(fl_ctx, f"klms: {up:,} bytes up, {down:,} bytes down")
+            server = self.server
+            self.log_info(fl_ctx, f"klms: {server.uplink_bytes:,} bytes up, {server.downlink_bytes:,} bytes down")
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         if shareable["DXO"]["kind"] == DataKind.COLLECTION:  # several models, which NVFlare does not tell apart
@@ -195,9 +195,8 @@ def _weight_of(dxo: DXO) -> float:
 
 def _decoded(dxo: DXO, arrays: Arrays) -> DXO:
     """Return a DXO with arrays in place of the payload, in the form that they had at the sender."""
-    form = dxo.meta[_KLMS]
     params: dict[str, Any] = {name: np.require(array, requirements="W") for name, array in arrays.items()}
-    if form["torch"]:
+    if (form := dxo.meta[_KLMS])["torch"]:
         params = convert_params(params, ExchangeFormat.NUMPY, ExchangeFormat.PYTORCH, {})
         for name in form["bfloat16"]:
             params[name] = params[name].bfloat16()
