@@ -108,7 +108,7 @@ def run(
     d: int = 2_000_000,
     scaling: Sequence[int] = (100_000, 1_000_000, 10_000_000),
 ) -> Iterator[Row]:
-    """Yield rows of every family at one size, 8 bits also as 4 with a memory of 4; then Bernoulli at several sizes."""
+    """Yield rows for every family at one size (at 8 bits, also 4 bits with memory 4), then for Bernoulli at several sizes."""
     cores = os.cpu_count() or 1
     for family in families:
         for b in bits:

@@ -123,7 +123,7 @@ class LedgerRecord(BaseModel):
     kl_by_layer: Annotated[tuple[float, ...] | None, Reported(0, 1e6, by_layer=True)] = None
 
     replies: Annotated[dict[str, int] | None, Shown.IN_LOG] = None
-    """Numbers of replies that counted or, by cause, did not. The local engine records them if a reply was refused."""
+    """Number of accepted replies, and of others by cause. The local engine records it only if a reply was refused."""
     resyncs: int | None = None
     """On Flower: number of clients that held another state than the server assumed, and got a snapshot in the round."""
     payload_bytes: Annotated[int | None, Shown.IN_LOG] = None

@@ -141,7 +141,7 @@ class Answer:
 
 
 def _names(asked: Asked, content: RecordDict, reply: Reply | None) -> dict[str, str]:
-    """Return the names of the answer's records, by the records of the message that they answer."""
+    """Return, for each record of the server's message, the name of the record of the answer that corresponds to it."""
     records = list(dict.fromkeys(record for record, _ in asked.places.values()))
     if reply is None or not reply.dtypes:
         return answers(records, content.array_records)

@@ -76,7 +76,7 @@ class Phase:
     grid: Grid
     timeout: float
     model: ArrayRecord | None
-    """The arrays that are coded in messages that hold them; None if nothing is coded."""
+    """The model, which requests replace in every message that contains it; None if nothing is coded."""
     counts: Counter[str] = field(default_factory=Counter)
     asked: list[Asked] = field(default_factory=list)
     _base: tuple[RecordDict, Base] | None = None

@@ -39,7 +39,7 @@ def places_of(records: Mapping[str, Mapping[str, object]], model: str = "") -> P
 
 
 def gathered(places: Places, records: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
-    """Return the arrays of these records by their names in the dictionary, in its order; all must have a place."""
+    """Return the arrays of these records by the names in `places`, in that order; `places` must list every array."""
     here = {(record, name) for record, arrays in records.items() for name in arrays}
     if others := here.difference(places.values()):
         names = ", ".join(sorted(name for _, name in others)[:5])

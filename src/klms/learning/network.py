@@ -228,7 +228,7 @@ class Network:
         return self._initial(lambda shape, std: rng.normal(0, std, shape), bias=False)
 
     def signed_constants(self, seed: int, gain: float = 1.0) -> Vector:
-        """Return FedPM's frozen weights: `+-gain sqrt(2 / fan_in)` with random signs, biases included; norms are 1.
+        """Return FedPM's frozen weights and biases, `+-gain sqrt(2 / fan_in)`; weights of normalisation layers are 1.
 
         A mask of density 1/2 halves the variance of a layer's output; a gain of `sqrt(2)` makes up for that.
         """

@@ -271,7 +271,7 @@ def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_ap
 
 @kernel
 def _bits_apart(size: float, count: float, magnitudes: float) -> float:
-    """Return the bits of `count` outliers with this sum of magnitudes, in steps: gaps, signs and magnitudes."""
+    """Return the bits of the gaps, signs and magnitudes of `count` outliers; `magnitudes` is their sum, in steps."""
     if count == 0:
         return 0.0
     some = max(count, 1.0)

@@ -146,7 +146,7 @@ class Paths(Stage[PathPlan]):
 
 
 def write_content(rates: PieceRates, scales: Int64, runs: Sequence[CodedRun]) -> bytes:
-    """Return the content, given the numbers of the scales."""
+    """Return the rates, the scales (as integers) and the coded runs as bytes."""
     table = np.rec.fromarrays([rates.coarse, scales], dtype=ENTRY)
     lengths = np.array([run.words.size for run in runs], dtype=_LENGTH)
     signs = np.concatenate([np.zeros(0, dtype=np.uint8), *(run.signs for run in runs)])
@@ -239,7 +239,7 @@ def _best_scales(squares: Float64, products: Float64, echo: float) -> Float64:
 
 
 def _scale_numbers(scales: Float64, rng: np.random.Generator) -> Int64:
-    """Return the numbers of scales, rounded up or down at random without bias.
+    """Return the integers that stand for the scales (see `_scales`), rounded up or down at random without bias.
 
     Scales below the smallest that can be sent are rounded to it or to zero.
     """

@@ -133,7 +133,7 @@ class Deployment:
         self._ask("stop", str(run_id))
 
     def restart(self, name: str) -> None:
-        """Kill a process and start it again: a SuperLink has lost its state then, a SuperNode joins as a new one."""
+        """Kill a process and start it again: a SuperLink then loses its state, and a SuperNode joins as a new node."""
         self.processes[name].kill()
         self._start(self._folder / name, self._commands[name])
         if name == SUPERLINK:
