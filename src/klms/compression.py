@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FREE_BYTES = 1 << 28
 """Bytes of memory that any message may require: 67 million float32 parameters, which may all be zero."""
 BYTES_PER_BYTE = 1 << 10
-"""Bytes of memory that a message may require in addition, per byte of its own: float32 at 1/32 of a bit."""
+"""Further bytes of memory that a message may require for each of its own bytes: float32 at 1/32 bit per parameter."""
 _EXPECT = "pass like= (an update with the shapes that you expect) or a larger max_bytes="
 
 

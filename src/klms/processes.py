@@ -68,7 +68,7 @@ class Process:
 
 
 class Guard:
-    """A process that kills all processes with the mark once this process has ended, even if it was killed."""
+    """A process that kills all processes with the mark once its parent has ended, even if the parent was killed."""
 
     def __init__(self, mark: str) -> None:
         command = [sys.executable, "-I", "-S", __file__, mark]

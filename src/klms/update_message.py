@@ -123,7 +123,7 @@ def read_arrays(
     *,
     bfloat16: bool,
 ) -> dict[str, Array]:
-    """Return the arrays of a message whose header has been read; bfloat16 numbers are float32 unless `bfloat16`."""
+    """Return the arrays of a message whose header has been read; bfloat16 becomes float32 unless `bfloat16` is set."""
     dense = _dense(described)
     found: dict[int, Array] = {}
 
@@ -219,7 +219,7 @@ def _digest(key: SharedKey) -> bytes:
 
 
 def _total_rate(coding: Coding) -> float:
-    """Return the bits per parameter of the whole message, which a budget replaces."""
+    """Return the bits per parameter of the whole message; a budget, if given, takes their place."""
     if coding.budget_bytes is not None:
         integer("budget_bytes", coding.budget_bytes, 0, _MOST_BYTES)
         if coding.bits_per_parameter is not None:
@@ -261,7 +261,7 @@ def _dense(described: Description) -> list[ArrayInfo]:
 
 
 def _empty(one: ArrayInfo, bfloat16: bool) -> Array:
-    """Return an array to be filled; it is float32 instead of bfloat16 unless `bfloat16`."""
+    """Return an array to be filled; bfloat16 becomes float32 unless `bfloat16` is set."""
     return np.empty(one.shape, np.float32 if one.dtype == BFLOAT16 and not bfloat16 else one.dtype)
 
 

@@ -29,7 +29,7 @@ _ORACLE_WORK = 40_000_000  # candidate-coordinates: about a second
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. The oracle runs only over as many of the first coordinates as take it about a second."""
+    """One measurement. The oracle runs only over the first coordinates: as many as take it about a second."""
 
     family: str = shown("family")
     bits: int = shown("bits", "d")
@@ -108,7 +108,7 @@ def run(
     d: int = 2_000_000,
     scaling: Sequence[int] = (100_000, 1_000_000, 10_000_000),
 ) -> Iterator[Row]:
-    """Yield rows for every family at one size (at 8 bits, also 4 bits with memory 4), then for Bernoulli at several sizes."""
+    """Yield rows for every family at one size (8 bits also as 4 with memory 4), then for Bernoulli at several sizes."""
     cores = os.cpu_count() or 1
     for family in families:
         for b in bits:

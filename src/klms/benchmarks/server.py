@@ -1,8 +1,9 @@
 """The bench behind `klms bench server`: time and memory to decode and aggregate the messages of many clients.
 
 The server keeps running sums, so its memory must not grow with the number of clients, and its time must be linear in
-it. Messages are made first and wait in a file, as they would in a network's buffers. Memory is that of aggregation
-beyond the state before the round, including arrays that the compressor derives from that state, such as `p`.
+that number. Messages are made first and wait in a file, as they would in a network's buffers. Memory is that of
+aggregation beyond the state before the round, including arrays that the compressor derives from that state, such as
+`p`.
 """
 
 import tempfile

@@ -253,7 +253,7 @@ def _add_steps(low: Int16, high: Int16, one: _Step, two: _Step) -> None:
 
 @inlined
 def _weigh_block(q: Float64, ratio: Float64, heights: Int16) -> tuple[float, float, float]:
-    """Fill `heights`; return in nats their unit, the block's KL, and the score of a sample of last symbols only."""
+    """Fill `heights`; return, in nats, their unit, the block's KL, and the score of a sample of only last symbols."""
     symbols, n = q.shape
     per_flush = max(_FLUSH_STEPS // (symbols - 1), 1)
     kl = base = since_flush = most = 0.0

@@ -206,8 +206,8 @@ class BlockLearner(SideLearner):
     """Merges the clients' block maps in an UPDATE round, and averages their reported KL in other rounds.
 
     No single client can dominate the result. A merged map with more than `spread` times the median client's blocks is
-    not adopted, since it would make the following rounds more expensive for all: they remain UPDATE rounds. Reported KL
-    is clipped to within a factor of `spread` of the median client's.
+    not adopted, since it would make the following rounds more expensive for all; instead, the next round is again an
+    UPDATE round. Reported KL is clipped to within a factor of `spread` of the median client's.
     """
 
     def __init__(self, coder: BlockCoder, side: Side) -> None:

@@ -74,7 +74,7 @@ class QSGD(Compressor):
 
     @cached_property
     def most_entries(self) -> int:
-        """Largest number of non-zero entries of a message, exceeded with probability below 1e-14.
+        """Limit on the non-zero entries of a message; a message needs more with probability below 1e-14.
 
         The absolute values of `n` entries add up to at most `sqrt(n)` norms, so that on average at most `s sqrt(n)` of
         them are rounded to levels other than 0. The variance of their number is below its mean.

@@ -8,7 +8,7 @@ All codebooks together are one increasing sequence of 64 levels `c`; codebook `h
 `c[h]` on. Among the roundings whose mean over codebooks is `z`, the one with the least error takes, in every codebook,
 the level nearest to one common number `m`. As `m` grows, the codebooks move up in turn: one of them moves from `c[j]`
 to `c[j + H]`, which moves the mean from `g[j]` to `g[j + 1]`. If `z` lies between these two means, codebook `j mod H`
-moves up with the probability that makes the mean equal to `z`. The levels below, found by the L-BFGS method, have the
+moves up with the probability that makes the mean equal to `z`. The levels in this file, found by L-BFGS, have the
 least squared error for normal coordinates with `T = 3.097`, which 1 in 512 exceeds. The more bits are sent per
 coordinate, the fewer are left for shared randomness: `H = 64 / 2^bits`.
 

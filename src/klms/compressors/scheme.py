@@ -104,7 +104,7 @@ class Scheme(Generic[S]):
     needs_error_feedback: bool = False  # whether clients must add what a message left out to their next update
     needs_side_information: bool = False  # whether server and clients share more than the model and the key
     operating_points: tuple[Mapping[str, Any], ...] = ({},)
-    """Settings at which `klms bench mean` measures the scheme; none for schemes whose error there has no meaning."""
+    """Settings at which `klms bench mean` measures the scheme; none if its error in that benchmark has no meaning."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "family", self.family or self.name)

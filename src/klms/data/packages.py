@@ -86,7 +86,7 @@ def run(command: Sequence[str], folder: Path) -> None:
 
 
 def _reason(output: str) -> str:
-    """The lines that say what went wrong; a client's last lines are often about logs and new releases instead."""
+    """The lines that say what went wrong; the last lines of pip, npm or apt are often about logs and new releases."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith(("error", "npm err", "e:"))]
     return "; ".join((errors or lines)[:2])[:300]

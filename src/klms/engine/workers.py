@@ -203,7 +203,7 @@ def _stops_held_back() -> Iterator[None]:
     """Hold back Ctrl-C and SIGTERM while one process starts, and deliver them afterwards.
 
     A process that is abandoned during its start, or interrupted before it can ignore Ctrl-C, would end with a
-    traceback. The new process inherits that Ctrl-C is blocked. In this process, other threads may still receive
+    traceback. The new process inherits the block on Ctrl-C. In this process, other threads may still receive
     signals, and Python then calls the handlers in this thread, so the handlers are replaced as well.
     """
     came: list[int] = []

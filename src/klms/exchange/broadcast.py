@@ -79,7 +79,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Trail:
-    """The latest steps. Older ones are dropped once all steps together are larger than a snapshot, which is cheaper."""
+    """The latest steps. Older ones are dropped once all together are larger than a snapshot, which is then cheaper."""
 
     number: int
     """Number of the state that the last step leads to."""

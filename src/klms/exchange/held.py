@@ -32,7 +32,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 JUMP_RATE = 2.8
-"""Most bits per parameter that a jump needs: training tolerates their relative error of 0.02 (docs/downlink.md)."""
+"""Most bits per parameter that a jump needs: training tolerates the relative error at that rate, 0.02
+(docs/downlink.md)."""
 _NEGLIGIBLE = 1e-7  # squared error of the clients' state, relative to a jump, that is not worth further bits
 _SHARES = 256  # levels to which an echo is rounded, so that the last bit of a sum changes no byte
 _BEARABLE = 2.0  # most error of a jump that may become part of the model, in units of a step's noise; steps approach 1
@@ -183,8 +184,8 @@ def lead(
     """Return the clients' state after a step towards the wanted state, or after a jump if that costs fewer bytes.
 
     A step has `rate` bits per parameter. `lags` are the numbers of steps, besides this one, that the clients expected
-    next will lack. `bearable` is the most energy that a jump's error may have to become part of the model; by default
-    it is about the energy of a step's noise.
+    next will lack. `bearable` is the largest energy at which a jump's error becomes part of the model; by default it is
+    about the energy of a step's noise.
     """
     difference = rule.difference(held.model, wanted)
     size = rule.nbytes(wanted)
@@ -212,7 +213,7 @@ def echo_in(difference: Vector, error: Vector) -> float:
     """Return the share of the last error that this difference takes back, from 0 to 1.
 
     Clients' next updates repair part of the error, and a strategy that keeps a model of its own takes back all of it.
-    Noise would then add up, unless steps are shortened by the share of it that would have to be taken back.
+    Noise would then add up, unless steps are shortened by the share of the error that would be taken back.
 
     >>> error = np.ones(4, dtype=np.float32)
     >>> echo_in(np.array([1, -1, 0, -1], dtype=np.float32), error)
@@ -237,7 +238,7 @@ def _jump_rate(rate: float, far: float, near: float) -> float:
     """Return the bits per parameter at which a jump has as little error as a step, but at most `JUMP_RATE`.
 
     `far` and `near` are the squared lengths of the jump and of the step. `rate` is the bits per parameter of the step;
-    if it is above `JUMP_RATE`, it is the limit instead.
+    if it is above `JUMP_RATE`, the limit is `rate`.
     """
     most = max(rate, JUMP_RATE)
     return most if near == 0 else min(most, rate + math.log2(max(far / near, 1.0)) / 2)

@@ -171,7 +171,7 @@ class Model:
 class Apart:
     """Names of the arrays that are not part of the vector, decided when the arrays are first seen.
 
-    Later, a strategy's average may have turned integers into floating-point numbers.
+    Their types may change later: a strategy's average may turn integers into floating-point numbers.
     """
 
     integers: frozenset[str]

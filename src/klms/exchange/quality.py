@@ -38,7 +38,7 @@ MOMENTUM = 10.0
 FIRST_ROUND = 1.0
 """Bits of the first round, about which nothing is known."""
 LEAST, MOST = 0.02, 8.0
-"""Bits per parameter that may be asked for."""
+"""Least and most bits per parameter that may be asked for."""
 CODE = 1.25
 """Relative error of a code times `4^r - 1`, assumed until it is measured."""
 _REPAIR = 0.1  # share of an error that is taken back, and its standard deviation, assumed until it is measured

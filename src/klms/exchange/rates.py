@@ -29,7 +29,7 @@ from klms.exchange.quality import FIRST_ROUND, TARGET, Rates
 from klms.exchange.rate_control import RoundQuality
 
 Rate = float | Callable[..., float]
-"""A number, a function of the round, or a function of `client` and, if it has that parameter, `round`, by name."""
+"""A number, a function of the round, or a function of `client` and optionally `round`, passed by name."""
 
 
 @dataclass(frozen=True)

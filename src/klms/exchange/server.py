@@ -386,8 +386,8 @@ class Server:
     def _lost(self, client: str, sent: Sent) -> None:
         """Record that a client does not hold the model; raise `OutOfSync`, or `LostAgain` if it just had a snapshot.
 
-        A client gets one snapshot per number of rounds whose steps together are as large as a snapshot, so that a
-        client that always claims to have lost its model at most doubles the bytes that it is sent.
+        A client gets its next snapshot only when the steps since the last one are together as large as a snapshot, so
+        that a client that always claims to have lost its model at most doubles the bytes that it is sent.
         """
         sent.terms = {}
         latest = len(self.held.trail.steps[-1]) if self.held.trail.steps else math.inf
@@ -432,7 +432,7 @@ class Server:
         return self._sender_now().message(self.held.by_client.get(client, self._start(client)))
 
     def _start(self, client: str) -> int | None:
-        """Return the state from which to lead a client whose state is unknown: the anchor, or None if it was lost."""
+        """Return the state from which to lead a client of unknown state: the anchor, or None if it lost its model."""
         sent = self._sent.get(client)
         return None if sent is not None and sent.snapshot_round == self.round else ANCHOR
 

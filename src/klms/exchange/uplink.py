@@ -52,7 +52,7 @@ class Uplink:
             self.coder = replace(self.coder, side=self.coder.learner.finish())
 
     def apart_of(self, arrays: Mapping[str, Array]) -> Apart:
-        """Return which arrays are not compressed, as decided with the first ones."""
+        """Return which arrays are not compressed, as decided with the first model."""
         if self.apart is None:
             self.apart = Apart.of(arrays)
         return self.apart

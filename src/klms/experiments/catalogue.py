@@ -182,7 +182,7 @@ def load(name: str) -> Experiment:
 
 
 def comparable(config: RunConfig, *without: str) -> dict[str, Any]:
-    """Return the settings that decide the result of a run, which the location of its data set does not."""
+    """Return the settings that decide the result of a run; the location of its data set is not among them."""
     return config.model_dump(mode="json", exclude={"data_dir", *without})
 
 

@@ -14,7 +14,7 @@ VERSIONS = ("torch", "numpy")
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A row with the seeds that both sides have; pairs are numbers of the committed results and of the own runs."""
+    """A row with the seeds that both sides have; pairs are means of the committed results and of the user's runs."""
 
     row: str
     data: str

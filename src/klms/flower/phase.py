@@ -279,7 +279,7 @@ def _same_records(one: RecordDict, other: RecordDict) -> bool:
 
 
 def cause_of_failure(code: int) -> str:
-    """Return the cause for an error reply, made by the client's app or by Flower when no answer arrived."""
+    """Return the cause of an error reply, which the client's app made, or Flower because no answer arrived."""
     return "missing" if code in _NO_ANSWER else "error"
 
 

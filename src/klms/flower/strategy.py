@@ -84,7 +84,7 @@ class Compressed(Strategy):
         return self.server.downlink_bytes
 
     def summary(self) -> None:
-        """Log what is compressed; raise an error if a strategy around this one calls, which would find no arrays."""
+        """Log what is compressed; raise an error if an outer strategy calls this, since it would find no arrays."""
         if not self._started:
             raise InvalidArgument(
                 "a strategy around Compressed would see payloads instead of arrays, and clip none of them: "

@@ -44,7 +44,10 @@ class Examples:
         return Examples(each(self.x, lambda array: array[index]), self.y[index])
 
     def batches(self, size: int) -> Iterator["Examples"]:
-        """Yield all examples in even batches of at most `size`: norms cannot use a last batch of one example."""
+        """Yield all examples in even batches of at most `size`.
+
+        A last batch of one example would be too small for normalisation layers.
+        """
         for index in np.array_split(np.arange(len(self)), math.ceil(len(self) / size)):
             yield self.rows(slice(index[0], index[-1] + 1))
 
@@ -76,7 +79,10 @@ class Schedule:
     optimizer: Optimizer
 
     def batches(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield the indices of shuffled batches, without a last batch of one example, which norms cannot use."""
+        """Yield the indices of shuffled batches, without a last batch of one example.
+
+        Such a batch would be too small for normalisation layers.
+        """
         for _ in range(self.epochs):
             order = rng.permutation(n)
             for start in range(0, n, self.batch):

@@ -142,14 +142,17 @@ class Learner:
         return np.where(diverged, 1 / table.shape[1], table)
 
     def metrics(self, predictions: npt.NDArray[np.float64], data: Examples) -> dict[str, float]:
-        """Return accuracy, likelihood and calibration of class probabilities; otherwise, the mean loss."""
+        """Return accuracy, likelihood and calibration if `predictions` are probabilities; otherwise, the mean loss."""
         if predictions.ndim == 1:
             return {"loss": float(predictions.mean())}
         labels = data.y[data.y != self.network.padding] if data.y.ndim > 1 else data.y
         return classification_metrics(predictions, labels.astype(np.int64))
 
     def module_with(self, parameters: Vector, clients: Sequence[Examples]) -> nn.Module:
-        """Return a module with these parameters; running statistics of its norms come from the clients' examples."""
+        """Return a module with these parameters.
+
+        The running statistics of its normalisation layers come from the clients' examples.
+        """
         return self.network.module_with(parameters, mixed_batches(clients, _BATCH))
 
     def _descend(

@@ -53,7 +53,7 @@ class LeNet(nn.Module):
 
 
 def conv(stages: int, shape: Sequence[int], classes: int, width: float) -> nn.Sequential:
-    """CONV4 (two stages) and CONV6 (three): pairs of 3x3 convolutions, each pair pooled; 256, 256 hidden units."""
+    """CONV4 (two stages) and CONV6 (three): pairs of 3x3 convolutions, each pair pooled; two layers of 256 units."""
     layers: list[nn.Module] = []
     channels = shape[0]
     side = list(shape[1:])

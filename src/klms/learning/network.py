@@ -164,7 +164,10 @@ class Network:
         return (), {**x, "labels": y}
 
     def set_mode(self, *, training: bool) -> None:
-        """Put the module into training or evaluation mode; either way, norms use the statistics of each batch."""
+        """Put the module into training or evaluation mode.
+
+        Either way, normalisation layers use the statistics of each batch.
+        """
         self.module.train(training)
         for norm in self._norms_of(self.module):
             norm.train()

@@ -150,7 +150,7 @@ class Method(ABC):
     vector_name: ClassVar[str | None] = "weights"
     """Name of the shared array that a coded downlink codes; None if unsupported."""
     noisy_steps: ClassVar[bool] = False
-    """Whether steps of that vector are mostly sampling noise, to which coding should not add."""
+    """Whether the steps of that array are mostly sampling noise, to which coding should not add."""
     server_only: ClassVar[frozenset[str]] = frozenset()
     """Private arrays that `aggregate` does not need, so that no client needs them either."""
 
@@ -208,7 +208,7 @@ class Method(ABC):
         return state
 
     def to_send(self, start: State, update: Vector, keeps: dict[str, Array]) -> Vector:
-        """Return the part of an update that a client sends, and put the rest into `keeps`; it trained from `start`."""
+        """Return the part of an update that a client sends after training from `start`; put the rest into `keeps`."""
         return update
 
     def client_update(

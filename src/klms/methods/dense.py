@@ -44,7 +44,7 @@ class Dense(Method):
 
     @property
     def scales_mean(self) -> bool:
-        """Whether a step is the mean update times `server_lr`; otherwise, a quality needs its measured gain."""
+        """Whether a step is the mean update times `server_lr`; if not, its gain must be measured to hold a quality."""
         return type(self).aggregate is Dense.aggregate
 
     def compressor_after(self, state: State) -> Compressor:

@@ -4,9 +4,9 @@ A message is nearly a sample of `N(clip(v), sigma^2)`: the Gaussian mechanism wi
 all of a client's data can move its clipped update that far. `(epsilon, delta)` is the privacy that this mechanism gives
 a client against everybody, including the server, after the largest number of rounds in which the client can have taken
 part, by Renyi accounting. Whoever can reproduce the noise can subtract it, so no epsilon is reported unless private
-randomness comes from the operating system. The epsilon does not account for an index chosen among `2^b` candidates
-being only nearly such a sample, nor for rounds that were repeated after a server was killed. Messages do not report
-their KL, which would reveal the norm of the update.
+randomness comes from the operating system. The epsilon ignores two facts: one of `2^b` candidates is only nearly such
+a sample, and rounds may have been repeated after a server was killed. Messages do not report their KL, which would
+reveal the norm of the update.
 
 Mind the size of epsilon: noise that lets a model of 400,000 parameters learn from ten clients gives an epsilon in the
 millions, which is no privacy. DP-REC is included as a compressor, as in the paper.

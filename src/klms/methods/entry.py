@@ -168,7 +168,7 @@ class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettin
         return NamedBits(up, RateSchedule.parse(self.down_rate_schedule or str(self.down_rate)).in_round)
 
     def moment_after(self, state: State, parameters: int) -> Moment:
-        """Return the facts given to a rate rule before the round after a state."""
+        """Return what a rate rule is told about the round that follows a state."""
         now = Moment(state.round + 1, parameters, self.participants)
         if RATE not in state.shared:
             return now

@@ -117,7 +117,7 @@ class FedPM(Method):
 class FedMask(FedPM):
     """FedMask (Li et al., 2021): FedPM without randomness; a mask is 1 where the probability is at least one half.
 
-    A client trains real-valued scores whose threshold is the mask, with a straight-through gradient, and sends that
+    A client trains real-valued scores, which are thresholded to a mask, with a straight-through gradient, and sends the
     mask; the server averages the masks, and the clients start their next scores from the average.
     """
 

@@ -43,7 +43,10 @@ class LangevinSettings(Settings):
 
 
 def default_gamma(examples: int | None) -> float:
-    """Return a step size for a potential that grows with the number of examples; its noise still lets models learn."""
+    """Return a step size for a potential that grows with the number of examples.
+
+    With this step size, the noise still lets models learn.
+    """
     if examples is None:
         raise InvalidArgument("give a gamma: about 0.1 / number of training examples of all clients, at most 1e-5")
     return min(1e-5, 0.1 / examples)

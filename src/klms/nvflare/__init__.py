@@ -23,7 +23,7 @@ __all__ = ["ReceiveModel", "ReceiveUpdate", "SendModel", "SendUpdate", "compress
 def compress(recipe: Recipe, *, tasks: str | Sequence[str] = ("train",), **settings: Any) -> None:
     """Add the four filters to a recipe, for this task or these tasks.
 
-    `settings` are the arguments of `klms.Server`, but for functions: they travel in the job's configuration. Add other
+    `settings` are arguments of `klms.Server`, but no functions, since they travel in the job's configuration. Add other
     filters of outgoing data before these four, and other filters of incoming data after them.
     """
     if not isinstance(recipe, Recipe):

@@ -120,7 +120,7 @@ class RunFolder:
             yield
 
     def settings(self) -> dict[str, object]:
-        """Return the settings as written, after checking only their digest, that they are TOML and name a method."""
+        """Return the settings as written; only the digest, the TOML syntax and the name of a method are checked."""
         try:
             settings = parse_toml(self._settings(), CONFIG)
         except InvalidArgument as error:
@@ -216,7 +216,7 @@ class RunFolder:
         return state
 
     def checkpointed_blocks(self) -> tuple[int, list[int]]:
-        """Return the round of the checkpoint, and the bounds of its blocks, from 0 to the size of the model, if any.
+        """Return the round of the checkpoint, and the bounds of its blocks, if any, from 0 to the size of the model.
 
         The rest of the checkpoint, which may be as large as many models, is not loaded.
         """
@@ -292,7 +292,7 @@ def _state(frame: Frame, file: IO[bytes]) -> State:
 
 
 def _round_and_blocks(frame: Frame, file: IO[bytes]) -> tuple[int, list[int]]:
-    """Return the round of a checkpoint, and the bounds of its blocks if they are a block map."""
+    """Return the round of a checkpoint, and the bounds of its blocks if it has a valid block map."""
     name = "shared.block_bounds"
     bounds = read_some(file, BODY, [name], _LARGEST_BLOCK_MAP).get(name, np.zeros(0))
     valid = bounds.dtype.kind in "iu" and bounds.ndim == 1 and bounds.size >= 2

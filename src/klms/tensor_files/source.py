@@ -1,4 +1,4 @@
-"""Files of tensors, whose tensors are sources."""
+"""Open files of tensors: each of their tensors is a `Source`."""
 
 import math
 import os

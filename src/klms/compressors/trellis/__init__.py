@@ -6,7 +6,7 @@ A message goes through these files, from top to bottom; the decoder undoes the s
     chunks.py        updates of any size: one message, or several at one price per bit
     message.py       one message, `Trellis.encode` and `Trellis.decode`, as a sequence of stages
     pieces.py        the update is gathered into pieces that follow its arrays
-    low_rank.py      stage 1: products of a column and a row, where a matrix has few directions
+    low_rank.py      stage 1: products of a column and a row, where a matrix is nearly of low rank
     outliers.py      stage 2: entries that are much larger than the others
     paths.py         stage 3: every piece of the remaining vector, rotated, as a path through a trellis
     payload.py       the bytes of all stages as one payload

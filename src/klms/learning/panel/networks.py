@@ -77,7 +77,7 @@ class GPT(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Classifies images by mixing their patches over patches and over channels in turn (MLP-Mixer)."""
+    """Classifies images by mixing patches and channels in turn (MLP-Mixer)."""
 
     def __init__(self, patches: int = 16, entries: int = 49, width: int = 48, layers: int = 2) -> None:
         super().__init__()

@@ -126,7 +126,7 @@ def _corpus() -> Corpus:
 
 @cache
 def characters(documents: int) -> tuple[Array, Array]:
-    """Return training and test text as letter numbers, each from at most `documents` documents."""
+    """Return training and test text as indices of letters, each from at most `documents` documents."""
     corpus = _corpus()
     texts = []
     for held_out in (False, True):
