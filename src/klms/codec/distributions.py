@@ -74,7 +74,7 @@ class Distribution(ABC):
     def most_kl(self) -> float:
         """Largest KL to this distribution, in bits over all coordinates, that can be coded.
 
-        If a sample needs more bits per coordinate than the longest index has, every candidate is far from it.
+        At a larger KL, a sample would need more bits per coordinate than the longest index has.
         """
         return float(MAX_BITS * self.d)
 

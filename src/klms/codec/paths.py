@@ -8,7 +8,7 @@ so that a block still costs `bits` bits, but the encoder chooses among all paths
 last `memory` bits. The score of a path is the sum of its candidates' scores. `greedy` takes the best path (Viterbi,
 1967). `sample` draws a path with probability proportional to `exp(score)`, exactly, by forward filtering and backward
 sampling: `alpha(s)` is the total weight of all paths into state `s`, and a predecessor is drawn in proportion to its
-share of `alpha`, for all states as long as the weights are available; one uniform number per block suffices, because
+share of `alpha`, for all states while their weights are still in memory; one uniform number per block suffices, because
 only one of these predecessors is on the path. `matched` multiplies the scores by a `beta` per segment, as in
 `selection.py`.
 """

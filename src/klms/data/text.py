@@ -84,7 +84,7 @@ def _last_tenth(owner: Integers) -> npt.NDArray[np.bool_]:
 
 
 def _places(counts: Integers) -> Integers:
-    """Number the entries of consecutive groups of these sizes from 0, within each group."""
+    """Number the entries of consecutive groups of these sizes; every group starts again at 0."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 

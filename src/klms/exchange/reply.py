@@ -36,7 +36,7 @@ class Expected:
     request: CompressionRequest
     terms: Terms
     model: Model
-    """The arrays from which an update is the difference."""
+    """The arrays that the client received; an update is the trained arrays minus these."""
     coder: tuple[Compressor, SideLearner] | None
     """None if the model has nothing to compress."""
     bits: float | None

@@ -67,7 +67,7 @@ def answers(received: Iterable[str], replied: Iterable[str]) -> dict[str, str]:
 def matched(sent: Sequence[Message], replies: Iterable[Message]) -> list[tuple[int | None, Message]]:
     """Return the replies, each with the number of the message that it answers; None if it answers none.
 
-    The message that a reply answers says more than its sender, since Flower itself answers for a node that is gone.
+    The message answered counts first, then the sender, since Flower itself replies in place of a node that is gone.
     """
     nodes = {one.metadata.message_id: one.metadata.dst_node_id for one in sent if one.metadata.message_id}
     waiting: dict[int, dict[str, int]] = {}

@@ -102,7 +102,7 @@ class Received:
             self._header_sums += [*bits / self.total.size, header.mean_kl, header.blocks]
 
     def take_mean(self) -> npt.NDArray[np.float64]:
-        """Return the mean of the decoded vectors, which overwrites their sum, or their robust average."""
+        """Return the mean of the decoded vectors or their robust average; the mean overwrites the sum."""
         if self._robust is None:
             mean = np.divide(self.total, self.weight, out=self.total)
         else:

@@ -177,7 +177,7 @@ def _client_of(fl_ctx: FLContext) -> str:
 
 
 def _arrays_of(dxo: DXO) -> tuple[Arrays, dict[str, Any]]:
-    """Return a DXO's parameters as NumPy arrays, and their form: whether torch tensors, and which in bfloat16."""
+    """Return a DXO's parameters as NumPy arrays, and their form: if they are torch tensors, and which are bfloat16."""
     tensors = {name: value.detach().cpu() for name, value in dxo.data.items() if hasattr(value, "detach")}
     narrow = [name for name, tensor in tensors.items() if str(tensor.dtype) == "torch.bfloat16"]
     params = {**tensors, **{name: tensors[name].float() for name in narrow}} or dxo.data
