@@ -51,23 +51,24 @@ def compress(
     """Return an update as bytes. `decompress` returns the update plus noise of mean zero.
 
     Args:
-        update: An array or a mapping of arrays (NumPy, or torch on any device), such as a difference of state dicts.
-            Arrays of integers and booleans are sent unchanged, in addition to the coded ones; long double becomes
-            float64, and float16 is clipped to its range. Complex numbers, dates, text, objects and masked arrays are
-            refused.
-        bits_per_parameter: Length of the whole message, from 0.0001 to 8, up to half of it for names and shapes (many
-            tiny arrays may take more). 1 if neither this nor `budget_bytes` is given.
+        update: An array, or a mapping of arrays, such as a difference of state dicts. Arrays may be NumPy's, torch's on
+            any device, or others that NumPy can read, such as those of JAX and TensorFlow. Arrays of integers and
+            booleans are sent unchanged, in addition to the coded ones; long double becomes float64, and float16 is
+            clipped to its range. Complex numbers, dates, text, objects and masked arrays are refused.
+        bits_per_parameter: Length of the whole message, from 0.0001 to 8 bits per parameter; by default 1, if there is
+            no `budget_bytes` either. Names and shapes take up to half of it, and more if there are many tiny arrays.
         key: Randomness that sender and receiver share; no two messages may have the same key. Without a key, the
             message carries a random seed of its own, at no cost in bytes.
         budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.
         effort: Trade-off between encoding time and error, with the same decoder.
         threads: Number of threads, by default one per core. The bytes are the same with any number.
-        rng: Randomness of rounding, and of the seed of a message without a key; by default the operating system's.
+        rng: Source of randomness for rounding, and for the seed of a message without a key; by default the operating
+            system's.
         progress: Function that is called with the number of finished steps and the number of all steps; True draws a
             bar on a terminal.
 
-    Memory in addition to the update and the message is bounded, whatever the size of the update (a few hundred
-    megabytes).
+    Memory in addition to the update and the message is at most a few hundred megabytes, whatever the size of the
+    update.
 
     >>> update = {"weight": np.ones((40, 50), dtype=np.float32), "steps": np.array(7)}
     >>> message = compress(update, 2.0)
@@ -133,8 +134,8 @@ def decompress(
         message: The bytes, or a binary file that holds them and nothing else.
         key: The key that the message was made with; None if it carries its own.
         like: An update (or a model) with the same names, shapes and types; any other message is refused.
-        max_bytes: Memory that the arrays may take. Without this and without `like`, it is 256 MiB plus 1024 times the
-            length of the message. Both are checked before anything is allocated.
+        max_bytes: Memory that the arrays may take. If neither this nor `like` is given, the limit is 256 MiB plus 1024
+            times the length of the message. The limit and `like` are checked before anything is allocated.
         threads: Number of threads, by default one per core.
         progress: As in `compress`.
 
@@ -233,7 +234,7 @@ def seekable(message: bytes | bytearray | memoryview | IO[bytes]) -> IO[bytes]:
 
 
 def _check_whole(described: Description) -> None:
-    """Raise if a message holds a difference, which is useless without the file that it is the difference from."""
+    """Raise if a message holds a difference from another file, which is useless without that file."""
     if is_difference(described):
         raise InvalidArgument(
             "the message holds the difference from another file: restore the tensors with `klms decode --base`, "
@@ -255,12 +256,16 @@ def _check_expected(described: Description, like: object, as_tensors: bool) -> N
     expected = set(read_description(describe(sources_of(like), bfloat16=True), bfloat16=True).arrays)
     found = set(described.arrays)
     if not as_tensors:  # NumPy has no bfloat16 and gets float32 instead
-        found = {one._replace(dtype=np.dtype("<f4")) if one.dtype == BFLOAT16 else one for one in found}
+        expected, found = set(map(_widened, expected)), set(map(_widened, found))
     if is_alone(described) == isinstance(like, Mapping):
         raise SideInformationMismatch("the message holds an array and `like` a dictionary of arrays, or the reverse")
     for one in sorted(found ^ expected, key=str):
         where = "in the message only" if one in found else "in `like` only"
         raise SideInformationMismatch(f"the message holds other arrays than expected: {one} is {where}")
+
+
+def _widened(one: ArrayInfo) -> ArrayInfo:
+    return one._replace(dtype=np.dtype("<f4")) if one.dtype == BFLOAT16 else one
 
 
 def check_memory(described: Description, most: int, remedy: str) -> None:

@@ -1,5 +1,6 @@
 """Arrays of every type, byte order, shape and stride: they arrive, or the error says what to do."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -176,3 +177,35 @@ def test_views_of_tensors_arrive():
     decoded = klms.decompress(klms.compress(halves.T, 8.0, key=KEY), key=KEY)
     assert decoded.dtype == torch.bfloat16
     np.testing.assert_allclose(decoded.float(), np.full((500, 4), 0.5), atol=0.05)
+
+
+class Foreign:
+    """An array of another framework: NumPy can read it, and it says its type."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self.dtype = array.dtype
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        return self._array
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, Foreign])
+def test_bfloat16_of_jax_and_tensorflow_arrives_as_float32(wrap):
+    halves = np.full((4, 500), 0.5, dtype=ml_dtypes.bfloat16)
+    message = klms.compress({"a": wrap(halves.T), "b": wrap(np.arange(3))}, 8.0, key=KEY)
+    decoded = klms.decompress(message, key=KEY, like={"a": wrap(halves.T), "b": np.arange(3)})
+    assert decoded["a"].dtype == np.float32
+    np.testing.assert_allclose(decoded["a"], np.full((500, 4), 0.5), atol=0.05)
+    assert len(message) < 3000  # two bytes per entry at most, not four
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, Foreign])
+def test_the_exchange_widens_bfloat16(wrap):
+    model = {"a": wrap(np.full((40, 50), 0.5, dtype=ml_dtypes.bfloat16))}
+    server, client = klms.Server(model, bits_per_parameter=8), klms.Client()
+    arrays = client.receive(server.request("a"))
+    assert arrays["a"].dtype == np.float32
+    trained = wrap((arrays["a"] + 1).astype(ml_dtypes.bfloat16))
+    found = server.receive("a", client.reply({"a": trained}))
+    np.testing.assert_allclose(found["a"], np.full((40, 50), 1.5), atol=0.1)

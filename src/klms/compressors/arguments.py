@@ -6,6 +6,7 @@ from numbers import Real
 
 import numpy as np
 
+from klms.compressors.arrays import is_bfloat16, sources_of
 from klms.compressors.base import largest_entry
 from klms.container import Array
 from klms.errors import InvalidArgument
@@ -15,7 +16,7 @@ _COMPLEX = "pass its real and its imaginary part as two arrays"
 
 
 def number(name: str, value: object) -> float:
-    """Return `value` as a float; raise an error unless it is a number of Python or NumPy.
+    """Return `value` as a float; raise an error unless it is a Python or NumPy number.
 
     >>> number("bits_per_parameter", np.float32(0.5))
     0.5
@@ -34,7 +35,10 @@ def message_bytes(what: str, value: object) -> bytes:
 
 
 def named_arrays(what: str, value: object, *, copy: bool = False) -> dict[str, Array]:
-    """Return a dictionary of arrays as NumPy arrays; raise an error that says what to do for anything else."""
+    """Return a dictionary of arrays as NumPy arrays, with float32 in place of bfloat16.
+
+    For anything else, raise an error that says what to do.
+    """
     if not isinstance(value, Mapping):
         remedy = "pass its state_dict()" if hasattr(value, "state_dict") else "pass {name: array, ...}"
         raise InvalidArgument(f"{what}: a dictionary of arrays is expected, got {type(value).__name__}: {remedy}")
@@ -42,7 +46,7 @@ def named_arrays(what: str, value: object, *, copy: bool = False) -> dict[str, A
 
 
 def check_model(arrays: Mapping[str, Array]) -> None:
-    """Raise an error that names the array if one cannot be sent, or is not finite."""
+    """Raise an error that names the first array that cannot be sent or is not finite, if there is one."""
     for name, array in arrays.items():
         if array.dtype.kind not in _SENDABLE:
             remedy = _COMPLEX if array.dtype.kind == "c" else "only numbers can be sent"
@@ -55,9 +59,10 @@ def check_model(arrays: Mapping[str, Array]) -> None:
 
 
 def like_held(arrays: Mapping[str, Array], held: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the next model in the order of the held model; integers become floating-point where the held array is.
+    """Return the next model with its arrays in the order of the held model.
 
-    Raise an error that names the array unless both have the same names and shapes.
+    Arrays of integers become floating-point if the held array is floating-point. Raise an error that names the array if
+    a name or a shape differs.
     """
     remedy = "give all arrays of the model with their shapes, and make a new server for another model"
     for name in [*held, *arrays]:
@@ -87,6 +92,9 @@ def _name(name: object) -> str:
 
 def _array(name: str, value: object, *, copy: bool) -> Array:
     try:
+        if is_bfloat16(getattr(value, "dtype", None)):
+            source = sources_of(value)[""]
+            return source.floats(0, math.prod(source.shape)).reshape(source.shape)
         return np.array(value) if copy else np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors on another device
         raise InvalidArgument(f"array {name!r} cannot become a NumPy array, convert it first: {error}") from error

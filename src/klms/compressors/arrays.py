@@ -1,4 +1,4 @@
-"""Arrays of an update, from NumPy or torch, on their way to a message and back: their parts as float32.
+"""Arrays of an update, from NumPy or torch: reading them as float32 for a message, and writing decoded float32 back.
 
 An array may be too large to copy. It is therefore read and written part by part, as consecutive entries in C order.
 bfloat16, which NumPy does not have, is kept as its 16 bits, `BFLOAT16`. torch is never imported here: a program without
@@ -45,7 +45,7 @@ class Source(ABC):
 
     @abstractmethod
     def floats(self, start: int, stop: int) -> Float32:
-        """Return the entries from `start` to `stop` as float32; numbers beyond its range become infinite."""
+        """Return the entries from `start` to `stop` as float32; numbers beyond the range of float32 become infinite."""
 
     @abstractmethod
     def exact(self) -> Array:
@@ -56,6 +56,8 @@ class ArraySource(Source):
     """A NumPy array with any strides and byte order, or the bits of bfloat16."""
 
     def __init__(self, array: Array) -> None:
+        if is_bfloat16(array.dtype):
+            array = array.view(BFLOAT16)
         self._array = array
         self.dtype = array.dtype
         self.shape = array.shape
@@ -79,10 +81,10 @@ class TensorSource(Source):
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor.detach()
         self.shape = tuple(tensor.shape)
-        is_bfloat16 = str(tensor.dtype) == "torch.bfloat16"
+        narrow = is_bfloat16(tensor.dtype)
         nothing = self._tensor.reshape(-1)[:0]
-        self.dtype = BFLOAT16 if is_bfloat16 else nothing.numpy(force=True).dtype
-        if is_bfloat16:
+        self.dtype = BFLOAT16 if narrow else nothing.numpy(force=True).dtype
+        if narrow:
             nothing.cpu()  # raises an error for a tensor without storage
 
     def floats(self, start: int, stop: int) -> Float32:
@@ -107,7 +109,7 @@ def _entries(array: Any, start: int, stop: int) -> Any:
 
 
 def sources_of(update: object) -> dict[str, Source]:
-    """Return the arrays of an update by name; an update that is a single array has an empty name."""
+    """Return the arrays of an update by name; if the update is a single array, its name is empty."""
     if isinstance(update, list | tuple):
         raise InvalidArgument("a list of arrays has no names: pass a dictionary of arrays")
     if not isinstance(update, Mapping):
@@ -129,6 +131,11 @@ def is_dense(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype == BFLOAT16
 
 
+def is_bfloat16(dtype: object) -> bool:
+    """Return whether a type is bfloat16, of torch or as JAX and TensorFlow add it to NumPy."""
+    return getattr(dtype, "name", str(dtype)) in ("bfloat16", "torch.bfloat16")
+
+
 def _is_tensor(value: object) -> bool:
     return hasattr(value, "detach")
 
@@ -143,8 +150,8 @@ def _source(value: object, what: str) -> Source:
         source = TensorSource(value) if _is_tensor(value) else ArraySource(np.asarray(value))
     except (TypeError, ValueError, RuntimeError) as error:  # an unknown type, rows of different lengths, no storage
         raise InvalidArgument(f"{what} cannot become a NumPy array, convert it first: {error}") from error
-    is_bfloat16 = _is_tensor(value) and source.dtype == BFLOAT16
-    if source.dtype.kind not in "fiub" and not is_bfloat16:
+    narrow = source.dtype == BFLOAT16 and is_bfloat16(getattr(value, "dtype", None))
+    if source.dtype.kind not in "fiub" and not narrow:
         remedy = _REMEDIES.get(source.dtype.kind, "only numbers can be sent")
         raise InvalidArgument(f"{what} holds {source.dtype}, which cannot be sent: {remedy}")
     return source
@@ -172,7 +179,7 @@ def floats_of_bfloat16(array: Array) -> Float32:
 
 
 def bfloat16_of(floats: Float32) -> npt.NDArray[Any]:
-    """Return the bits of the bfloat16 numbers nearest to finite numbers; ties go to the even one."""
+    """Return the bits of the bfloat16 numbers nearest to the given finite numbers; ties are rounded to even."""
     bits = np.ascontiguousarray(floats).view(np.uint32)
     to_even = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return ((bits + to_even) >> np.uint32(16)).astype(np.uint16).view(BFLOAT16)
