@@ -111,7 +111,7 @@ def test_the_help_of_run_lists_the_settings_of_every_run():
         (["run", "trellis", "--down-rate", "1.0"], "down_rate needs downlink coded, not auto"),
         (["run", "fedavg", "--learning-rate", "1.0"], "did you mean --lr?"),
         (["run", "fedavg", "--device", "gpu"], "device must be auto, cpu, cuda or mps, got gpu"),
-        (["run", "fedpm-klms", "--levels", "4"], "fedpm-klms has no setting levels, which is one of qsgd"),
+        (["run", "fedpm-klms", "--levels", "4"], "fedpm-klms has no setting levels, which belongs to qsgd"),
         (["run", "qsgd", "--data", "mnst"], "there is no data set 'mnst'; did you mean 'mnist'?"),
         (["run", "qsgd", "--model", "lenett"], "there is no model 'lenett'; did you mean 'lenet'?"),
         (["run", "qsgd", "--rounds", "0"], "rounds must be at least 1, got 0"),

@@ -233,8 +233,8 @@ def through(update):
 @pytest.mark.parametrize(
     ("update", "words"),
     [
-        ({"a": np.zeros((1,) * 33)}, "33 dimensions; arrays may have 32"),
-        (np.zeros((1,) * 64, int), "64 dimensions; arrays may have 32"),
+        ({"a": np.zeros((1,) * 33)}, "33 dimensions; arrays have at most 32"),
+        (np.zeros((1,) * 64, int), "64 dimensions; arrays have at most 32"),
         ({"a": np.zeros((0, 1 << 41))}, "more than 1,099,511,627,776 entries"),
         ({"a": np.broadcast_to(np.int8(0), (1 << 41,))}, "more than 1,099,511,627,776 entries"),
         (np.broadcast_to(np.float32(0), (1 << 16, 1 << 16)), "more than 4,294,967,295 parameters.*several messages"),

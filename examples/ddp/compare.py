@@ -2,9 +2,9 @@
 
     python examples/ddp/compare.py --steps 300 --out results/ddp.json --picture docs/figures/ddp.png
 
-Every way trains LeNet with the same batches. A process sends its whole gradient in every step, in float32; or the
-factors of PowerSGD's hook, which is torch's own; or messages of klms. Bytes are those that a process sends. PowerSGD
-sends all factors, the vectors that it leaves uncompressed, and its first two steps, which it does not compress.
+All runs train LeNet with the same batches. In every step, a process sends its whole gradient in float32, the factors of
+torch's own PowerSGD hook, or a message of klms. Bytes are those that one process sends. For PowerSGD, they include the
+vectors that it leaves uncompressed, and its first two steps, which it does not compress.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def network() -> torch.nn.Module:
 
 
 def register(way: str, model: DistributedDataParallel) -> object:
-    """Register the hook of a way of averaging gradients, and return its state."""
+    """Register the hook for one of `WAYS`, and return the hook's state."""
     name, _, setting = way.partition(" ")
     if name == "klms":
         state = klms.ddp.CompressionState(bits_per_parameter=float(setting))
@@ -78,7 +78,7 @@ def sent_bytes(state: object, parameters: int, steps: int) -> int:
 
 
 def train(rank: int, port: int, way: str, given: argparse.Namespace, found: Path) -> None:
-    """Train as one of the processes; the first one writes what came of it into a file."""
+    """Train as one of the processes; the first process writes the results to a file."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=PROCESSES)
@@ -86,7 +86,7 @@ def train(rank: int, port: int, way: str, given: argparse.Namespace, found: Path
     images = torch.from_numpy(data.train_x).float() / 255
     labels = torch.from_numpy(data.train_y)
     torch.manual_seed(given.seed)
-    # One bucket: with two, the sums that PowerSGD starts after each other may come in another order on each process.
+    # One bucket: with two, PowerSGD starts two sums, which the processes may receive in different orders.
     model = DistributedDataParallel(network(), bucket_cap_mb=25)
     state = register(way, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=given.lr, momentum=0.9)
@@ -120,7 +120,7 @@ def train(rank: int, port: int, way: str, given: argparse.Namespace, found: Path
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody uses."""
+    """Return a free port of this machine."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -143,7 +143,7 @@ def draw(rows: dict[str, dict[str, float]], path: Path) -> None:
 
 
 def main() -> None:
-    """Print a table of all ways, write it as JSON and draw it."""
+    """Print a table with a line for each of `WAYS`, write it as JSON and draw it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--lr", type=float, default=0.02)

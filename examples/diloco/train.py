@@ -1,13 +1,13 @@
-"""DiLoCo over gloo: processes that train for some steps by themselves, and then average what they learned.
+"""DiLoCo over gloo: processes that train for some steps by themselves, and then average their updates.
 
     klms data get shakespeare
     python examples/diloco/train.py --workers 4 --rounds 20 --bits 0.22
     python examples/diloco/train.py --workers 4 --rounds 20                  # without compression
 
 Every worker is a process with a stretch of Shakespeare's plays and a small GPT. It takes ten steps of AdamW, and sends
-the resulting update as one message of `klms.compress`. All workers gather the messages of all, decode the same bytes,
-and take the same step of Nesterov momentum with the mean (Douillard et al., 2023), so that their models stay equal to
-the last bit. On several machines, start one process on each with the same `--master` and its own `--rank`.
+the resulting update as one message of `klms.compress`. Each worker gathers all messages, decodes the same bytes, and
+takes the same step of Nesterov momentum with the mean (Douillard et al., 2023), so the models stay equal to the last
+bit. On several machines, start one process on each with the same `--master` and its own `--rank`.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def gather(message: bytes) -> list[bytes]:
 
 
 def mean_update(update: dict[str, np.ndarray], bits: float, key: klms.SharedKey) -> tuple[dict[str, np.ndarray], int]:
-    """Return the mean of all workers' updates as everybody decodes it, and the bytes that this worker sent."""
+    """Return the mean of the updates that all workers decode, and the bytes that this worker sent."""
     message = klms.compress(update, bits, key=key)
     keys = [klms.SharedKey(key.seed, key.round, worker) for worker in range(dist.get_world_size())]
     decoded = [klms.decompress(one, key=k, like=update) for one, k in zip(gather(message), keys, strict=True)]
@@ -48,7 +48,7 @@ def mean_update(update: dict[str, np.ndarray], bits: float, key: klms.SharedKey)
 
 
 def mean_uncompressed(update: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], int]:
-    """Return the mean of all workers' updates, and the bytes of one of them in float32."""
+    """Return the mean of all workers' updates, and the bytes of one update in float32."""
     tensors = {name: torch.from_numpy(array.copy()) for name, array in update.items()}
     for tensor in tensors.values():
         dist.all_reduce(tensor)
@@ -97,7 +97,7 @@ def free_port() -> int:
 
 
 def main() -> None:
-    """Start all workers on this machine, or one of them."""
+    """Start all workers on this machine, or only the worker with the given `--rank`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=20)

@@ -4,9 +4,9 @@
     pip install '.[learn]' peft transformers         # in an environment of its own
     python examples/files/fine_tune.py --out results/files.json
 
-A Llama of 0.9 million parameters learns the letters of Shakespeare and is fine-tuned to the documents of klms. The
-files are those that PEFT and transformers write: `adapter_model.safetensors`, and `model.safetensors` before and after.
-Each message is encoded and decoded by processes of their own; the loss is that of held-out text with what was restored.
+A Llama of 0.9 million parameters is trained on Shakespeare's letters and fine-tuned on the documents of klms. The files
+are those that PEFT and transformers write: `adapter_model.safetensors`, and `model.safetensors` before and after. Each
+message is encoded in one process and decoded in another; the loss is measured on held-out text with the restored file.
 """
 
 import argparse
@@ -33,20 +33,20 @@ LINE = re.compile(r"([\d,]+) bytes, .* ([\d,.]+) x smaller than the file; .* ([\
 
 
 def texts() -> tuple[np.ndarray, np.ndarray]:
-    """Return the text to learn first, and the one to fine-tune to, as bytes."""
+    """Return the text to train on first and the text to fine-tune on, as bytes."""
     shakespeare = LETTERS[characters(3000)[0]]
     documents = "\n".join(path.read_text() for path in sorted(DOCUMENTS.glob("*.md")))
     return shakespeare, np.frombuffer(documents.encode(), np.uint8)
 
 
 def batch_of(text: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
-    """Return some stretches of a text."""
+    """Return a batch of random stretches of a text."""
     starts = rng.integers(0, text.size - LENGTH, BATCH)
     return torch.from_numpy(np.stack([text[start : start + LENGTH] for start in starts]).astype(np.int64))
 
 
 def train(model: torch.nn.Module, text: np.ndarray, steps: int, rate: float) -> None:
-    """Train what is not frozen."""
+    """Train the parameters that are not frozen."""
     rng = np.random.default_rng(0)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], rate)
     for _ in range(steps):
@@ -72,7 +72,7 @@ def run(*arguments: object) -> str:
 
 
 def compressed(file: Path, bits: float, base: Path | None = None) -> dict[str, float]:
-    """Encode a file, replace it by what another process decodes, and return what the command said."""
+    """Encode a file, replace it with the decoded file, and return the numbers that `klms encode` printed."""
     message = file.with_suffix(".klms")
     beside = ["--base", base] if base else []
     said = run("encode", file, "--bits", bits, *beside, "-o", message, "--force", "--threads", 1)

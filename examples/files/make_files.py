@@ -7,7 +7,7 @@
     klms decode new.safetensors.klms --base old.safetensors -o restored-new.safetensors
 
 The adapter has rank 16 for the queries and values of 16 layers of width 2048, in bfloat16. The checkpoints are float32,
-before and after steps whose gradients span few directions, as those of a layer do.
+before and after steps that span few directions, as the gradients of a layer do.
 """
 
 from pathlib import Path

@@ -3,9 +3,9 @@
     PYTHONPATH=. python examples/flower-overhead/large.py --parameters 10000000 --clients 3 --bits 1
 
 All clients and the server are in one process without a network, and there is no training. Every app runs in a process
-of its own; the median of all rounds after the first counts. What klms adds to a round is compared with `klms.compress`
-and `klms.decompress` alone: each client's update and the model are compressed once, and decompressed where they arrive.
-`--down` sets the bits of the model, 32 for the model itself.
+of its own; times are medians over all rounds after the first. The time that klms adds to a round is compared with that
+of `klms.compress` and `klms.decompress` alone: each client's update and the model are compressed once, and decompressed
+by each receiver. `--down` sets the bits of the model; at 32, the model is sent uncompressed.
 """
 
 import argparse
@@ -31,24 +31,24 @@ ROWS = 1000
 LAYERS = 10
 ROUNDS = 8
 STEP = 0.1
-"""Size of an update relative to that of the weights."""
+"""Size of an update relative to the size of the weights."""
 
 
 class Timed(FedAvg):
-    """Notes the processor time at the start of every round."""
+    """FedAvg that records the processor time at the start of every round."""
 
     def __init__(self, clients: int) -> None:
         super().__init__(fraction_evaluate=0.0, min_available_nodes=clients, min_train_nodes=clients)
         self.began: list[float] = []
 
     def configure_train(self, *arguments):
-        """Note the time."""
+        """Record the time."""
         self.began.append(time.process_time())
         return super().configure_train(*arguments)
 
 
 def arrays(options: argparse.Namespace, seed: int) -> dict[str, np.ndarray]:
-    """Return normal arrays, as many as were asked for."""
+    """Return arrays of normal draws with the requested number of parameters in total."""
     rng = np.random.default_rng(seed)
     shape = (ROWS, options.parameters // (LAYERS * ROWS))
     return {f"layer{n}": rng.standard_normal(shape, dtype=np.float32) for n in range(LAYERS)}
@@ -76,7 +76,7 @@ def run_app(options: argparse.Namespace) -> dict[str, float]:
     compressed = options.app == "compressed"
     strategy = Compressed(inner, up=options.bits, down=options.down or options.bits) if compressed else inner
     grid = InProcessGrid(client(options, [compress()] if compressed else []), options.clients)
-    grid.sent = grid.received = deque(maxlen=0)  # it would keep every message
+    grid.sent = grid.received = deque(maxlen=0)  # otherwise, the grid would keep every message
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = strategy.start(grid, start, num_rounds=ROUNDS, timeout=3600)
     metrics = result.train_metrics_clientapp[ROUNDS]
@@ -89,7 +89,7 @@ def run_app(options: argparse.Namespace) -> dict[str, float]:
 
 
 def run_codec(options: argparse.Namespace) -> dict[str, float]:
-    """Compress and decompress what a round sends, without Flower; the first time compiles."""
+    """Compress and decompress the messages of a round, without Flower; the first pass compiles the kernels."""
     seconds: list[float] = []
     for number in range(2):
         for sender in range(options.clients + 1):  # the last one is the server

@@ -2,7 +2,7 @@
 
     python measure.py --out overhead.json
 
-Both apps run one after the other, several times. The first rounds of a run, in which processes start, do not count.
+The two apps run in turn, several times. The first rounds of a run, in which processes start, do not count.
 """
 
 import argparse

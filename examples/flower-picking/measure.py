@@ -1,10 +1,10 @@
-"""Measure from which rate on strategies that pick single updates end where they end without compression.
+"""Measure the rate that strategies which pick single updates need to do as well as without compression.
 
     PYTHONPATH=. python examples/flower-picking/measure.py
 
-Ten honest clients in this process, two seeds, two small models: linear regression on features of very different
-scales, and a network of one hidden layer on small digits. Averages of many updates reduce the noise of compression;
-Krum keeps one update with all of its noise, MultiKrum averages five.
+There are ten honest clients in this process, two seeds, and two small models: linear regression on features of very
+different scales, and a network of one hidden layer on small digits. Averages of many updates reduce the noise of
+compression; Krum keeps one update with all of its noise, MultiKrum averages five.
 """
 
 import argparse
@@ -30,7 +30,7 @@ STRATEGIES = {
 
 
 class Linear:
-    """Linear regression with 1200 features of scales from 0.03 to 1, by steps almost as long as they may be."""
+    """Linear regression with 1200 features of scales from 0.03 to 1, with steps almost as long as stability allows."""
 
     rounds = 20
 
@@ -56,7 +56,7 @@ class Linear:
 
 
 class Network:
-    """A hidden layer of 64 on MNIST with 7x7 pixels, 200 images for each client."""
+    """A network with one hidden layer of 64 units on MNIST at 7x7 pixels, with 200 images per client."""
 
     rounds = 20
 
@@ -89,14 +89,14 @@ class Network:
         return dict(zip(arrays, (a, ab, b, bb), strict=True))
 
     def score(self, arrays: dict) -> float:
-        """Return the accuracy on images that nobody trained on."""
+        """Return the accuracy on images that no client trained on."""
         a, ab, b, bb = arrays.values()
         found = (np.maximum(self.test_x @ a + ab, 0) @ b + bb).argmax(axis=1)
         return float(np.mean(found == self.test_y.argmax(axis=1)))
 
 
 def run(task: Linear | Network, name: str, bits: float | None, seed: int) -> float:
-    """Return the score of the last model; without bits, of the stock app."""
+    """Return the score of the last model; without `bits`, the score of the stock app."""
     app = ClientApp(mods=[compress(seed=seed)] if bits else [])
 
     @app.train()

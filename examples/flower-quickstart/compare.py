@@ -2,9 +2,10 @@
 
     python compare.py --out comparison.json
 
-Six strategies, up to five rates and three seeds with ten clients in one process, the first seed in Flower's simulation
-too, and FedAvg on a SuperLink with three SuperNodes: some hours on two cores. A run that is in the file already is not
-repeated. `--only` restricts what is run: `--only process --only fedavg --seeds 1`.
+Six strategies run at up to five rates and with three seeds, with ten clients in one process. The first seed also runs
+in Flower's simulation, and, for FedAvg, on a SuperLink with three SuperNodes. All of this takes some hours on two
+cores. A run that is in the file already is not repeated. `--only` restricts what is run:
+`--only process --only fedavg --seeds 1`.
 """
 
 import argparse
@@ -27,7 +28,7 @@ RATES = {
     "0.1 up, 0.3 down": "up=0.1, down=0.3",
     "0.1 bits": "bits_per_parameter=0.1",
 }
-"""Arguments of `Compressed`; `default` is what it does without any."""
+"""Arguments of `Compressed`; `default` is the quality that it holds without arguments."""
 ALL = tuple(RATES)
 MOST = tuple(rate for rate in RATES if rate != "0.3 bits")
 STRATEGIES = {
@@ -38,7 +39,7 @@ STRATEGIES = {
     "fedmedian": ALL,
     "krum": ("stock", "default", "1 bit"),
 }
-"""Which rates each strategy is run at."""
+"""Rates at which each strategy is run."""
 NODES = {"process": 10, "simulation": 10, "deployment": 3}
 PARAMETERS = 44_426
 
@@ -61,7 +62,7 @@ def run(engine: str, app: Path, folder: Path, settings: dict) -> dict:
     settings = {**settings, "results": str(results)}
     if engine == "process":
         command = [sys.executable, HERE / "one_process.py", app, str(nodes), json.dumps(settings)]
-        environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent)}  # its grid is one of the tests
+        environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent)}  # `one_process.py` uses a grid of the tests
         subprocess.run(command, check=True, capture_output=True, env=environment)
     else:
         wire = deployed(app, folder, settings, nodes, simulated=engine == "simulation")
@@ -113,7 +114,7 @@ def main() -> None:
 
 
 def prepared(folder: Path, arguments: str) -> Path:
-    """Copy the app, and let it compress with these arguments of `Compressed`; unchanged if there are none."""
+    """Copy the app, and make it compress with these arguments of `Compressed`; without arguments, change nothing."""
     shutil.copytree(HERE, folder)
     if arguments:
         subprocess.run(["patch", "-p1", "-s", "-i", "compressed.diff"], cwd=folder, check=True)

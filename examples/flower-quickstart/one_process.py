@@ -2,7 +2,7 @@
 
     PYTHONPATH=../.. python one_process.py APP NODES '{"data": "digits.npz", ...}'
 
-`compare.py` uses it for tables of many runs; one takes about a minute of one core.
+`compare.py` uses this script for its many runs; one run takes about a minute on one core.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Measure what clients that come rarely cost: accuracy and traffic of a Flower app, without klms and with it.
+"""Measure the cost of clients that take part rarely: accuracy and traffic of a Flower app, without klms and with it.
 
     PYTHONPATH=. python examples/flower-rare/measure.py --model cnn
 
-200 clients with 300 images of MNIST each, of whom 3 % take part in a round: half of all who come have never come
-before, and the others lack some thirty rounds. Everything runs in one process, without a network.
+There are 200 clients with 300 images of MNIST each, and 3 % of them take part in a round: half of these have never
+taken part before, and the others lack some thirty rounds. Everything runs in one process, without a network.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def client(options: argparse.Namespace, mods: list) -> ClientApp:
 def run(options: argparse.Namespace, *, compressed: bool) -> tuple[float, int]:
     """Return the accuracy after all rounds, and the bytes of models and updates."""
     torch.manual_seed(options.seed)
-    random.seed(options.seed)  # Flower samples clients with it
+    random.seed(options.seed)  # Flower samples clients with this generator
     net = MODELS[options.model]()
     strategy = FedAvg(fraction_train=options.share, fraction_evaluate=0.0)
     if compressed:

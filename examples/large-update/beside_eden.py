@@ -1,11 +1,11 @@
-"""Print the tables of docs/performance.md: CPU time per parameter of `trellis` at every effort, beside EDEN's.
+"""Print the tables of docs/performance.md: CPU time per parameter of `trellis` at every effort, and of EDEN.
 
     python examples/large-update/beside_eden.py --update vector
     python examples/large-update/beside_eden.py --update matrix
     python examples/large-update/beside_eden.py --update low-rank
 
-One thread, 2^20 normal entries as a vector, as a square matrix, or added to a matrix of rank 12 and the same power; the
-best of several repetitions; in brackets, times EDEN's.
+The update is 2^20 normal entries as a vector, as a square matrix, or added to a square matrix of rank 12 and the same
+power. Times are the best of several repetitions on one thread; in brackets is the ratio to EDEN's time.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Compress and decompress a large update: seconds and memory beside it.
+"""Compress and decompress a large update, and measure the seconds and the additional memory.
 
     python examples/large-update/measure.py --parameters 1000000000 --bits 1
 
-The update has ten arrays of normal entries, square matrices with `--matrices`. Memory is counted beside the update,
-and beside what was decoded; the message, which is held in both cases, is included.
+The update has ten arrays of normal entries, square matrices with `--matrices`. Memory is counted in addition to the
+update, or to the decoded update; the message, which is in memory in both cases, is included.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def shape_of(parameters: int, matrices: bool) -> tuple[int, ...]:
 
 
 def measured(work: partial) -> tuple[object, float, float]:
-    """Return what the work returns, its seconds, and the bytes that it takes at its peak."""
+    """Return the result of the work, its seconds, and the additional bytes at its peak."""
     results = []
     started = time.perf_counter()
     extra = peak_extra_bytes(lambda: results.append(work()))
@@ -34,7 +34,7 @@ def measured(work: partial) -> tuple[object, float, float]:
 
 
 def main() -> None:
-    """Print what one message takes, after a small one that compiles."""
+    """Print the time and memory of one message, after a small message that compiles the kernels."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parameters", type=int, default=100_000_000)
     parser.add_argument("--bits", type=float, default=1.0)
@@ -49,12 +49,10 @@ def main() -> None:
 
     message, seconds, extra = measured(partial(klms.compress, update, options.bits))
     bits = 32 * len(message) / size
-    print(
-        f"{size // 4:,} parameters at {bits:.4f} bits: compressed in {seconds:.1f} s with {extra / 1e9:.2f} GB beside"
-    )
+    print(f"{size // 4:,} parameters at {bits:.4f} bits: compressed in {seconds:.1f} s with {extra / 1e9:.2f} GB extra")
     update.clear()
     _, seconds, extra = measured(partial(klms.decompress, message))
-    print(f"decompressed in {seconds:.1f} s with {(extra - size) / 1e9:.2f} GB beside", flush=True)
+    print(f"decompressed in {seconds:.1f} s with {(extra - size) / 1e9:.2f} GB extra", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ from klms.compressors.layout import Layout
 from klms.compressors.schemes import UPDATE_SCHEMES
 
 SETTINGS = {"eden": {"rate": 1.0}, "trellis": {"rate": 1.0}, "topk": {"keep": 0.01}}
-"""Where the default is not what one would take for so many parameters."""
+"""Settings of schemes whose defaults do not suit so many parameters."""
 ARRAYS = 10
 
 
 def layout_of(parameters: int) -> Layout:
-    """Return a layout of matrices with so many entries in all."""
+    """Return a layout of matrices with about this many entries in total."""
     rows = max(1, round((parameters / ARRAYS) ** 0.5))
     shape = (rows, max(1, parameters // (ARRAYS * rows)))
     return Layout(tuple(f"layer {number}" for number in range(ARRAYS)), (shape,) * ARRAYS)

@@ -25,7 +25,7 @@ def evaluate(model, loader):
 
 
 def main():
-    """Train for as long as there are rounds."""
+    """Train in every round until the job ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True)
     parser.add_argument("--images", type=int, default=6000)

@@ -2,8 +2,8 @@
 
     python compare.py --out comparison.json
 
-The bytes are those that klms counts in the server's log; a stock job sends four per parameter. A run that is in the
-file already is not repeated.
+The bytes are those that klms counts in the server's log; a stock job sends four bytes per parameter. A run that is in
+the file already is not repeated.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""Send the same tensors through klms and through OpenFL's own pipelines: bytes of its messages, error and seconds.
+"""Send the same tensors through klms and through OpenFL's own pipelines: bytes of messages, error and seconds.
 
     python beside_eden.py --data digits.npz --out openfl.json
 
-The tensors are the difference that an epoch of training makes to a small network, and normal draws. Every tensor is
-sent as a serialised protobuf message of OpenFL and read from it again. The error is relative to the energy of the
-tensors. The messages of klms and Eden are unbiased: averages over collaborators lose less. Those of STC and KC are not.
+The tensors are the change of a small network in an epoch of training, and normal draws. Every tensor is sent as a
+serialised protobuf message of OpenFL and read from that message again. The error is relative to the energy of the
+tensors. The messages of klms and Eden are unbiased, so averages over collaborators have less error; the messages of STC
+and KC are biased.
 """
 
 import argparse
@@ -37,7 +38,7 @@ PIPELINES = {
 
 
 def difference_of_training(data):
-    """Return what an epoch changes in the network, after one that is not counted."""
+    """Return the change of the network in an epoch, after a first epoch that does not count."""
     torch.manual_seed(0)
     runner = Runner(Images(data, 0, 3, 6000))
     runner.train_(runner.data_loader.get_train_loader())
@@ -49,7 +50,7 @@ def difference_of_training(data):
 
 
 def sent(pipeline, name, tensor):
-    """Return the bytes of the message with a tensor, and what the other side reads."""
+    """Return the length of the message for a tensor, and the tensor that the other side reads."""
     codec = TensorCodec(pipeline)
     key, data, metadata = codec.compress(TensorKey(name, "hospital", 1, False, ("delta", "trained")), tensor)
     message = utils.construct_named_tensor(key, data, metadata, lossless=False).SerializeToString()
@@ -63,8 +64,8 @@ def sent(pipeline, name, tensor):
 
 
 def measured(pipeline, tensors):
-    """Return bytes, relative squared error and seconds of all tensors through a pipeline."""
-    for name, tensor in tensors.items():  # compiles what the first use would wait for
+    """Return the bytes, relative squared error and seconds of sending all tensors through a pipeline."""
+    for name, tensor in tensors.items():  # so that compilation is not timed
         sent(pipeline, name, tensor)
     start = time.perf_counter()
     messages = {name: sent(pipeline, name, tensor) for name, tensor in tensors.items()}

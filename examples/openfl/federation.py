@@ -112,14 +112,14 @@ class CountingClient(AggregatorClientInterface):
         self.accuracy = 0.0
 
     def ping(self):
-        """Do nothing: the aggregator is here."""
+        """Do nothing: the aggregator is in this process."""
 
     def get_tasks(self):
         """Return the tasks of this collaborator."""
         return self.aggregator.get_tasks(self.name)
 
     def get_aggregated_tensor(self, tensor_name, round_number, report, tags, require_lossless):
-        """Return a tensor of the aggregator's, as the collaborator would have read it from the wire."""
+        """Return a tensor of the aggregator, as the collaborator would have read it from the wire."""
         tensor = self.aggregator.get_aggregated_tensor(
             tensor_name, round_number, report, tuple(tags), require_lossless, requested_by=self.name
         )
@@ -138,12 +138,12 @@ class CountingClient(AggregatorClientInterface):
         self.aggregator.send_local_task_results(self.name, round_number, task_name, data_size, tensors)
 
     def send_message_to_server(self, openfl_message, collaborator_name):
-        """Refuse: this is for other frameworks inside of OpenFL."""
+        """Refuse: only other frameworks inside OpenFL use this method."""
         raise NotImplementedError
 
 
 def federate(pipeline, folder, options):
-    """Run the federation; return the aggregator and the collaborators' connections."""
+    """Run the federation; return the aggregator, the collaborators' connections and one runner."""
     torch.manual_seed(options.seed)
     names = [f"hospital {number}" for number in range(options.collaborators)]
     runners = [Runner(Images(options.data, n, len(names), options.images)) for n in range(len(names))]

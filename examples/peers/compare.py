@@ -1,12 +1,13 @@
-"""Run the codecs of other projects on the same updates, each in an environment of its own, beside `trellis`.
+"""Run the codecs of other projects, each in an environment of its own, and `trellis` on the same updates.
 
     python examples/peers/compare.py --out results/peers.json
     python examples/peers/compare.py --peer OpenFL --vectors lenet
 
 Every peer codes the updates of ten clients (PowerSGD: of two), and `trellis` codes them with as many bytes as the peer
-took. The error of a message is its squared error relative to the update. That of the average is what a server gets:
-errors of unbiased codes cancel, those of biased ones do not. For the error of one message, `trellis` runs at its least
-error (`echo=1`), and for the average without bias. Environments are made once, in the folder of `--environments`.
+used. The error of a message is its squared error relative to the update. The error of the average is what a server
+gets: there, the errors of unbiased codes cancel, and the errors of biased codes do not. `trellis` is run in two
+variants: with `echo=1`, which minimises the error of each message, and without bias for the average. Environments are
+made once, in the folder of `--environments`.
 """
 
 import argparse
@@ -32,11 +33,11 @@ HERE = Path(__file__).parent
 TORCH = "torch==2.13.0"
 CLIENTS = 10
 VECTORS = ("gaussian", "lenet", "conv6", "lstm", "transformer", "lora")
-_TRIES = 4  # to meet a number of bytes
+_TRIES = 4  # attempts to fit a message into a number of bytes
 
 
 class Peer(NamedTuple):
-    """A project to compare with: its script, and what its environment needs, one install after the other."""
+    """A project to compare with: its script, and the packages to install in its environment, in this order."""
 
     script: str
     requirements: tuple[str, ...]
@@ -52,7 +53,7 @@ PEERS = {
 
 
 def environment(name: str, folder: Path) -> Path:
-    """Return the interpreter of a peer's environment, which is made if it does not exist."""
+    """Return the interpreter of a peer's environment; create the environment if it does not exist."""
     home = folder / name.lower()
     python = home / "bin" / "python"
     if not (home / ".ready").exists():
@@ -65,7 +66,7 @@ def environment(name: str, folder: Path) -> Path:
 
 
 def write_vectors(kind: str, path: Path) -> tuple[Layout, list[np.ndarray]]:
-    """Write every client's arrays where the peers' scripts read them; return them as vectors, too."""
+    """Write every client's arrays to the file that peers read; return their layout, and the arrays as vectors."""
     layout, vectors = make_vectors(kind, CLIENTS, 1 << 17)
     stored: dict[str, Any] = {"kind": kind, "names": list(layout.names), "clients": CLIENTS}
     for client, vector in enumerate(vectors):
@@ -76,7 +77,7 @@ def write_vectors(kind: str, path: Path) -> tuple[Layout, list[np.ndarray]]:
 
 
 def rows_of(name: str, python: Path, path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what a peer's script prints; a peer that fails is reported, and has no rows."""
+    """Yield the rows that a peer's script prints, and report a script that fails."""
     done = subprocess.run([python, PEERS[name].script, path], cwd=HERE, capture_output=True, text=True)
     if done.returncode:
         print(f"{name} failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
@@ -86,7 +87,7 @@ def rows_of(name: str, python: Path, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def ours(layout: Layout, vectors: list[np.ndarray], nbytes: float) -> dict[str, float] | None:
-    """Return what `trellis` loses and takes with this number of bytes per message; None if it has no such rate."""
+    """Return errors and times of `trellis` at this number of bytes per message; None if it has no such rate."""
     rate = 8 * nbytes / layout.d
     if not MIN_RATE <= rate <= MAX_RATE:
         return None

@@ -1,6 +1,6 @@
-"""What every peer's script shares: it reads vectors, codes them, and prints one line of JSON per setting.
+"""Code that all peers' scripts share: read vectors, code them, and print one line of JSON per setting.
 
-It runs in the peer's own environment, and needs NumPy alone.
+This module runs in each peer's own environment, and needs only NumPy.
 """
 
 import json
@@ -31,7 +31,7 @@ def flat(arrays: Arrays) -> np.ndarray:
 
 
 def errors(truth: list[np.ndarray], decoded: list[np.ndarray]) -> tuple[float, float]:
-    """Return the relative squared error of a message, and that of the average of all."""
+    """Return the mean relative squared error of a message, and the relative squared error of the average."""
     energies = [float(np.sum(one**2)) for one in truth]
     lost = [float(np.sum((a - b) ** 2)) for a, b in zip(decoded, truth, strict=True)]
     average = np.mean(decoded, axis=0) - np.mean(truth, axis=0)
@@ -41,9 +41,9 @@ def errors(truth: list[np.ndarray], decoded: list[np.ndarray]) -> tuple[float, f
 def measure(
     peer: str, setting: str, encode: Callable[[Arrays], tuple[Any, int]], decode: Callable[[Any], Arrays]
 ) -> None:
-    """Print a row. `encode` returns what `decode` takes, and the number of its bytes on the wire."""
+    """Print a row. `encode` returns a message for `decode`, and the number of bytes of that message on the wire."""
     kind, updates = read()
-    decode(encode(updates[0])[0])  # whatever is loaded or compiled once
+    decode(encode(updates[0])[0])  # loads and compiles, outside of the measurement
     nbytes = 0
     encoding = decoding = 0.0
     decoded = []
@@ -61,7 +61,7 @@ def measure(
 
 
 def _finite(error: float) -> float | None:
-    """Return the error, or None if what was decoded is not a number, for which JSON has no word."""
+    """Return the error, or None if it is not finite, which JSON cannot express."""
     return error if math.isfinite(error) else None
 
 

@@ -1,4 +1,4 @@
-"""NVFlare's AdaQuant, and float16, which its quantizer offers beside."""
+"""NVFlare's AdaQuant, and float16, which NVFlare's quantizer also offers."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from peer import Arrays, measure
 
 
 def encode(quantizer: AdaQuantizer, update: Arrays) -> tuple[bytes, int]:
-    """Return the quantised tensors with their states, as NVFlare serialises them, and the length of that."""
+    """Return the quantised tensors with their states, as NVFlare serialises them, and the number of bytes."""
     quantized = {}
     for name, array in update.items():
         tensor, state = quantizer.quantize(torch.from_numpy(array))
@@ -34,7 +34,7 @@ def dumps(arrays: dict) -> bytes:
 
 
 def encode_half(update: Arrays) -> tuple[bytes, int]:
-    """Return the arrays in float16, serialised, and the length of that."""
+    """Return the arrays in float16, serialised, and the number of bytes."""
     message = dumps({name: array.astype(np.float16) for name, array in update.items()})
     return message, len(message)
 

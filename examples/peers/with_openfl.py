@@ -1,4 +1,4 @@
-"""OpenFL's own pipelines, counted as the model message that OpenFL would send."""
+"""OpenFL's own pipelines, measured on the model message that OpenFL would send."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from openfl.protocols.utils import construct_model_proto, deconstruct_model_prot
 from peer import Arrays, flat, measure, read
 
 SMALL = 50_000
-"""Parameters up to which k-means clusters, which take some 0.2 milliseconds per parameter, are measured."""
+"""Most parameters for which k-means clustering, at some 0.2 milliseconds per parameter, is measured."""
 
 
 def encode(pipeline: TransformationPipeline, update: Arrays) -> tuple[bytes, int]:

@@ -1,7 +1,7 @@
 """Torch's PowerSGD hook on two processes over gloo. Gradients are the updates of two clients.
 
-The hook averages what it codes, so there is no message of one client and no time of a decoder. Bytes are those that a
-process gives to `all_reduce`.
+The hook averages while it codes, so no client has a message of its own, and there is no time for decoding. Bytes are
+those that a process passes to `all_reduce`.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""SZ3, the error-bounded compressor of scientific data, by its Python binding."""
+"""SZ3, the error-bounded compressor for scientific data, through its Python binding."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from pysz import sz, szConfig, szErrorBoundMode
 
 
 def encode(bound: float, update: Arrays) -> tuple[dict, int]:
-    """Code every array with an absolute error bound of so many root mean squares of its entries."""
+    """Code every array with an absolute error bound of `bound` times the root mean square of its entries."""
     messages = {}
     for name, array in update.items():
         size = float(np.sqrt(np.mean(np.square(array))))

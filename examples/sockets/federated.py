@@ -4,7 +4,7 @@
     for n in 0 1 2; do python examples/sockets/federated.py client $n & done; wait
 
 `serve`, `exchange` and `take_part` are all that a program with sockets of its own has to write. A client that joins
-late, is started again without its state or dies costs nobody else anything. A client waits for the server to start.
+late, restarts without its state or dies does not harm the others. A client waits for the server to start.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def serve(listener: socket.socket, model: Arrays, *, rounds: int, quorum: int, bits: float) -> klms.Server:
-    """Run the rounds, each with the first clients that come."""
+    """Run the rounds, each with the first clients that connect."""
     server = klms.Server(model, bits_per_parameter=bits)
     for number in range(1, rounds + 1):
         print(f"round {number} starts from {digest(server.view)}", flush=True)
@@ -41,12 +41,12 @@ def serve(listener: socket.socket, model: Arrays, *, rounds: int, quorum: int, b
 
 
 def exchange(server: klms.Server, connection: socket.socket) -> Arrays:
-    """Return what one client trained."""
+    """Return the arrays that one client trained."""
     name = receive(connection).decode()
     send(connection, server.request(name))
     try:
         return server.receive(name, receive(connection))
-    except klms.OutOfSync:  # it lost its state: the next request needs none
+    except klms.OutOfSync:  # the client lost its state: the next request needs none
         send(connection, server.request(name))
         return server.receive(name, receive(connection))
 
@@ -78,7 +78,7 @@ def receive(connection: socket.socket) -> bytes:
 
 
 def exactly(connection: socket.socket, count: int) -> bytes:
-    """Return so many bytes, or raise an error if the other side has gone."""
+    """Return exactly `count` bytes, or raise an error if the other side is gone."""
     data = connection.recv(count, socket.MSG_WAITALL)
     if len(data) < count:
         raise ConnectionError("the other side has gone")
@@ -92,7 +92,7 @@ def digest(model: Arrays) -> str:
 
 
 def steps_on(x: np.ndarray, y: np.ndarray, rate: float = 0.1) -> Callable[[Arrays], Arrays]:
-    """Return local training of softmax regression on these examples: one epoch of batches of 50."""
+    """Return a function that trains softmax regression on these examples: one epoch in batches of 50."""
 
     def train(model: Arrays) -> Arrays:
         weight, bias = model["weight"], model["bias"]
@@ -110,14 +110,14 @@ def steps_on(x: np.ndarray, y: np.ndarray, rate: float = 0.1) -> Callable[[Array
 
 
 def examples(half: str, number: int = 0, clients: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return every client's share of MNIST."""
+    """Return one client's share of MNIST."""
     data = load("mnist")
     x, y = (data.train_x, data.train_y) if half == "train" else (data.test_x, data.test_y)
     return x[number::clients].reshape(-1, 784).astype(np.float32) / 255, y[number::clients].astype(np.int64)
 
 
 def take_part_in_all(address: tuple[str, int], name: str, train: Callable[[Arrays], Arrays], patience: float) -> None:
-    """Take part in every round until the server has gone; it has so many seconds to start."""
+    """Take part in every round until the server is gone; wait at most `patience` seconds for it to start."""
     deadline = time.monotonic() + patience
     joined = False
     while True:

@@ -6,10 +6,10 @@ The description is deflated JSON: `{"names": [...], "types": [...], "shapes": [.
 writes them. safetensors follows the same idea, but its header is not deflated and has the offsets of every array, which
 alone would take more bytes than a message at 0.1 bits per parameter. Arrays are C-ordered and little-endian.
 
-A packed container also lists the `lengths` at which arrays are stored. An array that is stored at its own length is
-unchanged. Any other begins with the number of values in its table (u16). If that is 0, the array follows, deflated: the
-first bytes of all entries, then the second bytes, and so on. Otherwise the values follow, and for every entry the index
-of its value (u8), deflated: averages of masks have few different values.
+A packed container also lists `lengths`, the number of bytes in which each array is stored. If that is the array's own
+size, the array is stored unchanged. Otherwise the stored bytes begin with the number of values in a table (u16). If
+this number is 0, the array follows, deflated: the first bytes of all entries, then the second bytes, and so on. If not,
+the values follow, and then the index of each entry's value (u8), deflated: averages of masks have few different values.
 
 Input is untrusted. All shapes are known before anything is unpacked, and their total size is bounded. A reader for an
 older version belongs in `read_description`.
@@ -143,7 +143,7 @@ def read_description(data: bytes | memoryview, *, bfloat16: bool = False) -> Des
     except zlib.error as error:
         raise CorruptMessage(f"the description of the arrays cannot be read: {error}") from error
     if len(text) <= MOST_TEXT and (not inflater.eof or inflater.unused_data):
-        raise CorruptMessage("the description of the arrays is cut off, or more follows it")
+        raise CorruptMessage("the description of the arrays is cut off, or other bytes follow it")
     return _parse(text, end, bfloat16)
 
 

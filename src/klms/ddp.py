@@ -7,7 +7,7 @@
 Compressed messages cannot be summed like numbers, so every process gathers the messages of all processes, decodes them
 and averages the results. All processes decode the same bytes in the same order and therefore hold the same gradient.
 The decoded gradient is unbiased, so neither error feedback nor memory of the size of the gradients is needed.
-Needs the extra `learn`.
+This module needs the extra `learn`.
 
 Traffic and decoding time grow with the number of processes, as with every compressor whose messages cannot be summed
 in transit: the hook is for a few nodes with a slow link between them.

@@ -36,7 +36,7 @@ class OutOfSync(SideInformationMismatch):
 
 
 class InvalidArgument(KLMSError, ValueError):
-    """An argument or a setting has a value that it cannot have."""
+    """An argument or a setting has an invalid value."""
 
 
 class TrainingDiverged(KLMSError):

@@ -91,7 +91,7 @@ class Frame:
         file.seek(0)
         header = file.read(BODY)
         if left < BODY or header[:2] != MAGIC:
-            raise CorruptMessage("these bytes are not of klms: they do not begin with 'KX'")
+            raise CorruptMessage("these bytes were not written by klms: they do not begin with 'KX'")
         _, version, kind, first, second, digest = _HEADER.unpack(header)
         if version != VERSION:
             raise UnsupportedMessage(f"the frame has version {version}; this release reads version {VERSION}")

@@ -9,7 +9,7 @@ from klms.numerics.parallel import Progress
 
 @contextmanager
 def reporting(progress: Progress | bool, title: str) -> Iterator[Progress | None]:
-    """Yield the function that receives progress: a bar with this title for True on a terminal; None for False."""
+    """Yield the function that receives progress, or None: a bar with this title if `progress` is True on a terminal."""
     if progress is True and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import Progress as Bar

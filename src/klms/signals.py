@@ -29,7 +29,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class _Ending:
-    """The state of this process's ending."""
+    """How this process ends after a signal, and how far it has come."""
 
     at_once = True
     """Whether there is nothing to clean up."""
@@ -70,7 +70,7 @@ def stopping(*, at_once: bool, patience: float = PATIENCE) -> Iterator[None]:
 
 
 def caught() -> None:
-    """Note that the command has received the exception.
+    """Record that the command has caught the exception.
 
     From here on, the command decides how long it takes to end, and its exit code.
     """

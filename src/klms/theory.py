@@ -72,9 +72,9 @@ def survived_fraction(
 ) -> float:
     """Estimate the fraction of the update `q - p` that arrives in expectation.
 
-    A Gaussian block with i.i.d. candidates is coded with `bits` bits, `rho` bits per bit of its KL. With mean shift
-    `mu` its KL is `|mu|^2 / 2` nats, and only the component of a candidate along `mu` matters: up to a constant, the
-    scores are `|mu| z_k`, and a true sample of `q` scores `|mu|^2` on average.
+    A Gaussian block with i.i.d. candidates is coded with `bits` bits, which are `rho` times its KL. If its mean is
+    shifted by `mu`, its KL is `|mu|^2 / 2` nats, and only the component of a candidate along `mu` matters: up to a
+    constant, the scores are `|mu| z_k`, and a true sample of `q` scores `|mu|^2` on average.
     """
     bits = integer("bits", bits, 1, 24)
     trials = integer("trials", trials, 1, 10**9)

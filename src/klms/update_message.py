@@ -1,9 +1,9 @@
 """The message of an update: a frame with a container and the dense scheme.
 
-A message is a `Frame` of kind `UPDATE`. If sender and receiver share a key, its numbers are the round of the key and 0,
-and its digest is that of the key. If the message carries its own key, the numbers are 0 and 1, and the digest is the
-seed of the key. The body is a container that describes all arrays but does not contain the floating-point arrays; their
-coded form follows, in the format of `ChunkedTrellis`.
+A message is a `Frame` of kind `UPDATE`. If sender and receiver share a key, the numbers of the frame are the round of
+the key and 0, and its digest is a digest of the key. If the message carries its own key, the numbers are 0 and 1, and
+the digest is the seed of the key. The body is a container that describes all arrays but does not contain the
+floating-point arrays; their coded form follows, in the format of `ChunkedTrellis`.
 """
 
 import io
@@ -51,7 +51,7 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Coding:
-    """How an update becomes a message; `compress` describes the fields that it has as arguments."""
+    """How an update becomes a message; the fields without a description here are arguments of `compress`."""
 
     bits_per_parameter: float | None = None
     """1 if neither this nor a budget is given."""
@@ -219,7 +219,7 @@ def _digest(key: SharedKey) -> bytes:
 
 
 def _total_rate(coding: Coding) -> float:
-    """Return the bits per parameter of the whole message; a budget, if given, takes their place."""
+    """Return the bits per parameter of the whole message; a budget, if there is one, overrides them."""
     if coding.budget_bytes is not None:
         integer("budget_bytes", coding.budget_bytes, 0, _MOST_BYTES)
         if coding.bits_per_parameter is not None:
@@ -245,9 +245,9 @@ def _room(budget: int | None, others: int, parameters: int) -> int | None:
 
 
 def _rate(bits_per_parameter: float, heads: float, most: int | None, parameters: int) -> float:
-    """Return the rate of the floating-point arrays: from the bytes of a budget, or from the total rate minus the heads.
+    """Return the rate of the floating-point arrays: from the bytes of a budget, or from the total rate minus `heads`.
 
-    Heads, in bits, take at most half of the total.
+    `heads` are the bits of the frame and of the description, which take at most half of the total.
     """
     if not parameters:
         return MAX_RATE

@@ -104,7 +104,7 @@ def test_nothing_is_rounded_and_nothing_unpacks_to_more_than_the_file(tmp_path: 
 def test_the_arrays_of_a_text_have_their_types(tmp_path: Path, field: str, dtype: type) -> None:
     corpus = collect("chat", [Document("a", ["to", "be"], held_out) for held_out in (True, False)])
     cache.write(tmp_path / "chat.npz", replace(corpus, **{field: getattr(corpus, field).astype(dtype)}))
-    with pytest.raises(DataError, match="do not fit"):
+    with pytest.raises(DataError, match="do not match"):
         cache.read(tmp_path / "chat.npz", "chat")
 
 

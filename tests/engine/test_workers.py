@@ -90,7 +90,7 @@ def test_a_start_that_fails_is_the_error():
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ((signal.raise_signal, signal.SIGKILL), "ended by SIGKILL: if memory ran out, take fewer workers"),
+        ((signal.raise_signal, signal.SIGKILL), "ended by SIGKILL: if memory ran out, use fewer workers"),
         ((signal.raise_signal, signal.SIGTERM), "ended by SIGTERM$"),
         ((sys.exit, 3), r"before its work was done \(exit code 3\)"),
     ],

@@ -97,7 +97,7 @@ def test_the_commands(tiny, runs, tmp_path, monkeypatch):
     assert "fedavg, mnist, seed 0: round 3/3, accuracy" in shown[-1]
     assert klms("compare")[0] == 0
     code, output = klms("run", "--only", "fedavg", "--seeds", "1")
-    assert f"{file}: kept fedavg, mnist, seed 0, of equal settings" in output
+    assert f"{file}: kept fedavg, mnist, seed 0, with equal settings" in output
 
     changed = json.loads(file.read_text())
     changed["data"]["mnist"]["fedavg"]["seeds"]["0"]["accuracy"] += 0.25

@@ -248,7 +248,7 @@ def test_a_run_in_which_no_reply_counts_is_an_error_and_not_a_model():
 
 def test_the_error_of_a_run_without_training_names_the_first_failure():
     grid = InProcessGrid(stock_client(compress), 2)  # the parentheses are missing
-    with pytest.raises(NothingTrained, match=r"the first failure was of node \d+: .*write mods=\[compress\(\)\]"):
+    with pytest.raises(NothingTrained, match=r"the first failure was at node \d+: .*write mods=\[compress\(\)\]"):
         run(Compressed(FedAvg()), grid, rounds=1)
 
 

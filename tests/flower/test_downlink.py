@@ -302,6 +302,6 @@ def test_a_broadcast_that_is_damaged_harms_nobody_s_state(tmp_path):
         content = RecordDict({"klms": ConfigRecord({"request": data, "round": 4, "seed": 3})})
         (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
         assert reply.has_error()
-        assert "not of klms" in reply.error.reason
+        assert "not written by klms" in reply.error.reason
     assert held(grid, 1).to_bytes() == before
     assert held(grid, 1).round == 2

@@ -414,7 +414,7 @@ def test_a_large_buffer_of_booleans_is_named_where_it_leaves_no_room(caplog):
         result, _ = run(
             Compressed(trained(), bits_per_parameter=1), app(compress(), trains=lambda r, n: r), nodes=2, start=start
         )
-    assert "no room besides arrays that are sent unchanged" in caplog.text
+    assert "no room beyond arrays that are sent unchanged" in caplog.text
     assert counts_of(result.train_metrics_clientapp[1])["ok"] == 2
     assert not result.arrays["mask"].numpy().any()
 

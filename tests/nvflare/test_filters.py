@@ -369,7 +369,7 @@ def test_one_task_may_be_named_without_a_list(tasks, names):
 
 
 def test_what_the_job_cannot_hold_is_told_when_it_is_made():
-    with pytest.raises(InvalidArgument, match="up must be no function"):
+    with pytest.raises(InvalidArgument, match="up must not be a function"):
         compress(Added(), up=lambda round: 1)
     with pytest.raises(InvalidArgument, match="takes a recipe"):
         compress("x")

@@ -78,7 +78,7 @@ def test_a_server_refuses_a_folder_with_other_settings(config, tmp_path):
     federation, engine = Federation.create(config), execution.local_engine(1)
     execution.serve(federation, config, tmp_path / "run", engine)
     other = config.model_copy(update={"lr": 0.5})
-    with pytest.raises(RunFolderError, match=r"different settings \(lr\)"):
+    with pytest.raises(RunFolderError, match=r"other settings \(lr\)"):
         execution.serve(federation, other, tmp_path / "run", engine)
 
 

@@ -229,7 +229,7 @@ def test_an_interrupted_run_resumes_from_its_folder(tmp_path, method):
     assert run.state.to_bytes() == whole.state.to_bytes()
     again = train(models.WithDropout, method, rounds=4, folder=tmp_path / "run", progress=pytest.fail)
     assert digests(again) == digests(whole)
-    with pytest.raises(RunFolderError, match=r"different settings \(lr\)"):
+    with pytest.raises(RunFolderError, match=r"other settings \(lr\)"):
         train(models.WithDropout, method, rounds=4, folder=tmp_path / "run", lr=0.2)
 
 
@@ -238,7 +238,7 @@ def test_a_finished_run_is_extended_with_the_same_bytes(tmp_path):
     train(models.WithDropout, "eden", rounds=2, folder=tmp_path / "run")
     extended = train(models.WithDropout, "eden", rounds=3, folder=tmp_path / "run")
     assert digests(extended) == digests(whole)
-    with pytest.raises(RunFolderError, match=r"different settings \(rounds\)"):
+    with pytest.raises(RunFolderError, match=r"other settings \(rounds\)"):
         train(models.WithDropout, "eden", rounds=1, folder=tmp_path / "run")
 
 

@@ -135,9 +135,9 @@ WITHOUT_EFFECT = [
     ("trellis", {"alpha": 0.2, "split": "noniid"}, "alpha needs split dirichlet, not noniid"),
     ("fedpm-klms", {"fixed": 256, "target": 4.0}, "target would have no effect, because fixed is 256"),
     ("dp-rec", {"delta": 1e-6}, "delta needs private_randomness system, not auto"),
-    ("dp-rec", {"selection": "greedy"}, "dp-rec has no setting selection, which is one of fedpm-klms"),
-    ("sgld", {"lr": 0.1}, "sgld has no setting lr, which is one of fedpm"),
-    ("fedpm", {"levels": 1}, "fedpm has no setting levels, which is one of qsgd"),
+    ("dp-rec", {"selection": "greedy"}, "dp-rec has no setting selection, which belongs to fedpm-klms"),
+    ("sgld", {"lr": 0.1}, "sgld has no setting lr, which belongs to fedpm"),
+    ("fedpm", {"levels": 1}, "fedpm has no setting levels, which belongs to qsgd"),
     ("trellis", {"vocabulary": 500}, "mnist is not text: vocabulary would have no effect"),
 ]
 

@@ -72,7 +72,7 @@ def test_a_difference_of_checkpoints(tmp_path):
     assert refused.exit_code == 1
     assert "is a difference: name the file that it was made from with --base" in refused.output
     refused = runner.invoke(app, ["decode", str(message), "-o", str(restored), "--base", str(new_path)])
-    assert "was made from another base" in refused.output
+    assert "was made from a base other than" in refused.output
     assert not restored.exists()
 
     done = runner.invoke(app, ["decode", str(message), "-o", str(restored), "--base", str(old_path)])
@@ -201,11 +201,11 @@ def test_progress_is_shown_when_it_takes_long(patience, tmp_path, monkeypatch):
         (["encode", "x.safetensors", "--bits", "1", "--budget", "1000"], "both --bits and --budget"),
         (["encode", "x.safetensors", "--base", "y.safetensors"], "has no counterpart in y.safetensors"),
         (["decode", "x.safetensors"], "name the file to write with --out"),
-        (["decode", "x.safetensors", "-o", "z.safetensors"], "x.safetensors: these bytes are not of klms"),
-        (["decode", "x.klms"], "name a file with --out that ends in .safetensors, .npz, .npy"),
+        (["decode", "x.safetensors", "-o", "z.safetensors"], "x.safetensors: these bytes were not written by klms"),
+        (["decode", "x.klms"], "with --out, name a file that ends in .safetensors, .npz, .npy"),
         (["decode", "x.klms", "-o", "z.bin"], "name a file that ends in"),
         (["decode", "x.klms", "-o", "z.npy"], "a .npy file holds one array"),
-        (["decode", "x.klms", "-o", "z.npz", "--base", "x.safetensors"], "leave --base away"),
+        (["decode", "x.klms", "-o", "z.npz", "--base", "x.safetensors"], "omit --base"),
         (["decode", "x.klms", "-o", "z.npz", "--max-bytes", "1000"], "raise --max-bytes"),
     ],
 )

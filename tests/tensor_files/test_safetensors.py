@@ -73,7 +73,7 @@ EIGHT = bytes(8)
         (literal(one(), EIGHT, length=200), "is the download complete"),
         (literal(b"\xff\xfe"), "not one of safetensors"),
         (literal(b"[" * 100_000), "not one of safetensors"),
-        (literal([1, 2]), "no JSON object"),
+        (literal([1, 2]), "not a JSON object"),
         (literal(b'{"a": 1, "a": 2}'), "a name occurs twice"),
         (literal({"a": [1]}), "does not describe tensor 'a'"),
         (literal({"a": {"dtype": "F32", "shape": [2]}}), "does not describe tensor 'a'"),

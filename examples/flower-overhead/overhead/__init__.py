@@ -1,1 +1,1 @@
-"""An app whose rounds only send."""
+"""An app whose rounds only exchange models, without training."""

@@ -1,1 +1,1 @@
-"""Speed and quality: the benches that `klms bench` prints, and the plain algorithms that they compare with."""
+"""Benchmarks of speed and quality, which `klms bench` runs, and a plain implementation to compare the codec with."""

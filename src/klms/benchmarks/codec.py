@@ -24,12 +24,12 @@ BLOCK = 500
 TRELLISES = ((2, 0), (8, 0), (4, 4), (2, 6), (4, 6))
 """Bits and memory for which the surviving part of the update is measured; the first pair is the paper's."""
 KL_OF_BLOCK = 8.0
-_ORACLE_WORK = 40_000_000  # candidate-coordinates: about a second
+_ORACLE_WORK = 40_000_000  # candidates times coordinates, which take about a second
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. The oracle runs only over the first coordinates: as many as take it about a second."""
+    """One measurement. The oracle runs only over the first coordinates, as many as it codes in about a second."""
 
     family: str = shown("family")
     bits: int = shown("bits", "d")
@@ -62,9 +62,9 @@ def laws(family: str, d: int, rng: np.random.Generator) -> tuple[Distribution, D
 
 
 def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool, memory: int = 0) -> Row:
-    """Measure encoding and decoding, each the best of several runs after one that compiles; decoding rehashes `p`.
+    """Measure encoding and decoding: the best of several runs, after a first run that compiles. Decoding rehashes `p`.
 
-    With memory, blocks are smaller, so that the rate is that of `bits + memory` bits without memory.
+    With memory, blocks are smaller, so that the rate is the same as with `bits + memory` bits and no memory.
     """
     repeats = max(3, min(6_000_000 // d, 30))
     rng = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool, 
 
     message = encode()
     decode()
-    p.__dict__.pop("thresholds", None)  # made on first use, so that they count as memory of encoding
+    p.__dict__.pop("thresholds", None)  # computed again on first use, so that they count as memory of encoding
     extra = peak_extra_bytes(encode)
     encode_ns = _best(encode, repeats) / d * 1e9
     oracle_ns = _oracle_ns(q, p, bits) if with_oracle else None
@@ -108,7 +108,10 @@ def run(
     d: int = 2_000_000,
     scaling: Sequence[int] = (100_000, 1_000_000, 10_000_000),
 ) -> Iterator[Row]:
-    """Yield rows for every family at one size (8 bits also as 4 with memory 4), then for Bernoulli at several sizes."""
+    """Yield rows for every family at one size, then for Bernoulli at several sizes.
+
+    After 8 bits without memory come 4 bits with memory 4, which have as many candidates.
+    """
     cores = os.cpu_count() or 1
     for family in families:
         for b in bits:
@@ -124,9 +127,10 @@ def run(
 def survived(
     bits: int, memory: int, selection: Selection, *, kl_over_bits: float = 1.0, d: int = 400_000, messages: int = 4
 ) -> float:
-    """Measure the part of `q - p` that survives, for Bernoulli blocks with p = 1/2 at 0.05 bits of KL per parameter.
+    """Measure the fraction of `q - p` that survives coding, for Bernoulli blocks.
 
-    The part measured with one message of this length has a standard deviation of 0.004.
+    `p` is 1/2 everywhere, and every parameter has 0.05 bits of KL. Measured on one message of the default length, the
+    fraction has a standard deviation of 0.004.
     """
     rate = 0.05
     shift = 0.1308722510154885  # KL(1/2 + shift, 1/2) is `rate`
@@ -144,7 +148,7 @@ def survived(
 
 
 def peak_extra_bytes(work: Callable[[], object]) -> int | None:
-    """Return by how many bytes the process's memory rises while `work` runs; None where Linux does not report it."""
+    """Return by how many bytes the process's memory rises while `work` runs; None if the system does not report it."""
     gc.collect()  # otherwise, garbage that is collected while `work` runs would hide some of its memory
     try:
         ctypes.CDLL(None).malloc_trim(0)  # otherwise, freed memory that the process still holds would be used again

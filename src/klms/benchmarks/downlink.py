@@ -19,7 +19,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class Row:
-    """One round: seconds at the server for all clients together, seconds at each client, and the bits it receives."""
+    """One round: seconds at the server for all clients together, and seconds and received bits of each client."""
 
     scheme: str = shown("uplink")
     downlink: str = shown("downlink")
@@ -30,7 +30,7 @@ class Row:
 
 
 def run(*, d: int = 1_000_000, clients: int = 10, rate: float = 1.0) -> Iterator[Row]:
-    """Yield one row per way and round; the first round of a way also compiles kernels."""
+    """Yield one row per round of each pair in `WAYS`; the first round of a pair also compiles kernels."""
     for scheme, kind in WAYS:
         method = method_for(scheme, d)
         rng = np.random.default_rng(0)

@@ -1,9 +1,9 @@
 """The bench behind `klms bench link`: the link speed above which compression costs more time than it saves.
 
-A round of a federation is run over `klms.Server` and `klms.Client` with normal updates, and its bytes and the seconds
-of the codec are measured. The duration of a round at a link speed is computed from them: every client has a link of its
-own, and the clients work at the same time, while the server reads their replies one after the other. Training is not
-counted: it takes the same time with klms and without.
+A round of a federation is run over `klms.Server` and `klms.Client` with normally distributed updates, and its bytes and
+the seconds of the codec are measured. The duration of a round at a link speed is computed from these measurements:
+every client has a link of its own, and the clients work at the same time, while the server reads their replies one
+after the other. Training is not counted: it takes the same time with klms and without.
 """
 
 import time
@@ -40,7 +40,7 @@ class Row:
     """Bytes of both directions."""
     client_seconds: float = shown("s of a client's codec", ".2f")
     server_seconds: float = shown("s of the server's", ".2f")
-    """Seconds of the server for the replies of all clients, and for the step to the next model."""
+    """Seconds that the server spends on the replies of all clients and on the step to the next model."""
     speed: float = shown("Mbit/s", "g")
     stock: float = shown("s without", ".2f")
     """Seconds of a round that sends the model in float32 in both directions."""
@@ -83,11 +83,11 @@ class Cost:
     parameters: int
     nbytes: int
     client: float
-    """Seconds to read the request and to write the reply."""
+    """Seconds in which the client reads the request and writes the reply."""
     receive: float
-    """Seconds of the server to read the reply."""
+    """Seconds in which the server reads the reply."""
     step: float
-    """Seconds of the server to code the step to the next model, once for all clients."""
+    """Seconds in which the server codes the step to the next model, once for all clients."""
 
 
 def measured(parameters: int, bits: float) -> Cost:
@@ -110,7 +110,7 @@ def measured(parameters: int, bits: float) -> Cost:
 
 
 def _trained(model: dict[str, Array], rng: np.random.Generator) -> dict[str, Array]:
-    """Return the model after a normal update, which stands for training."""
+    """Return the model plus a normally distributed update, which stands in for training."""
     return {name: array + np.float32(_STEP) * _normal(rng, len(array)) for name, array in model.items()}
 
 
@@ -119,7 +119,7 @@ def _normal(rng: np.random.Generator, rows: int) -> Array:
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    """Return the result of the work and the processor seconds that it took, however busy the machine is."""
+    """Return the result of the work and its processor seconds, which do not depend on how busy the machine is."""
     start = time.process_time()
     result = work()
     return result, time.process_time() - start

@@ -1,9 +1,9 @@
 """The bench behind `klms bench mean`: the error of the average of N clients' vectors, for every scheme and rate.
 
-The error is `|mean(v_hat) - mean(v)|^2 / mean(|v|^2)`. No unbiased scheme of independent clients can be below
-`1 / (N (2^(2R) - 1))` at `R` bits per parameter on normal vectors (Gaussian rate-distortion theory). Bits are those of
-messages that were decoded. The schemes themselves list the settings to measure (`operating_points`). Every unbiased
-scheme is compared with EDEN at the same measured bits.
+The error is `|mean(v_hat) - mean(v)|^2 / mean(|v|^2)`. On normal vectors, no unbiased scheme whose clients code
+independently can have an error below `1 / (N (2^(2R) - 1))` at `R` bits per parameter (Gaussian rate-distortion
+theory). Bits are counted on the messages that are decoded. The schemes themselves list the settings to measure
+(`operating_points`). Every unbiased scheme is compared with EDEN at the same measured bits.
 """
 
 import time
@@ -48,7 +48,7 @@ class Row:
 
 
 def make_vectors(kind: str, clients: int, d: int) -> tuple[Layout, list[Vector]]:
-    """Return the clients' vectors; real updates have a `d` of their own."""
+    """Return the clients' vectors; `d` does not apply to real updates."""
     if kind in KINDS:
         return real_updates(kind, clients)
     rng = np.random.default_rng(0)
@@ -141,7 +141,7 @@ def limit(rate: float, clients: int) -> float:
 
 
 def best(rows: Sequence[Row], vectors: str, rate: float, headers: float = 0.03) -> Row:
-    """Return the unbiased row of least error with at most `rate` bits, plus a share `headers` of them for headers."""
+    """Return the unbiased row with the least error at `rate` bits or below; headers may add the fraction `headers`."""
     most = (1 + headers) * rate
     fitting = [row for row in rows if row.unbiased and row.vectors == vectors and row.bits_per_parameter <= most]
     if not fitting:
@@ -150,5 +150,5 @@ def best(rows: Sequence[Row], vectors: str, rate: float, headers: float = 0.03) 
 
 
 def with_default_effort(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of schemes without a setting of effort, and the rows with the default effort."""
+    """Return the rows without an `effort` setting, and the rows with the default effort."""
     return [row for row in rows if "effort" not in row.setting or "balanced" in row.setting]

@@ -1,6 +1,7 @@
 """The paper's own algorithm, written plainly: K i.i.d. candidates per block from NumPy, in a loop over blocks.
 
-The compiled codec is measured against it. It sends no bytes: the candidates that a receiver would need are returned.
+The compiled codec is measured against this one, which writes no bytes: it returns the indices that a sender would send,
+and the candidates that a receiver would generate from them.
 """
 
 import numpy as np
@@ -15,7 +16,7 @@ Float64 = npt.NDArray[np.float64]
 def encode(
     q: Distribution, p: Distribution, blocks: Blocks, *, bits: int, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], Float64]:
-    """Run algorithm Fixed-KLMS; return the chosen index of every block, and the candidates that they stand for."""
+    """Run Algorithm Fixed-KLMS; return the chosen index of every block, and the vector of all chosen candidates."""
     indices = np.empty(len(blocks), dtype=np.int64)
     chosen = np.empty(blocks.d)
     for m, (start, end) in enumerate(zip(blocks.bounds[:-1], blocks.bounds[1:], strict=True)):

@@ -1,9 +1,9 @@
 """The bench behind `klms bench server`: time and memory to decode and aggregate the messages of many clients.
 
 The server keeps running sums, so its memory must not grow with the number of clients, and its time must be linear in
-that number. Messages are made first and wait in a file, as they would in a network's buffers. Memory is that of
-aggregation beyond the state before the round, including arrays that the compressor derives from that state, such as
-`p`.
+that number. Messages are made first and wait in a file, as they would in a network's buffers. Memory is what
+aggregation needs in addition to the state before the round; it includes arrays that the compressor derives from that
+state, such as `p`.
 """
 
 import tempfile
@@ -46,7 +46,7 @@ class Row:
     seconds: float = shown("seconds", ".2f")
     ms_per_message: float = shown("ms/message", ".2f")
     peak_models: float | None = shown("peak memory, models", ".2f")
-    """Memory in units of the model's float32 size; None where Linux does not report it."""
+    """Memory in units of the model's float32 size; None if the system does not report it."""
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Real updates to measure schemes on: those of FedAvg's clients, for five kinds of models, made once and kept."""
+"""Real updates on which schemes are measured: those of FedAvg clients for five kinds of models, made once and kept."""
 
 import io
 import json

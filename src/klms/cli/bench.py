@@ -79,7 +79,7 @@ def bench_mean(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare schemes by bits per parameter and by the error of the average, and with the theoretical limit.
+    """Compare schemes, and the theoretical limit, by bits per parameter and by the error of the average.
 
     Example: `klms bench mean --vectors gaussian --picture mean.png`
     """
@@ -140,7 +140,7 @@ def bench_downlink(
 def bench_link(
     parameters: Annotated[
         list[int] | None,
-        typer.Option(help="Number of parameters; may be repeated. 400,000, 11 and 100 million by default."),
+        typer.Option(help="Number of parameters; may be repeated. 400,000, 11 million and 100 million by default."),
     ] = None,
     speed: Annotated[
         list[float] | None,

@@ -28,7 +28,9 @@ Only = Annotated[list[str] | None, typer.Option(help="Use only the row of exactl
 Method = Annotated[list[str] | None, typer.Option(help="Use only this method's rows, all variants; may be repeated.")]
 Data = Annotated[
     list[str] | None,
-    typer.Option(help="Use this data set instead; may be repeated.", autocompletion=completing(DATA_SETS)),
+    typer.Option(
+        help="Use this data set instead of the profile's; may be repeated.", autocompletion=completing(DATA_SETS)
+    ),
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; a profile may run some rows with one seed only.")]
 
@@ -60,7 +62,7 @@ def run(
     only: Only = None,
     method: Method = None,
     seeds: Seeds = 3,
-    workers: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Number of runs to execute at the same time.")] = 2,
     runs: Runs = catalogue.RUNS,
     results: Results = Path("results"),
     data_dir: Annotated[
@@ -69,17 +71,17 @@ def run(
     ] = None,
     rounds: Annotated[int, typer.Option(min=0, help="End every run after this many rounds; 0 for no limit.")] = 0,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace runs of equal settings that the results file already has.")
+        bool, typer.Option("--replace", help="Replace runs with equal settings that the results file already has.")
     ] = False,
 ) -> None:
     """Execute incomplete runs, and merge complete runs into a results file. The same command resumes after a stop.
 
-    The file is RESULTS/NAME-PROFILE.json. Runs of equal settings that it already has are kept, and `klms experiment
-    compare` compares yours with them; a row of other settings is replaced. If runs end early (`--rounds`), or if the
-    profile has no such runs, the file is results.json in the folder of the runs.
+    The file is RESULTS/NAME-PROFILE.json. Runs that it already has with equal settings are kept, and `klms experiment
+    compare` compares yours with them; a row with other settings is replaced. If runs end early (`--rounds`), or if the
+    profile does not include them, the file is results.json in the folder of the runs.
 
-    So that results are equal to every digit on other x86-64 processors, torch is limited to AVX2. With
-    `ONEDNN_MAX_CPU_ISA=ALL` in the environment, it is not, and a processor with AVX-512 trains about a third faster.
+    Torch is limited to AVX2, so that results are equal to every digit on other x86-64 processors. To lift the limit,
+    set `ONEDNN_MAX_CPU_ISA=ALL` in the environment: a processor with AVX-512 then trains about a third faster.
 
     Examples: `klms experiment run table1`, `klms experiment run table1 --only fedpm-klms --only "fedpm-klms, literal"`,
     `klms experiment run table2 --method fedpm-klms --seeds 1`
@@ -172,7 +174,7 @@ def compare(
     experiment = catalogue.load(name)
     file = results / committed.file_name(name, profile)
     if not file.exists():
-        raise fail(f"there is no {file} to compare with: run this in the repository, or name the folder by --results")
+        raise fail(f"there is no {file} to compare with: run this in the repository, or name the folder with --results")
     found = compared(experiment, profile, runs, results_file.read(file))
     for remark in found.remarks:
         say(f"cannot be compared: {remark}")
@@ -187,6 +189,6 @@ def compare(
 
 
 def _pair(values: tuple[float, float]) -> tuple[str, str, str]:
-    """Return the committed number, the number of this machine and their difference, as text."""
+    """Return the committed number, this machine's number and their difference, as text."""
     committed, own = values
     return f"{committed:.6f}", f"{own:.6f}", f"{own - committed:+.6f}"

@@ -11,7 +11,7 @@ from klms.cli.live import Live
 from klms.cli.settings import ANY_OPTION, TakesSettings, settings_given
 from klms.cli.show import console, say
 
-app = typer.Typer(help="Run our methods on Flower: as apps, and in a demo deployment.", no_args_is_help=True)
+app = typer.Typer(help="Run the methods of klms on Flower: as apps, and in a demo deployment.", no_args_is_help=True)
 
 _PAYLOAD, _WIRE = ("bits/parameter up", "payload up", "payload down"), ("wire up", "wire down")
 _COLUMNS = ("round", "accuracy", "replies", *_PAYLOAD, *_WIRE, "seconds")
@@ -25,7 +25,7 @@ def demo(
 ) -> None:
     """Train FedPM-KLMS on MNIST with a SuperLink and three SuperNodes, as processes on this machine.
 
-    Payload is the size of our messages in bytes; wire is all bytes between the SuperNodes and the SuperLink.
+    Payload is the size of the messages of klms in bytes; wire is all bytes between the SuperNodes and the SuperLink.
     Examples: `klms flower demo`, `klms flower demo --secure --rounds 10`
     """
     from klms.flower import demo as demonstration

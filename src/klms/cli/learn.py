@@ -60,7 +60,7 @@ def run(
 ) -> None:
     """Train with a method, sending real bytes between clients and server.
 
-    Every setting is an option as well, such as `--rounds 20` or `--lr 0.05`; `klms run METHOD --help` lists them.
+    Every setting is also an option, such as `--rounds 20` or `--lr 0.05`; `klms run METHOD --help` lists them.
     A resumed run keeps its settings; with more `--rounds`, a finished run is extended.
 
     Examples: `klms run fedpm-klms --profile small --workers 2`, `klms run qsgd --data mnist --levels 4`,
@@ -127,7 +127,7 @@ def demo(
             if len(summaries) > 1:  # the first two are worth showing before the last is complete
                 so_far = "" if len(summaries) == len(configs) else ", so far"
                 show_summaries(summaries, title=f"MNIST, LeNet, 10 clients, {rounds} rounds{so_far}")
-    say("accuracies of this table: on all 10,000 test images; of rounds, picture and report: on the first 1,000")
+    say("accuracies: on all 10,000 test images in this table; on the first 1,000 in rounds, picture and report")
     try:
         runs = {config.method: list(RunFolder(folder).records()) for folder, config in configs.items()}
         pictures.demo(runs, out / "demo.png")

@@ -20,7 +20,7 @@ from klms.runs import inspection
 
 
 class _Commands(TyperGroup):
-    """The commands; an error that klms raises on purpose, or an error of a file, ends a command with one line."""
+    """The commands; a `KLMSError` or a file error ends a command with one line."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -41,7 +41,7 @@ def serve(
         "127.0.0.1"
     ),
 ) -> None:
-    """Serve the same page live, so that it follows runs while they train. Ctrl-C ends it.
+    """Serve the page of `klms report` live, so that it follows runs while they train. Ctrl-C ends it.
 
     Example: `klms serve runs`, then open the address that it prints
     """

@@ -18,7 +18,7 @@ from klms.runs.settings import PROFILES, parse_options
 
 _BOUNDS = {"ge": "", "le": "", "gt": "above ", "lt": "below "}  # pydantic's names of bounds, and our words
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Context settings of a command whose further options are settings."""
+"""Context settings of a command that takes settings as further options."""
 
 
 def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
@@ -84,7 +84,7 @@ def _values(option: str) -> list[str]:
 
 
 def show_settings(method: str | None) -> None:
-    """List settings in groups, with default, range and meaning: those of every run, and of a method if given."""
+    """List settings in groups, with default, range and meaning: settings of every run, and of a method if given."""
     for title, rows in setting_groups(method):
         show_table(("setting", "default", "range", "meaning"), rows, title=title)
 

@@ -32,7 +32,7 @@ def encode(
     out: Out = None,
     unbiased: Annotated[
         bool,
-        typer.Option("--unbiased", help="Make errors zero on average, for messages to average; each has more error."),
+        typer.Option("--unbiased", help="Make errors average out over many messages; each message has more error."),
     ] = False,
     effort: Annotated[
         Literal["fast", "balanced", "best"], typer.Option(help="Trade time for less error, with the same decoder.")
@@ -71,7 +71,7 @@ def encode(
 
 
 def decode(
-    file: Annotated[Path, typer.Argument(help="A message of `klms encode`.")],
+    file: Annotated[Path, typer.Argument(help="A message from `klms encode`.")],
     base: Annotated[Path | None, typer.Option(help="The file from which the difference was coded.")] = None,
     out: Out = None,
     max_bytes: Annotated[
@@ -81,7 +81,7 @@ def decode(
     threads: Threads = None,
     force: Force = False,
 ) -> None:
-    """Restore the tensors of a message of `klms encode`, or of `klms.compress` without a key.
+    """Restore the tensors of a message from `klms encode`, or from `klms.compress` without a key.
 
     Without `--out`, the file has the name of the message without .klms. The suffix of its name decides the format.
 
@@ -92,7 +92,7 @@ def decode(
         raise fail(f"{file} does not end in {_SUFFIX}: name the file to write with --out")
     target = out or file.with_suffix("")
     if out is None and target.suffix.lower() not in FORMATS:
-        raise fail(f"{file} does not tell the format: name a file with --out that ends in {', '.join(FORMATS)}")
+        raise fail(f"{file} does not tell the format: with --out, name a file that ends in {', '.join(FORMATS)}")
     _check_target(target, force, file, base)
     started = time.monotonic()
     with Live() as live:
@@ -116,7 +116,7 @@ def _check_target(target: Path, force: bool, *sources: Path | None) -> None:
     if target.exists() and not force:
         raise fail(f"{target} exists: name another file with --out, or overwrite it with --force")
     if not target.parent.is_dir():
-        raise fail(f"there is no folder {target.parent}: make it, or name another file with --out")
+        raise fail(f"there is no folder {target.parent}: create it, or name another file with --out")
 
 
 def _patient(live: Live, text: str) -> Callable[[int, int], None]:

@@ -23,7 +23,8 @@ Merging = Literal["location", "count", "median"]
 class Blocks:
     """A partition of `[0, d)` into half-open ranges `[bounds[m], bounds[m+1])`, each of 1 to 65536 coordinates.
 
-    Each group of `group` blocks divides a larger piece evenly; a message with memory carries only the sizes of pieces.
+    Each group of `group` blocks divides a larger range, a piece, evenly; a message with memory carries only the sizes
+    of the pieces.
     """
 
     def __init__(self, bounds: npt.ArrayLike, group: int = 1) -> None:
@@ -198,8 +199,8 @@ class BlockMerger:
     number: at every C-th of the ordered boundaries of all C clients. So each region keeps its average number of blocks.
 
     By `median`, the m-th inner boundary is the median of the m-th boundaries, where the missing boundaries of clients
-    with fewer blocks count as lying at the end. Fewer than half of the clients cannot move a boundary beyond those of
-    the others, nor add blocks. All maps stay in memory, at two bytes per block and client.
+    with fewer blocks count as lying at the end. A minority of the clients can neither move a boundary beyond the other
+    clients' boundaries nor add blocks. All maps stay in memory, at two bytes per block and client.
     """
 
     def __init__(self, d: int, by: Merging = "location") -> None:
@@ -265,7 +266,7 @@ def _limited(bounds: Int64) -> Int64:
 
 
 def aggregate_blocks(clients: Sequence[Blocks], by: Merging = "location") -> Blocks:
-    """Merge the clients' block maps of an UPDATE round; `BlockMerger` explains the ways to merge.
+    """Merge the clients' block maps of an UPDATE round; `BlockMerger` explains the values of `by`.
 
     >>> a, b = Blocks([0, 4, 10]), Blocks([0, 5, 7, 10])
     >>> aggregate_blocks([a, b]).bounds.tolist(), aggregate_blocks([a, b], by="count").bounds.tolist()

@@ -49,7 +49,7 @@ def shared_words(key: SharedKey, blocks: Blocks, bits: int) -> SharedWords:
 
 @inlined
 def signed(word: np.uint16) -> np.int16:
-    """Shift an unsigned word by -32768, which preserves its order and allows the faster signed comparison."""
+    """Shift an unsigned word by -32768, which preserves the order of words and allows the faster signed comparison."""
     return np.int16(int(word) - 32768)
 
 

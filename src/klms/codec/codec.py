@@ -190,11 +190,11 @@ class Codec:
     ) -> Decoded:
         """Decode a message, with its header and block map.
 
-        `blocks` is required if the message carries no block map, and ignored if it does. `check` may raise a
-        `KLMSError` for a header that differs from what was agreed, before any work is done, and a carried map must have
-        been cut with `max_size`; both bound the time that decoding an untrusted message can take. Nothing in `message`
-        is trusted: bytes that do not decode raise a `KLMSError`. The message determines the number of bits per block,
-        not this codec.
+        `blocks` is required if the message carries no block map, and ignored if it does. Nothing in `message` is
+        trusted: bytes that do not decode raise a `KLMSError`. Two arguments bound the time that an untrusted message
+        can take: `check` may raise a `KLMSError` for a header that differs from what was agreed, before any work is
+        done; and a carried map is refused unless it can have been cut with `max_size`. The number of bits per block
+        comes from the message, not from this codec.
         """
         if len(message) > _BYTES_PER_COORDINATE * p.d + _SPARE_BYTES:  # before their checksum is computed
             raise CorruptMessage(f"{len(message)} bytes are too many for {p.d} coordinates")

@@ -79,7 +79,7 @@ class Discrete(Distribution):
 
     @cached_property
     def most_kl(self) -> float:
-        """Largest KL of any `q` to this distribution: that of a `q` that always takes the least likely symbol."""
+        """Largest KL of any `q` to this distribution, reached by a `q` that always takes the least likely symbol."""
         counts = np.zeros(65537, dtype=np.int64)
         _count_least(self.thresholds, counts)
         widths = np.flatnonzero(counts)
@@ -161,7 +161,7 @@ class Categorical(Discrete):
 
     @classmethod
     def quantised(cls, thresholds: UInt16, values: npt.ArrayLike) -> "Categorical":
-        """Wrap thresholds, which become read-only; as `p`, this takes less memory than probabilities."""
+        """Wrap thresholds, which become read-only; for a `p`, they take less memory than probabilities."""
         law = cls.__new__(cls)
         law.d = thresholds.shape[1]
         law.values = parameters("values", values)
@@ -180,7 +180,7 @@ class Categorical(Discrete):
 
 @inlined
 def next_threshold(cumulated: float, before: int, after: int) -> int:
-    """Return a threshold, given the previous one and the number of symbols after it; each keeps at least one word."""
+    """Return a threshold, given the previous one and the number of symbols after it; each symbol keeps a word."""
     return min(max(int(np.rint(cumulated * 65536.0)), before + 1), 65536 - after)
 
 
@@ -237,7 +237,7 @@ class _Step(NamedTuple):
 
 @inlined
 def _add_steps(low: Int16, high: Int16, one: _Step, two: _Step) -> None:
-    """Add two steps at once, and do the last doubling in registers: memory traffic limits this loop."""
+    """Add two steps at once, and do the last doubling in registers, because memory traffic limits this loop."""
     words_0, flip_0, threshold_0, height_0 = one
     words_1, flip_1, threshold_1, height_1 = two
     zero = np.int16(0)
@@ -253,7 +253,10 @@ def _add_steps(low: Int16, high: Int16, one: _Step, two: _Step) -> None:
 
 @inlined
 def _weigh_block(q: Float64, ratio: Float64, heights: Int16) -> tuple[float, float, float]:
-    """Fill `heights`; return, in nats, their unit, the block's KL, and the score of a sample of only last symbols."""
+    """Fill `heights`, the heights of all steps of a block in a common unit.
+
+    Return, in nats, this unit, the block's KL, and the score of the candidate that has the last symbol everywhere.
+    """
     symbols, n = q.shape
     per_flush = max(_FLUSH_STEPS // (symbols - 1), 1)
     kl = base = since_flush = most = 0.0
@@ -279,8 +282,8 @@ def _score_block(
 ) -> None:
     """Set `total[k]` to the sum of the steps that candidate `k` collects over the coordinates of a block.
 
-    Steps are added in pairs: of two coordinates for a Bernoulli distribution, otherwise of one. `partial` holds the
-    running sums since the last flush.
+    Steps are added in pairs, which belong to two coordinates of a Bernoulli distribution, or to one coordinate of a
+    categorical one. `partial` holds the running sums since the last flush.
     """
     steps, n = thresholds.shape
     stride = 2 if steps == 1 else 1

@@ -1,9 +1,9 @@
-"""The interface of distributions. Each family is a file with its classes and the kernels that score and decode.
+"""The interface of distributions. Each family has a file with its classes and the kernels that score and decode.
 
 One class serves both roles. As `p` (the side information) a distribution is reduced to a fixed-point form before any
 randomness is used, and turns shared words into candidates. As `q` (the client's own distribution) it consists of
-parameters that only the encoder sees. The encoder scores with the quantised `p` that the decoder samples, so
-quantisation costs a little KL but causes no bias. KL divergences are per coordinate and in bits.
+parameters that only the encoder sees. The encoder scores candidates with the same quantised `p` from which the decoder
+generates them, so quantisation costs a little KL but causes no bias. KL divergences are per coordinate and in bits.
 """
 
 import hashlib

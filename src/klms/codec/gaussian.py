@@ -60,7 +60,7 @@ class Gaussian(Distribution):
         if self.std.size != self.d:
             raise InvalidArgument(f"std must be a number or have {self.d} entries like mean, got {self.std.size}")
         if self.std.min() <= 0:
-            raise InvalidArgument("std must be positive also after rounding to float32")
+            raise InvalidArgument("std must be positive, even after rounding to float32")
         if float(np.abs(self.mean).max()) + 5.0 * float(self.std.max()) > float(np.finfo(np.float32).max):
             raise InvalidArgument("mean and std are so large that samples would overflow a float32")
 
@@ -125,7 +125,7 @@ def _encoder_tables(bits: int) -> tuple[Float64, Float64 | None]:
 
 
 def _cell_means(bits: int) -> Float64:
-    """Return the means over each cell of words with equal top `bits` bits: of `Q` in row 0, of its square in row 1."""
+    """Return the means of `Q` (row 0) and of its square (row 1) over each cell of words with equal top `bits` bits."""
     table = normal_quantiles().astype(np.float64)
     return np.stack([power.reshape(1 << bits, LEVELS >> bits).mean(axis=1) for power in (table, table**2)])
 
@@ -133,8 +133,8 @@ def _cell_means(bits: int) -> Float64:
 def _walsh_terms() -> Float64:
     """Return the Walsh spectra of `z` (row 0) and `z^2` (row 1) over cells of `_WALSH_BITS` bits.
 
-    The spectrum of `z` is zero at masks with an even number of set bits, that of `z^2` at all others. Column `r` of
-    either row belongs to the mask whose upper bits are `r`; the lowest bit gives it the right parity.
+    The spectrum of `z` is zero at masks with an even number of set bits, and the spectrum of `z^2` at all others.
+    Column `r` of either row belongs to the mask whose upper bits are `r`, and whose lowest bit makes the parity right.
     """
     spectra = _cell_means(_WALSH_BITS)
     for row in spectra:

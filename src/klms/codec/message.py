@@ -121,7 +121,7 @@ class Message:
     header: MessageInfo
 
     def blocks(self, max_size: int) -> Blocks:
-        """Read the carried block map; no block may be larger than those that `adaptive_blocks` cuts with `max_size`.
+        """Read the carried block map; it is refused unless `adaptive_blocks` can have cut it with `max_size`.
 
         The work is bounded by `max_size` and by the header's numbers of blocks and coordinates.
         """

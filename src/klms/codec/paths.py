@@ -6,11 +6,12 @@ With `memory` bits, block `m` is addressed by the last `memory + bits` bits of t
 
 so that a block still costs `bits` bits, but the encoder chooses among all paths through a trellis whose state is the
 last `memory` bits. The score of a path is the sum of its candidates' scores. `greedy` takes the best path (Viterbi,
-1967). `sample` draws a path with probability proportional to `exp(score)`, exactly, by forward filtering and backward
-sampling: `alpha(s)` is the total weight of all paths into state `s`, and a predecessor is drawn in proportion to its
-share of `alpha`, for all states while their weights are still in memory; one uniform number per block suffices, because
-only one of these predecessors is on the path. `matched` multiplies the scores by a `beta` per segment, as in
-`selection.py`.
+1967). `matched` multiplies the scores by a `beta` per segment, as in `selection.py`, and then does what `sample` does.
+
+`sample` draws a path with probability proportional to `exp(score)`, exactly, by forward filtering and backward
+sampling. `alpha(s)` is the total weight of all paths into state `s`. At every block, a predecessor of every state is
+drawn in proportion to its share of `alpha`, while the weights are still in memory. One uniform number per block
+suffices, because only one of these predecessors is on the path.
 """
 
 from typing import NamedTuple
@@ -44,7 +45,7 @@ class Paths(NamedTuple):
 
 
 def new_paths(bits: int, memory: int) -> Paths:
-    """Allocate the paths of a segment; all segments can use them in turn."""
+    """Allocate the arrays for the paths of a segment; all segments can use the same arrays in turn."""
     log_alpha, alpha, running, limits = np.empty((4, 1 << memory))
     weights = np.empty(1 << bits + memory)
     predecessors = np.empty((SEGMENT, 1 << memory), dtype=np.uint16)
@@ -83,7 +84,10 @@ def _extend(batch: Batch, greedy: bool, uniforms: Float64, paths: Paths, indices
 
 @inlined
 def _weigh(paths: Paths, place: int, scores: Float64, beta: float) -> None:
-    """Set each candidate's log weight to `beta` times its score plus that of the paths before it; the largest is 0."""
+    """Set each candidate's log weight: `beta` times its score, plus the log weight of the paths that lead to it.
+
+    A constant is subtracted, so that the largest log weight is 0.
+    """
     branches = 1 << paths.bits
     weights = paths.weights
     for s in range(paths.log_alpha.size):
@@ -97,7 +101,7 @@ def _weigh(paths: Paths, place: int, scores: Float64, beta: float) -> None:
 
 @inlined
 def _sum_and_draw(paths: Paths, predecessors: UInt16, uniform: float) -> None:
-    """Sum the weights of all paths into each state, and draw the state's predecessor in proportion to them."""
+    """Sum the weights of all paths into each state, and draw the state's predecessor in proportion to these weights."""
     alpha, running, limits = paths.alpha, paths.running, paths.limits
     states = alpha.size
     branches = 1 << paths.bits

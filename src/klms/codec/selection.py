@@ -2,9 +2,9 @@
 
 The rule concerns the encoder alone; the decoder accepts any index. The paper's rule, `sample`, draws `k` with
 probability `pi(k) = exp(L_k) / sum exp(L_l)` (Algorithm Fixed-KLMS). `greedy` takes the candidate with the highest
-score. `matched` draws with probability proportional to `exp(beta L_k)`, where `beta` is solved such that the expected
-score equals its mean under `q`: this undoes the shrinkage of `sample` where there are too few candidates.
-A new rule also needs its branch in `paths.py`, for paths, and in `klms.theory.survived_fraction`.
+score. `matched` draws with probability proportional to `exp(beta L_k)`, with the `beta` at which the expected score
+equals its mean under `q`: this undoes the shrinkage that `sample` causes if there are too few candidates.
+A new rule also needs a branch in `paths.py` and in `klms.theory.survived_fraction`.
 """
 
 from typing import Literal, NamedTuple, get_args

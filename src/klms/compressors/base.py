@@ -23,7 +23,7 @@ LOWER_LR = "lower the learning rate"
 class SideLearner:
     """Gathers the next round's side information from this round's messages, one by one.
 
-    This base class leaves it unchanged.
+    This base class leaves the side information unchanged.
     """
 
     def __init__(self, side: Side) -> None:
@@ -53,7 +53,7 @@ class Compressor(ABC):
 
     @property
     def message_factor(self) -> float:
-        """Bits that a message may spend, as a multiple of the median client's; 0 if the settings bound its length."""
+        """Bits that a message may spend, as a multiple of the median message's; 0 if the settings bound its length."""
         return 0.0
 
     def start(self) -> Side:

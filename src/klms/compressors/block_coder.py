@@ -62,7 +62,7 @@ class BlockSettings(Settings):
     target: float = Field(8.0, gt=0, description="KLMS: bits of KL per block.")
     max_size: int = Field(4096, ge=1, le=MAX_BLOCK_SIZE, description="KLMS: largest adaptive block.")
     group: int = Field(
-        1, ge=1, le=MAX_GROUP, description="KLMS with memory: adaptive blocks that divide each cut evenly; saves bytes."
+        1, ge=1, le=MAX_GROUP, description="KLMS with memory: equal blocks per adaptive cut; more of them save bytes."
     )
     fixed: int = Field(0, ge=0, le=MAX_BLOCK_SIZE, description="KLMS: size of fixed blocks; 0 for adaptive blocks.")
     low: float = Field(0.7, ge=0, description="KLMS: cut new blocks when their mean KL is below low * target.")
@@ -71,7 +71,7 @@ class BlockSettings(Settings):
         "location", description="KLMS: how the server merges block maps; own: each client sends its own in every round."
     )
     spread: float = Field(
-        4.0, ge=1, description="KLMS: largest multiple of the median client's KL or blocks that the server believes."
+        4.0, ge=1, description="KLMS: limit on reported KL and merged block maps, in multiples of the median client's."
     )
     message_factor: float = Field(
         10.0, ge=0, description="KLMS: refuse messages beyond this many times the median client's bits; 0 for no limit."
@@ -127,7 +127,10 @@ class BlockCoder:
         return self.codec.write(chosen, p, blocks, key=key, send_blocks=update, scalars=scalars, send_kl=self.tells_kl)
 
     def decode(self, message: bytes, p: Distribution, side: Side, key: SharedKey, scalars: int = 0) -> Decoded:
-        """Read a message; raise unless it has the agreed bits, memory and scalars, and blocks only in UPDATE rounds."""
+        """Read a message; raise unless it has the agreed bits, memory and number of scalars.
+
+        It must carry a block map in an UPDATE round, and none in other rounds.
+        """
         update = bool(side["block_update"])
 
         def check(header: MessageInfo) -> None:

@@ -1,7 +1,7 @@
 """DRIVE (Vargaftik et al., 2021): rotate, then send the signs and one scale per piece.
 
-The scale `|v|^2 / |Rv|_1` makes the estimate unbiased over rotations. The message: the scales (f32 each), one bit per
-rotated coordinate.
+The scale `|v|^2 / |Rv|_1` makes the estimate unbiased over rotations. The message: the scales (f32 each), and one bit
+per rotated coordinate.
 """
 
 from dataclasses import dataclass

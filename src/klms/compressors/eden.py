@@ -32,7 +32,7 @@ from klms.numerics.quantiles import LEVELS, normal_quantiles
 MAX_RATE = 8.0
 _NUMBER = 11
 _LLOYD_STEPS = 600
-_SENT_OF_A_PIECE = 16  # coordinates, at least: a scale estimated from fewer is unreliable
+_SENT_OF_A_PIECE = 16  # coordinates of each piece that are sent, at least: a scale estimated from fewer is unreliable
 
 
 class EdenSettings(Settings):
@@ -63,7 +63,7 @@ def normal_levels(bits: int) -> Float32:
 class Subset(NamedTuple):
     """The coordinates of every piece that are coded with the same number of bits."""
 
-    strides: Int64  # rows `a, c`: pieces are visited in the order `a i + c`, modulo their size, with odd `a`
+    strides: Int64  # rows `a, c`: the `i`-th coordinate to be visited is `a i + c` modulo the piece's size; `a` is odd
     starts: Int64  # first place of the subset in that order, for each piece
     counts: Int64
     ends: Int64  # where the indices of each piece end in the message

@@ -1,4 +1,4 @@
-"""The envelope of all messages but the codec's (a header of 8 bytes and a checksum), and fields that several share.
+"""The envelope of all messages but the codec's (a header of 8 bytes and a checksum), and fields that schemes share.
 
 0  magic "KB"   2  version   3  scheme   4  d (u32)   8  payload   end-4  CRC32 (u32)
 
@@ -50,7 +50,7 @@ def read_header(message: bytes) -> Header:
 
 
 def wrap(scheme: int, d: int, payload: bytes, key: SharedKey | None) -> bytes:
-    """Return a payload with the header and the checksum of a message. The checksum covers the key; a file has none."""
+    """Return a payload with the header and the checksum of a message. The checksum covers the key, if there is one."""
     body = _HEADER.pack(MAGIC, UNBOUND if key is None else BOUND, scheme, d) + payload
     return body + _CRC.pack(zlib.crc32(body, _start(key)))
 

@@ -1,6 +1,6 @@
 """Arrays in groups, each with its own compressor: one message per group, in the order of the groups.
 
-Each message is preceded by its length (u32). The key of group `n` is that of the update with `n 2^32` added to the
+Each message is preceded by its length (u32). The key of group `n` is the key of the update with `n 2^32` added to the
 number of the client, so that no two groups share randomness.
 """
 

@@ -1,4 +1,4 @@
-"""Samples of a Gaussian around the update, for the methods that need the noise.
+"""Samples of a Gaussian around the update, for methods that need its noise.
 
 SGLD-KLMS (paper, section 4.3) has `q = N(H, std^2)` and `p = N(0, std^2)`: the server receives the gradient with the
 noise that Langevin dynamics needs anyway.

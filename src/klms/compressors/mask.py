@@ -72,7 +72,7 @@ THRESHOLD = Scheme(
 
 @dataclass(frozen=True)
 class KLMSMask(BlockCompressor):
-    """Masks through the codec, with the shared probabilities `side["theta"]` as `p`."""
+    """Masks sent through the codec, with the shared probabilities `side["theta"]` as `p`."""
 
     coder: BlockCoder
     _p: Once[Bernoulli] = field(default_factory=Once, compare=False, repr=False)

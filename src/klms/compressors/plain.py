@@ -1,10 +1,10 @@
-"""32, 16 or 8 bits for every entry: hardly any loss, and nothing to choose.
+"""Formats with 32, 16 or 8 bits per entry: hardly any loss, and no settings.
 
 `float32` does not compress; it is the baseline of all comparisons (FedAvg), and its message is the update itself. The
 other two round at random, without bias.
 
-`float16` multiplies every array by a power of two, so that its largest entry is near the largest of float16, and small
-updates keep their precision. The message: that factor's inverse for every array (f32), the entries (f16).
+`float16` multiplies every array by a power of two, so that its largest entry is near the largest float16 number, and
+small updates keep their precision. The message: the inverse of the factor for every array (f32), the entries (f16).
 
 `int8` gives every `CHUNK` entries of an array a step, 1/127 of the largest magnitude among them. The message: the steps
 (f32), the entries in steps (i8, from -127 to 127).
@@ -28,7 +28,7 @@ CHUNK = 1024
 _MOST_STEPS = 127
 _LARGEST_EXPONENT, _SMALLEST_EXPONENT = 15, -24  # of the largest power of two in float16, and of its smallest step
 _MANTISSA = 10  # bits of float16
-_NEGLIGIBLE = 1e-30  # if no entry is larger, all count as zero: the scale would vanish as well
+_NEGLIGIBLE = 1e-30  # if no entry is larger, all count as zero: the scale would underflow
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""QSGD (Alistarh et al., 2017): `s` levels of the norm of each bucket, rounded at random; Elias-coded, or by KLMS.
+"""QSGD (Alistarh et al., 2017): entries are rounded at random to multiples of `1/s` of the norm of their bucket.
 
-Buckets are pieces of layers. The message: the number of non-zero entries (u32), the norms (f32 each), the codes.
+Buckets are pieces of layers. The rounded entries are Elias-coded, or sent by KLMS. The message with Elias codes: the
+number of non-zero entries (u32), the norms (f32 each), the codes.
 
 QSGD-KLMS (paper, section 4.3) has the ternary distribution (`s = 1`, eq. 4) as `q`; the norms are sent as side scalars.
 For each coordinate, `p` is `(n_a + prior f_a) / (C + prior)`: the frequency of symbol `a` in the last round, smoothed
@@ -40,11 +41,14 @@ class BucketSettings(Settings):
 class QSGDSettings(BucketSettings):
     """Settings of QSGD."""
 
-    levels: int = Field(1, ge=1, le=2**20, description="QSGD: levels of the norm.")
+    levels: int = Field(1, ge=1, le=2**20, description="QSGD: number of levels up to the norm.")
 
 
 def bucket_norms(update: Vector, bounds: Int64) -> Float32:
-    """Return the 2-norm of every bucket, computed in parts: squares in float64 take twice the memory of the update."""
+    """Return the 2-norm of every bucket.
+
+    Squares are computed in parts, because all of them in float64 would take twice the memory of the update.
+    """
     squares = np.empty(bounds.size - 1)
     at_once = max(1, _AT_ONCE * squares.size // update.size)
     for first in range(0, squares.size, at_once):
@@ -129,14 +133,15 @@ _SMALLEST_NORM = 6e-6  # the smallest number that float16 represents to within 1
 class KLMSQSGDSettings(BucketSettings, BlockSettings):
     """Settings of QSGD-KLMS."""
 
-    prior: float = Field(10.0, gt=0, description="QSGD-KLMS: number of clients that the expected frequencies count as.")
-    rescale: bool = Field(False, description="QSGD-KLMS: undo the shrinkage of blocks by scaling the norms.")
+    prior: float = Field(10.0, gt=0, description="QSGD-KLMS: weight of the expected frequencies, in clients.")
+    rescale: bool = Field(False, description="QSGD-KLMS: scale the norms, to undo the shrinkage by block coding.")
 
 
 def round_up(norms: Float32) -> Float32:
-    """Round each norm up to the next float16, which halves its bits; leave all unchanged if one changes by over 1 %.
+    """Round each norm up to the next float16, which halves its bits.
 
-    Any number that is not below the norm will do: `E[v_hat] = v` as long as `q` and the message use the same number.
+    If one of the norms would change by more than 1 %, all stay unchanged. Any number that is not below the norm will
+    do: `E[v_hat] = v` as long as `q` and the message use the same number.
     """
     with np.errstate(over="ignore"):
         short = norms.astype(np.float16)
@@ -147,7 +152,7 @@ def round_up(norms: Float32) -> Float32:
 
 @dataclass(frozen=True)
 class KLMSQSGD(BlockCompressor):
-    """Ternary updates at the cost of their KL; the expected frequencies count as `prior` clients."""
+    """Ternary updates at the cost of their KL; the expected frequencies count like those of `prior` clients."""
 
     layout: Layout
     bucket: int
@@ -180,7 +185,7 @@ class KLMSQSGD(BlockCompressor):
         return Categorical.of_rows(rows, VALUES), scalars
 
     def _rescaled(self, norms: Float32, update: Vector, symbols: Sample) -> list[float]:
-        """Scale the norms so that the decoded update, which blocks shrink, projects fully onto the update."""
+        """Scale the norms so that the decoded update, which block coding shrinks, projects onto the whole update."""
         along = float(update @ (symbols * np.repeat(norms, np.diff(self.bounds))))
         factor = min(max(float(update @ update) / along, 1.0), _MOST_RESCALED) if along > 0 else 1.0
         with np.errstate(over="ignore"):
@@ -234,7 +239,7 @@ def _blend(
     prior: float,
     thresholds: UInt16,
 ) -> None:
-    """Write the thresholds for the frequencies of -1, 0 and 1; expected frequencies count as `prior` more clients."""
+    """Write the thresholds for the frequencies of -1, 0 and 1; expected frequencies count like `prior` clients."""
     for b in range(first, end):
         more = prior * expected[b]
         for i in range(bounds[b], bounds[b + 1]):

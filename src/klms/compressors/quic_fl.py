@@ -62,7 +62,7 @@ class Codebooks(NamedTuple):
 
     number: int
     levels: Float32
-    means: Float32  # as many as levels; those beyond the last are infinite
+    means: Float32  # padded with infinity to the number of levels
     largest: np.float32
 
     @classmethod

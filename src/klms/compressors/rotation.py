@@ -1,10 +1,10 @@
 """A random rotation that is cheap to apply and to undo: random signs, a Walsh-Hadamard transform, and both again.
 
-After it, the coordinates of any vector look like draws from one normal distribution, for which DRIVE and EDEN are
-made. The vector is cut into pieces whose sizes are powers of two, as large as possible up to 2^20, so that little
-padding is needed (fewer than `smallest` entries at the very end), and each piece is rotated by itself. (With outliers,
-a single transform leaves a bias of a few percent in the largest entries of short vectors; after two transforms, 4,000
-draws show no bias.)
+After the rotation, the coordinates of any vector look like draws from one normal distribution, for which DRIVE and EDEN
+are designed. The vector is cut into pieces, and each piece is rotated by itself. The sizes of pieces are powers of two,
+as large as possible up to 2^20, so that little padding is needed (fewer than `smallest` entries at the very end). (If a
+short vector has outliers, a single transform leaves a bias of a few percent in its largest entries; after two
+transforms, 4,000 draws show no bias.)
 """
 
 import math
@@ -85,7 +85,7 @@ class Rotation:
         return rotated[: self.d]
 
     def sums(self, values: npt.NDArray[np.floating]) -> Float64:
-        """Return the sum over each piece of a rotated vector."""
+        """Return the sum of the values in each piece."""
         return np.add.reduceat(values, self.bounds[:-1], dtype=np.float64)
 
 

@@ -26,7 +26,7 @@ class Settings(BaseModel):
 
     @classmethod
     def checked(cls, values: Mapping[str, object]) -> Self:
-        """Return the settings with these values; an `InvalidArgument` names every value that does not fit."""
+        """Return the settings with these values; raise an `InvalidArgument` that names every invalid value."""
         for name in values:
             if name not in cls.model_fields:
                 raise InvalidArgument(f"there is no setting {name!r}; {suggestion(name, cls.model_fields)}")
@@ -124,5 +124,5 @@ class Scheme(Generic[S]):
         return next(float(bound.le) for bound in self.settings.model_fields["rate"].metadata if hasattr(bound, "le"))
 
     def create(self, layout: Layout, values: Mapping[str, object], threads: int | None = None) -> Compressor:
-        """Build the compressor from settings by name; those that are not given keep their defaults."""
+        """Build the compressor from settings by name; settings that are not given have their default values."""
         return self.make(layout, self.settings.checked(values), threads)

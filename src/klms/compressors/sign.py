@@ -1,6 +1,6 @@
 """SignSGD (Bernstein et al., 2018): one bit per parameter; the paper's stochastic version, without and with KLMS.
 
-SignSGD-KLMS (paper, section 4.3) has `q = Bern(sigmoid(v / M))` for a plus and `p = Bern(1/2)`.
+SignSGD-KLMS (paper, section 4.3) has `q = Bern(sigmoid(v / M))`, where 1 stands for a plus, and `p = Bern(1/2)`.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ _NUMBER = 2
 class StochasticSettings(Settings):
     """Settings of stochastic signs."""
 
-    scale: float = Field(2.0, gt=0, description="Stochastic SignSGD: M in root mean squares of the layer.")
+    scale: float = Field(2.0, gt=0, description="Stochastic SignSGD: scale M, in root mean squares of the layer.")
 
 
 def plus_probability(update: Vector, layout: Layout, scale: float) -> Vector:
@@ -72,7 +72,7 @@ STOCHASTIC = Scheme(
     settings=StochasticSettings,
     make=lambda layout, settings, threads: Sign(layout, settings.scale),
     unbiased=lambda settings: False,
-    default_step=0.01,  # the mean of stochastic signs is shorter
+    default_step=0.01,  # larger, because the mean of stochastic signs has a smaller norm
     operating_points=(),
     wire_number=_NUMBER,
 )

@@ -42,7 +42,7 @@ def read_symbols(layout: Layout, section: bytes, alphabet: int) -> UInt8:
         else:
             symbols[part] = row.argmax()
         if (np.bincount(symbols[part], minlength=alphabet) != row).any():
-            raise CorruptMessage("a layer has other symbols than its counts say")
+            raise CorruptMessage("the symbols of a layer contradict its counts")
     if not decoder.maybe_exhausted():
         raise CorruptMessage("there is more in the message than its symbols")
     return symbols

@@ -1,6 +1,7 @@
 """Messages that carry the norm of their update, so that a receiver knows how much of the decoded update is noise.
 
-An unbiased scheme's error is orthogonal to the update, so its energy is that of the decoded update minus the update's.
+The error of an unbiased scheme is orthogonal to the update, so the energy of the error is the energy of the decoded
+update minus the energy of the update.
 
 0  norm of the update (f32)   4  the message of the scheme
 """

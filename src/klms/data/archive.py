@@ -16,7 +16,7 @@ def read_arrays(file: IO[bytes], limit: int) -> dict[str, npt.NDArray[np.generic
             members = archive.infolist()
         if sum(member.file_size for member in members) > limit:
             raise CorruptMessage(f"the archive unpacks to more than {limit} bytes")
-        # A name that occurs many times would be unpacked as many times, and only these two kinds are unpacked in parts.
+        # A name that occurs twice would be unpacked twice. Only members of these two types are unpacked in parts.
         once = len({member.filename for member in members}) == len(members)
         if not once or any(m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for m in members):
             raise CorruptMessage("the archive is not one that klms writes")
@@ -24,7 +24,7 @@ def read_arrays(file: IO[bytes], limit: int) -> dict[str, npt.NDArray[np.generic
         with np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         if not all(isinstance(array, np.ndarray) and array.dtype.kind in "biuf" for array in arrays.values()):
-            raise CorruptMessage("the archive holds something else than numbers")
+            raise CorruptMessage("the archive holds something other than numbers")
         return arrays
     except CorruptMessage:
         raise

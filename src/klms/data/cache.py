@@ -56,7 +56,7 @@ def read(path: Path, name: str) -> Dataset | Corpus:
     """Return the data set that `write` of this release stored, with all checksums verified, or raise `DataError`."""
     try:
         with files.opened(path, _LARGEST) as file:
-            # `write` does not compress, so a file that would unpack to more than its own size is not one of its files.
+            # `write` does not compress, so it cannot have written a file that unpacks to more than the file's size.
             arrays: dict[str, Any] = dict(read_arrays(file, path.stat().st_size))
         if operator.index(arrays.pop("version")) != VERSION:
             raise DataError("it was stored by another release")

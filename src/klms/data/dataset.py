@@ -1,4 +1,4 @@
-"""The form in which every data set is used, and the check that it passes before it is used or cached."""
+"""The form that every data set has in memory, and the check that it must pass before it is used or cached."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -89,7 +89,7 @@ def _places(counts: Integers) -> Integers:
 
 
 def checked_corpus(corpus: Corpus) -> Corpus:
-    """Return the corpus; raise `DataError` unless its arrays fit each other and suffice to train and to test."""
+    """Return the corpus; raise `DataError` unless its arrays match and there are documents for training and testing."""
     n = corpus.owners.size
     types = [array.dtype for array in (corpus.tokens, corpus.bounds, corpus.owners, corpus.held_out)]
     whole = (
@@ -101,7 +101,7 @@ def checked_corpus(corpus: Corpus) -> Corpus:
         and bool((np.diff(corpus.bounds) >= 2).all())
     )
     if not whole:
-        raise DataError(f"{corpus.name}: the arrays of the text do not fit each other")
+        raise DataError(f"{corpus.name}: the arrays of the text do not match")
     testing = np.count_nonzero(corpus.held_out)
     if not 0 < testing < n:
         raise DataError(f"{corpus.name}: {n} documents, {testing} of them for testing, are too few")

@@ -1,4 +1,4 @@
-"""The downlink of our methods: how every client gets the state of a round, in as few bytes as possible.
+"""The downlink of klms's own methods: how every client gets the state of a round, in as few bytes as possible.
 
 `auto` relays: the server sends the messages of the last round instead of their outcome. Round 1 sends nothing, since
 the first state follows from the seed. `snapshot` always sends the state itself, so that no client sees what another
@@ -86,10 +86,10 @@ class Downlink:
     def close(
         self, before: State, broadcasts: Broadcasts, outcome: Outcome, reached: Mapping[int, int], relay: Relay
     ) -> State:
-        """Return the state of the outcome, with what the next broadcasts need.
+        """Return the state of the outcome, together with the data that the next broadcasts need.
 
-        `reached` has the number of the state that each client trained from, for those that answered, and `relay` has
-        the messages that led to the outcome.
+        For each client that answered, `reached` has the number of the state from which it trained; `relay` has the
+        messages that led to the outcome.
         """
         after, held = outcome.state, broadcasts.held
         for client, number in sorted(reached.items()):
@@ -108,8 +108,8 @@ class Downlink:
     def follow(self, data: bytes, held: State | None) -> State:
         """Return the state to which a broadcast leads a client that holds `held`, or the first state if `held` is None.
 
-        Raise `OutOfSync` if `held` does not fit or the result is not the server's state, and another `KLMSError` if
-        the bytes are not a broadcast.
+        Raise `OutOfSync` if the broadcast does not build on `held` or the result is not the server's state, and another
+        `KLMSError` if the bytes are not a broadcast.
         """
         state = self.method.init() if held is None else held
         return follow(self._rule(), data, state.round, state)[1]

@@ -148,7 +148,7 @@ class Parts:
 
 
 def _network_type(device: str) -> "type[Network]":
-    """Return the `Network` class, after a check that torch and the device are available, before any data is read."""
+    """Return the `Network` class; raise an error if torch or the device is not available, before any data is read."""
     try:
         from klms.learning.network import Network, pick_device
     except ModuleNotFoundError as error:

@@ -1,8 +1,7 @@
 """The ledger of a run: one record per round, written by the engine and read by everybody else.
 
-A record is one line of JSON. Its fields are declared here and nowhere else, with marks for those that clients report
-and for the places where a field is shown. A method, a user's own metric or a newer release may add fields, which are
-kept.
+A record is one line of JSON. Its fields are declared here and nowhere else. Marks on a field say whether clients report
+it and where it is shown. A method, a user's own metric or a newer release may add fields, which are kept.
 """
 
 import json
@@ -24,7 +23,7 @@ WORK_PHASES = ("train", "encode", "decode", "aggregate")
 
 @dataclass(frozen=True)
 class Reported:
-    """Marks a field that clients report. The record has the mean over clients, without numbers out of bounds."""
+    """Marks a field that clients report. The record has the mean over clients; numbers out of bounds are left out."""
 
     least: float
     most: float
@@ -69,7 +68,7 @@ class LedgerRecord(BaseModel):
     clients: tuple[int, ...] = ()
     """Clients whose messages were aggregated."""
     digest: str = ""
-    """Digest of all messages in order, by which two engines, or a run and its repetition, can be compared."""
+    """Digest of all messages in order, for comparing two engines, or a run with its repetition."""
     uplink_bytes: int = Field(ge=0, lt=2**63)
     """Bytes of all messages that were aggregated."""
     message_bytes: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] | None = None
@@ -97,9 +96,9 @@ class LedgerRecord(BaseModel):
     delta: float | None = None
 
     bits_up: float | None = None
-    """Bits per parameter of the updates without heads, if they were chosen to hold a quality."""
+    """Bits per parameter of the updates without their heads, if the server chose the rate to hold a quality."""
     bits_down: float | None = None
-    """Bits per parameter of the coded step at the start of the round, without heads; 0 if nothing was coded."""
+    """Bits per parameter of the coded step at the start of the round, without its heads; 0 if nothing was coded."""
     noise: float | None = None
     """Energy of the noise in the mean update, relative to the energy of the update."""
     relative_error: float | None = None
@@ -123,9 +122,9 @@ class LedgerRecord(BaseModel):
     kl_by_layer: Annotated[tuple[float, ...] | None, Reported(0, 1e6, by_layer=True)] = None
 
     replies: Annotated[dict[str, int] | None, Shown.IN_LOG] = None
-    """Number of accepted replies, and of others by cause. The local engine records it only if a reply was refused."""
+    """Number of accepted replies, and of bad ones by cause. The local engine records it only if it refused a reply."""
     resyncs: int | None = None
-    """On Flower: number of clients that held another state than the server assumed, and got a snapshot in the round."""
+    """On Flower: number of clients that did not hold the state that the server assumed, and got a snapshot instead."""
     payload_bytes: Annotated[int | None, Shown.IN_LOG] = None
     """On Flower: bytes of the messages with their frames."""
     seconds: dict[str, float] = Field(default_factory=dict)

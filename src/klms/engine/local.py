@@ -1,4 +1,4 @@
-"""The local engine: rounds in this process, clients in parallel processes if wanted, with the same bytes."""
+"""The local engine: rounds run in this process, and clients in this or in parallel processes, with the same bytes."""
 
 import logging
 import os
@@ -25,10 +25,10 @@ log = logging.getLogger("klms")
 class LocalClients:
     """Clients on this machine: unless something is broken, all of them answer with messages that can be decoded.
 
-    A message may still be out of proportion to the others, for example if its client has very much data.
+    A message may still be out of proportion to the others, for example if its client has a lot of data.
 
-    All clients hold the same state after reading their messages. Hence one replica reads for all of them: the message
-    to a client that took part in every round. It is checked against the server's state in every round.
+    All clients hold the same state after reading their messages. Hence one replica stands for all of them: it reads the
+    message to a client that took part in every round, and the result is checked against the server's state.
     """
 
     work: Callable[[State, Wanted], Iterator[Upload]]

@@ -1,12 +1,13 @@
 """Constant quality in a run: the server's measurements of a round, and the rates that follow for the next one.
 
-`klms.exchange.quality` defines the quality. Compared with the exchange for any app, two numbers may have other sources.
-Where a step is the mean update times the learning rate, its gain is the square of that rate; the gain of other methods
-is measured from their steps, as for the optimizers of any app. Relayed messages add no noise to the model. Then nothing
-shows how much of an error clients take back, and the assumed share stays unchanged.
+`klms.exchange.quality` defines the quality. Two numbers may have other sources than in `klms.Server`. The first is the
+gain of a step: where a step is the mean update times the server's learning rate, its gain is the square of that rate;
+for other methods, it is measured from their steps, as in `klms.Server`. The second is the share of an error that
+clients take back: relayed messages add no noise to the model, so nothing shows this share, and the assumed value is
+kept.
 
-The rates of messages include their heads, which are a large part of a small message and convey nothing. The bits that
-are learned and chosen here are without heads.
+The rates of messages include their heads: headers and tables, which are a large part of a small message and convey
+nothing of the update. The bits that are learned and chosen here do not include the heads.
 """
 
 from dataclasses import asdict, replace
@@ -97,7 +98,7 @@ def _measured(
 ) -> Measured:
     if method.scales_mean:
         mean = step
-        factor = method.server_lr  # by which the mean update is multiplied in `mean`
+        factor = method.server_lr  # `mean` is the mean update times this
         gain = Gain(factor**2, factor**2)
     else:
         mean = _mean_of(method, received)
@@ -126,7 +127,7 @@ def _mean_of(method: Dense, received: Received) -> Vector:
     if received.mean is None:
         name = type(method).__name__
         raise InvalidArgument(
-            f"{name}.aggregate must call received.take_mean(), from which the rates of a quality follow"
+            f"{name}.aggregate must call received.take_mean(): the rates that hold a quality follow from the mean"
         )
     return received.mean
 

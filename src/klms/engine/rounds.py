@@ -1,6 +1,6 @@
 """One round, on any engine: send the state, decode and add up the messages as they arrive, evaluate.
 
-Messages whose length is up to the client wait until all have arrived, since they are compared with each other first.
+If clients determine the length of their messages, all messages of a round are awaited and compared before decoding.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ def rounds(federation: Federation, config: RunConfig, state: State, clients: Cli
 def one_round(federation: Federation, config: RunConfig, state: State, clients: Clients) -> RoundResult:
     """Run the round after those that `state` has completed.
 
-    With too few uploads, the model stays unchanged, but the round's number, and hence its keys, are never used again.
+    If there are too few uploads, the model stays unchanged, but the round's number and keys are never used again.
     """
     clock, method, number = Stopwatch(), federation.method, state.round + 1
     downlink = Downlink(method, config)
@@ -184,7 +184,7 @@ class _Intake:
 
 
 def _timed(uploads: Iterator[Upload], clock: Stopwatch) -> Iterator[Upload]:
-    """Yield the uploads, and count the time spent waiting for each as time of the clients."""
+    """Yield the uploads; the time spent waiting for them counts as the clients' time."""
     while True:
         with clock("clients"):
             upload = next(uploads, None)

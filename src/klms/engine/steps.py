@@ -1,12 +1,12 @@
-"""The exchange's rules for our methods: how a step leads clients from one state to the next.
+"""The exchange's rules for klms's own methods: how a step leads clients from one state to the next.
 
 A relayed step consists of the messages of a round: for each message, in the order in which they were added up, the
 client (u32), the length (u32) and the bytes. All parties share the keys, so every client decodes the messages and
 computes the same next state.
 
 A coded step consists of a packed container of the side information that changed, preceded by its length (u32), and of a
-message of the dense scheme for the difference between the state `w_hat` that clients hold and the server's own `w`. Its
-error is not carried over, since the next round starts from `w_hat`.
+message of the dense scheme for the difference between the state `w_hat` that clients hold and the server's own `w`. The
+error of the step is not carried over, since the next round starts from the new `w_hat`.
 
 If the server chooses the rates of a run, both kinds of step begin with the rate of the next updates (f32).
 
@@ -40,7 +40,7 @@ _SPARE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class MethodRule:
-    """States of a method, independent of the kind of step. With `take`, which subclasses add, it is a `Rule`."""
+    """The part of a `Rule` that does not depend on the kind of step; subclasses add `take`."""
 
     method: Method
     settings: RunSettings

@@ -1,6 +1,6 @@
 """Undoing rounds: if the loss on the test data explodes, the server returns to the last model whose loss was sound.
 
-Clients follow by a snapshot, since no messages lead to that model, or by the next coded step.
+Clients get there by a snapshot, since no relayed messages lead to that model, or by the next coded step.
 """
 
 import math
@@ -25,10 +25,10 @@ def marked_sound(state: State, loss: float) -> State:
 
 
 def returned(state: State, sound: Sound) -> State:
-    """Return the state with the arrays of the last sound one. Its number stays, since keys are never used again.
+    """Return the state with the arrays of the last sound one, and with its own number: no key is used twice.
 
-    Clients keep their states. Relayed steps are dropped, since they lead to the state that is given up; coded steps
-    lead to the state before, and are kept.
+    Clients keep their states. Relayed steps are dropped, since they lead to the state that is given up. Coded steps
+    lead to the state before that one, and are kept.
     """
     held = state.held
     if held.number >= state.round:

@@ -48,7 +48,7 @@ class Pool:
         self._workers: list[_Worker] = []
 
     def launch(self, workers: int, start: Callable[..., object] | None, *args: Any) -> None:
-        """Start the processes and have each call `start`, without waiting: only the first result waits for them."""
+        """Start the processes and have each call `start`, without waiting for them; only the first result waits."""
         if os.name == "posix":
             resource_tracker.ensure_running()  # the first process would start it, which unblocks signals
         for _ in range(workers):
@@ -151,7 +151,7 @@ class _Worker:
         if code is None or code >= 0:
             return WorkerDied(f"a worker process ended before its work was done (exit code {code})")
         reason = signal.Signals(-code).name
-        advice = ": if memory ran out, take fewer workers" if -code == signal.SIGKILL else ""
+        advice = ": if memory ran out, use fewer workers" if -code == signal.SIGKILL else ""
         return WorkerDied(f"a worker process was ended by {reason}{advice}")
 
 
@@ -164,7 +164,7 @@ class _WorkerTraceback(Exception):
 
 def _serve(connection: Connection) -> None:
     """Do the parent's tasks until it closes the pipe. During a task, another thread watches the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     _block_interrupts(False)
     parent = multiprocessing.parent_process()
     if parent is not None:

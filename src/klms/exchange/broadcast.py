@@ -1,15 +1,15 @@
 """The server's message to a client at the start of a round: steps from a state that the client holds, or a snapshot.
 
 States are numbered, and step `n` leads from state `n - 1` to state `n`. A jump is a step that leads to state `n` from
-the anchor: state 0, which every client can construct. A client that was away gets the steps that it missed, the last
-jump and the steps after it, or a snapshot, whichever is smallest. Every broadcast carries the digest of the state that
-it leads to, so that no client trains on a different state: a client whose digest differs says so, and gets a snapshot
-in the same round.
+the anchor: state 0, which every client can construct. A client that was away gets the steps that it missed, or the
+last jump and the steps after that jump, or a snapshot, whichever is smallest. Every broadcast carries the digest of the
+state that it leads to, so that no client trains on a different state: a client whose digest differs says so, and gets a
+snapshot in the same round.
 
-A broadcast is a `Frame` whose numbers are the state that it builds on and the state that it leads to. The body of a
-snapshot is the state as its rule writes it; the body of steps is the length (u32) and the bytes of each step. There are
-`number - base` steps from `base` to `number`; with a jump there are fewer, and the first is the jump from the base to
-the state that the second builds on.
+A broadcast is a `Frame` whose two numbers are those of the state that it builds on and of the state that it leads to.
+The body of a snapshot is the state as its rule writes it; the body of steps is the length (u32) and the bytes of each
+step. There are `number - base` steps from `base` to `number`; with a jump there are fewer, and the first is the jump
+from the base to the state that the second builds on.
 """
 
 import struct
@@ -41,7 +41,7 @@ class Broadcast:
 
     @property
     def start(self) -> int:
-        """Number of the state before the one that the first step leads to; a jump skips it."""
+        """Number of the state just before the result of the first step; a jump does not pass through that state."""
         return self.number - len(self.steps)
 
     @property
@@ -79,7 +79,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Trail:
-    """The latest steps. Older ones are dropped once all together are larger than a snapshot, which is then cheaper."""
+    """The latest steps. Older steps are dropped once the trail is larger than a snapshot, which is then cheaper."""
 
     number: int
     """Number of the state that the last step leads to."""
@@ -107,7 +107,7 @@ class Trail:
         kept: list[bytes] = []
         room = limit
         for latest in (step, *reversed(self.steps)):
-            room -= _LENGTH.size + len(latest)  # with its length, so that empty steps do not pile up either
+            room -= _LENGTH.size + len(latest)  # counts the length field, so that even empty steps do not pile up
             if room < 0:
                 break
             kept.append(latest)

@@ -69,8 +69,8 @@ class _Memory:
 class Client:
     """A client of a `Server`, over any transport.
 
-    `state` is the `state` of an earlier `Client` of this machine, so that the server need send only what is new;
-    without a state, or with a damaged one, the client starts anew. `threads` is the number of threads of the codec.
+    `state` is the `state` of an earlier `Client` on this machine; with it, the server sends only what changed since.
+    Without a state, or with a damaged one, the client starts anew. `threads` is the number of threads of the codec.
     With a `seed`, the private randomness that some schemes need is reproducible.
     """
 
@@ -82,7 +82,7 @@ class Client:
 
     @property
     def state(self) -> bytes:
-        """State to give to the next `Client` of this machine: four bytes per parameter."""
+        """State to give to the next `Client` on this machine: four bytes per parameter."""
         return self._memory.to_bytes()
 
     def receive(self, request: bytes, beside: Mapping[str, Any] | None = None) -> dict[str, Array]:
@@ -202,7 +202,7 @@ class Client:
 
 
 def model_of(request: CompressionRequest, received: Arrays) -> Model:
-    """Return the model from which an update is the difference: the received arrays, or zeros if replies are updates."""
+    """Return the model to which an update is relative: the received arrays, or zeros if replies are updates."""
     if request.updates:
         received = {name: np.zeros(array.shape, dtype=array.dtype) for name, array in received.items()}
     return Model(received, frozenset(request.sent_unchanged), frozenset(request.coarse))

@@ -1,4 +1,4 @@
-"""The state that all clients hold, and how each client gets to it: one mechanism for any app and for our methods.
+"""The state that all clients hold, and how each client gets to it, both for `Server` and for the methods of klms.
 
 A `Rule` says what a state is and how a step leads from one state to the next: by the messages of a round, which every
 client aggregates, or by a coded difference. `Held` is what the server knows: the state that every client has after
@@ -35,8 +35,9 @@ JUMP_RATE = 2.8
 """Most bits per parameter that a jump needs: training tolerates the relative error at that rate, 0.02
 (docs/downlink.md)."""
 _NEGLIGIBLE = 1e-7  # squared error of the clients' state, relative to a jump, that is not worth further bits
-_SHARES = 256  # levels to which an echo is rounded, so that the last bit of a sum changes no byte
-_BEARABLE = 2.0  # most error of a jump that may become part of the model, in units of a step's noise; steps approach 1
+_SHARES = 256  # levels to which an echo is rounded, so that rounding errors in a sum change no byte
+_BEARABLE = 2.0
+"""Largest error of a jump that may become part of the model, in units of a step's noise; steps bring it near 1."""
 
 
 class Rule(Protocol[T]):
@@ -55,7 +56,7 @@ class Rule(Protocol[T]):
         """Undo `write`, for a snapshot of state `number`."""
 
     def digest(self, state: T, number: int) -> bytes:
-        """Return eight bytes that differ when states do."""
+        """Return eight bytes that differ if the states differ."""
 
     def nbytes(self, state: T) -> int:
         """Return the size of a state in bytes, for comparison with the size of steps."""
@@ -75,7 +76,7 @@ class CodedRule(Rule[T], Protocol[T]):
         """
 
     def echo(self, difference: Vector, error: Vector) -> float:
-        """Return the `echo` for a step, given the error of the last step: `echo_in` measures it."""
+        """Return the `echo` for a step, given the error of the last step; see `echo_in`."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Held(Generic[T]):
                 raise CorruptMessage("the error of what clients hold is not finite")
             return cls(state, trail, by_client, error, own)
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise CorruptMessage(f"it is not known what clients hold: {error!r}") from error
+            raise CorruptMessage(f"the record of what clients hold cannot be read: {error!r}") from error
 
 
 def follow(rule: Rule[T], data: bytes, number: int, state: T) -> tuple[int, T, bytes]:
@@ -183,9 +184,9 @@ def lead(
 ) -> Held[T]:
     """Return the clients' state after a step towards the wanted state, or after a jump if that costs fewer bytes.
 
-    A step has `rate` bits per parameter. `lags` are the numbers of steps, besides this one, that the clients expected
-    next will lack. `bearable` is the largest energy at which a jump's error becomes part of the model; by default it is
-    about the energy of a step's noise.
+    A step has `rate` bits per parameter. `lags` holds, for each client that is expected next, the number of steps
+    besides this one that it will lack. `bearable` is the largest energy at which a jump's error becomes part of the
+    model; by default it is about the energy of a step's noise.
     """
     difference = rule.difference(held.model, wanted)
     size = rule.nbytes(wanted)
@@ -245,7 +246,7 @@ def _jump_rate(rate: float, far: float, near: float) -> float:
 
 
 def _mean_bytes(held: Held[T], lags: Sequence[int], step: float, snapshot: int) -> float:
-    """Return the mean bytes that clients with these lags would be sent if another step followed."""
+    """Return the mean number of bytes that clients with these lags would be sent after one more step."""
     paths = [held.trail.size_since(held.number - lag) for lag in lags]
     return sum(snapshot if path is None else min(snapshot, path + step) for path in paths) / len(lags)
 

@@ -41,7 +41,7 @@ _ABSENT = 0
 
 @dataclass(frozen=True)
 class Model:
-    """The arrays that the server sent, from which an update is the difference, in the order of the vector."""
+    """The arrays that the server sent, in the order of the vector; an update is the difference from them."""
 
     arrays: Mapping[str, Array]
     sent_unchanged: frozenset[str] = frozenset()
@@ -59,12 +59,12 @@ class Model:
 
     @property
     def size(self) -> int:
-        """Number of entries of all arrays: the parameters in bits per parameter."""
+        """Number of entries of all arrays, by which bits per parameter are counted."""
         return sum(array.size for array in self.arrays.values())
 
     @property
     def head_bytes(self) -> int:
-        """Length of the head if clients train in float32 at most, even if a strategy sends them float64."""
+        """Length of the head for clients that train in float32 or below, even where the strategy sends float64."""
         unchanged = [array for name, array in self.arrays.items() if name not in self._compressed | self.coarse]
         coarse = sum(_STEP.size + self.arrays[name].size for name in self.coarse)
         sizes = (a.size * min(a.itemsize, 4 if a.dtype.kind == "f" else 8) for a in unchanged)
@@ -87,7 +87,7 @@ class Model:
                 raise InvalidArgument(f"{name} was received as floating-point numbers; the reply has {array.dtype}")
 
     def difference(self, trained: Mapping[str, Array]) -> Vector:
-        """Return the change in the compressed arrays by training. `trained` has all of them and has passed `check`."""
+        """Return how training changed the compressed arrays. `trained` has all of them and has passed `check`."""
         update = np.empty(self.layout.d, dtype=np.float32)
         for name, change in self.layout.split(update):
             change[...] = trained[name] - self.arrays[name]

@@ -28,7 +28,7 @@ from klms.exchange.model import Model, check_finite
 from klms.frame import digest_of
 
 _LENGTH = struct.Struct("<I")
-_PARAMETERS_PER_BYTE = 1 << 18  # more than any step conveys, even of zeros; a claim of more is not allocated
+_PARAMETERS_PER_BYTE = 1 << 18  # more than any step can hold, even a step of zeros; no memory is allocated beyond that
 _SPARE_BYTES = 1024
 _ROOT = 16
 _POWERS = [np.float32(2 ** (n / _ROOT)) for n in range(_ROOT)]
@@ -156,7 +156,7 @@ def _exponent(entries: Vector) -> int:
 
 
 def _shift(model: Model, vector: Vector, exponents: Any) -> None:
-    """Multiply the entries of every coded array by the power of 2^(1/16) with its exponent."""
+    """Multiply every coded array by 2^(1/16) to the power of its exponent."""
     parts = list(model.layout.split(vector))
     if not isinstance(exponents, list) or [type(one) for one in exponents] != [int] * len(parts):
         raise CorruptMessage("the step does not have one exponent for each array")

@@ -27,7 +27,7 @@ DEFAULT_BITS = 1.0
 BEST = "trellis"  # what `auto` means: the least error of all unbiased schemes at every rate in `klms bench mean`
 UNCOMPRESSED = 32.0
 """Bits per parameter of the arrays themselves."""
-_PRECISE = {UNCOMPRESSED: "float32", 16.0: "float16"}  # schemes with less error than `BEST`, from these bits on
+_PRECISE = {UNCOMPRESSED: "float32", 16.0: "float16"}  # schemes with less error than `BEST` at these bits and above
 _TINY = 1024  # parameters: four kilobytes are not worth a scheme
 _LEAST_RATE = 0.005
 _MOST_FITTED = 1 << 22  # most entries of the vector on which rates are tried
@@ -56,7 +56,7 @@ class CompressionPolicy:
     overhead: int = OVERHEAD
     """Bytes of a payload besides its head and message."""
     heads: bool = True
-    """Whether the bits count whole payloads; otherwise they count the vector only, and heads come on top."""
+    """Whether the bits cover whole payloads; otherwise they cover only the vector, and heads come on top."""
     _plans: dict[tuple[Layout, int], Plan] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -90,7 +90,7 @@ class CompressionPolicy:
 
     @classmethod
     def at(cls, rate: float) -> "CompressionPolicy":
-        """Return the policy of `rate` bits for each parameter of the vector, by the scheme of least error."""
+        """Return the policy that spends `rate` bits on each parameter of the vector, with the scheme of least error."""
         return cls(BEST, rate, {}, heads=False)
 
     def for_model(self, model: Model) -> Plan:
@@ -125,11 +125,12 @@ class CompressionPolicy:
         try:
             main = self._fit(layout.only(rest), bits, left)
         except _NoRoom as problem:
-            full = f"{bits:g} bits per parameter leave no room besides arrays that are sent unchanged or at other rates"
+            full = f"{bits:g} bits per parameter leave no room beyond arrays that are sent unchanged or at other rates"
             raise InvalidArgument(f"{full}: use at least {bits + problem.bits / model.size:.3g}") from problem
         log.info(
-            "klms: %s at %.3g bits for each of %d parameters; expect a squared error of %.2g times the update's square "
-            "for one client, and of %.2g divided by the number of clients for the average (less where layers differ)",
+            "klms: %s at %.3g bits for each of %d parameters; expect a squared error of %.2g times the squared norm of "
+            "the update for one client, and of %.2g divided by the number of clients for the average (less where "
+            "layers differ)",
             main.scheme.name,
             main.bits / sum(rest.values()),
             sum(rest.values()),
@@ -172,7 +173,7 @@ class CompressionPolicy:
 
 
 class _Fitted(NamedTuple):
-    """A scheme at its settings, the bits of its message, and its squared error as a share of the update's."""
+    """A scheme at its settings, the bits of its message, and its squared error relative to the update."""
 
     scheme: Scheme[Settings]
     settings: Settings
@@ -181,7 +182,7 @@ class _Fitted(NamedTuple):
 
 
 class _NoRoom(Exception):
-    """A message does not fit: `bits` are missing."""
+    """A message does not fit: it needs `bits` more bits."""
 
     def __init__(self, bits: float) -> None:
         self.bits = bits

@@ -1,12 +1,12 @@
 """Constant quality: how many bits the next round needs so that its noise does no more harm than wanted.
 
-Coding adds noise of energy `U` to the clients' mean update `u` and of energy `D` to the model that they start from. It
-does harm in three ways, each of which the server can measure:
+Coding adds noise of energy `U` to the clients' mean update `u`, and of energy `D` to the model that clients start from.
+The noise does harm in three ways, each of which the server can measure:
 
 - Clients take a share `c` of an error back in the next round (`c = -<u, e> / |e|^2`), instead of progressing. Per unit
   of progress `<u, s>` of the server's step `s`, that is the **repair share** `c (G U + D) / <u, s>`. An optimizer at
   the server adds the noise of an update to the model with a gain `G` (`server_gain.py`); FedAvg has `G = 1`, `s = u`.
-- Weights that noise has enlarged learn more slowly, above all before a normalisation: the **relative error of the
+- Weights that noise has enlarged learn more slowly, above all before a normalisation layer: the **relative error of the
   weights** `(G U + D) / |w|^2`.
 - An optimizer that divides by the size of coordinates (FedAdam) mistakes noise for size: `a (U / |u|^2 + D / |s|^2)`,
   where `a` says how much the gain of a coordinate depends on its size. For FedAvg, `a` is 0.
@@ -15,8 +15,8 @@ Their sum, with the weights `WEIGHTS` and `ADAPTIVE`, is the harm, which is held
 the error is orthogonal to the coded vector `v`, so `|v_hat|^2 - |v|^2` is the energy of the error, and the norm `|v|`
 in a message is all that the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of the coded
 vector, with a constant `k` of about 1 that is also measured. Hence the harm of any pair of rates is known, and the
-cheapest pair that meets the target is found by a search over one of them. Quantities that vary from round to round are
-averaged by their logarithms.
+cheapest pair that meets the target is found by a search over one of the two rates. Quantities that vary from round to
+round are averaged as logarithms.
 """
 
 import math
@@ -27,25 +27,25 @@ from typing import Any
 from klms.errors import CorruptMessage
 
 TARGET = 0.15
-"""Harm at the default quality. `klms experiment run panel` shows the effects of other values and of constants below."""
+"""Harm at the default quality. `klms experiment run panel` shows the effects of other values and constants."""
 WEIGHTS = 5.0
 """Weight of a relative error of the weights, compared with a repair share."""
 ADAPTIVE = 10.0
 """Weight of noise, compared with a repair share, where the server divides by the size of coordinates: most coordinates
 of an update are far smaller than its root mean square, while noise is spread evenly."""
 MOMENTUM = 10.0
-"""Gain of noise that is assumed until the server's steps show whether it has momentum: about that of momentum 0.7."""
+"""Gain of noise, assumed until steps show whether the server has momentum: about the gain at momentum 0.7."""
 FIRST_ROUND = 1.0
 """Bits of the first round, about which nothing is known."""
 LEAST, MOST = 0.02, 8.0
 """Least and most bits per parameter that may be asked for."""
 CODE = 1.25
 """Relative error of a code times `4^r - 1`, assumed until it is measured."""
-_REPAIR = 0.1  # share of an error that is taken back, and its standard deviation, assumed until it is measured
+_REPAIR = 0.1  # share of an error that clients take back, and its standard deviation, until the share is measured
 _KEPT = 0.5  # weight of earlier rounds in an average of logarithms
 _REMEMBERED = 0.8  # weight of earlier rounds in the estimate of the repaired share, which is noisier
 _TRIED = 96  # rates that a search tries
-_LEAST_PROGRESS = 0.1  # least progress along the update that is assumed of a step: it may be mostly momentum
+_LEAST_PROGRESS = 0.1  # least progress of a step that is assumed, relative to the update: a step may be mostly momentum
 _TINY = 1e-30
 
 
@@ -136,7 +136,7 @@ class Knowledge:
                 values[name] = None if kept[name] is None else _size(kept[name])
             return cls(**values, repaired=_number(kept["repaired"]), rounds=int(kept["rounds"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise CorruptMessage(f"what was learned of rates cannot be read: {error!r}") from error
+            raise CorruptMessage(f"what was learned about rates cannot be read: {error!r}") from error
 
     def prices(self) -> tuple[float, float]:
         """Return the harm of a unit of noise in the mean update, and in the model.
@@ -173,7 +173,7 @@ def first_model(target: float = TARGET) -> float:
 
 
 def bearable(known: Knowledge, target: float = TARGET) -> float:
-    """Return the largest energy of a single error in the model: it does twice the harm that every round may do."""
+    """Return the largest energy that one error in the model may have: it does twice the harm allowed per round."""
     return 2 * target / known.price_of_error
 
 
@@ -229,7 +229,7 @@ def chosen(known: Knowledge, seen: Measured, target: float = TARGET, messages: t
 
 
 def rates_for(up: float, down: float, found: float, target: float = TARGET) -> Rates:
-    """Return approximately the rates that would hold the target, if `up` and `down` bits do the harm `found`.
+    """Return the approximate rates that would hold the target, if `up` and `down` bits do the harm `found`.
 
     The noise of both directions is divided by the same factor.
 

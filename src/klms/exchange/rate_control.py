@@ -1,4 +1,4 @@
-"""Rates, round by round: those that hold a quality, or the measured effect of rates that the user named.
+"""Rates, round by round: which rates hold a quality, or what effect the rates have that the user named.
 
 `quality.py` defines the quality and how rates follow from it. This module collects its measurements: the replies of a
 round, the step that the strategy makes of them, and the error of the state that clients then hold.
@@ -112,7 +112,7 @@ class Replies:
 
 
 class RateControl:
-    """Measures the effect of the rates and, if there is a `target`, chooses those of the next messages."""
+    """Measures the effect of the rates and, if there is a `target`, chooses the rates of the next messages."""
 
     def __init__(self, target: float | None) -> None:
         self.target = target
@@ -143,8 +143,8 @@ class RateControl:
         """Learn from the replies of the round, once the strategy has made a step of them.
 
         `step` leads from the model to the next one, whose energy is `weights`. `off` is the squared distance between
-        the server's own model and the model that clients started from; `error` is the error of the latter. `bounds` are
-        where arrays begin and end.
+        the server's own model and the model that clients started from, and `error` is the error of the clients' model.
+        `bounds` are the positions at which arrays begin and end.
         """
         replies, self._replies, self._seen = self._replies, None, None
         if replies is None or replies.energies.weight <= 0 or replies.total.size != step.size:
@@ -192,8 +192,8 @@ class RateControl:
         rates = quality.rates_for(latest.bits_up, latest.bits_down, latest.harm)
         return (
             f"the noise of these rates does {latest.harm / quality.TARGET:.1f} times the harm that the default quality "
-            f"allows, and the model will learn less. About {rates.up:.2g} bits up and {rates.down:.2g} down would hold "
-            "it; without any bits, klms finds them itself"
+            f"allows, and the model will learn less. About {rates.up:.2g} bits up and {rates.down:.2g} down would keep "
+            "to that quality; if you set no rate, klms chooses it itself"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class RateControl:
             self.up = float(kept["up"])
             self.down = float(kept["down"])
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptMessage(f"what the server has learned of rates cannot be read: {error!r}") from error
+            raise CorruptMessage(f"what the server has learned about rates cannot be read: {error!r}") from error
 
 
 def _three_digits(bits: float) -> float:

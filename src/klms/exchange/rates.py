@@ -1,7 +1,7 @@
 """Rate rules: how many bits each direction has in a round.
 
-If the user names no bits, the server holds a quality (`ConstantQuality`). Bits per parameter make a rule of
-`NamedBits`, and bytes per round a `Budget`. `klms.Server(model, rates=MoreAtFirst())` takes a `RateRule` of your own:
+If the user names no bits, the server holds a quality (`ConstantQuality`). Bits per parameter give a `NamedBits` rule,
+and bytes per round give a `Budget`. A `RateRule` of your own is passed as `klms.Server(model, rates=MoreAtFirst())`:
 
     class MoreAtFirst(klms.RateRule):
         def up(self, now):
@@ -59,12 +59,12 @@ class RateRule(Protocol):
 
     @property
     def target(self) -> float | None:
-        """Harm at which `Moment.chosen` holds the noise; None for a rule that does not use `Moment.chosen`."""
+        """Harm that `Moment.chosen` aims at; None for a rule that does not use `Moment.chosen`."""
         return None
 
     @property
     def heads(self) -> bool:
-        """Whether the bits count whole messages; otherwise they count the vector only, and heads come on top."""
+        """Whether the bits cover whole messages; otherwise they cover only the vector, and heads come on top."""
         return True
 
     @property
@@ -78,7 +78,7 @@ class RateRule(Protocol):
 
     @abstractmethod
     def down(self, now: Moment) -> float:
-        """Return the bits of the step to the next model; from 32 on, the model is sent unchanged."""
+        """Return the bits of the step to the next model; at 32 or more, the model is sent unchanged."""
 
     def described(self, now: Moment) -> str:
         """Describe in one line how both directions are coded."""
@@ -87,7 +87,7 @@ class RateRule(Protocol):
 
 @dataclass(frozen=True)
 class ConstantQuality(RateRule):
-    """As many bits as keep the harm of both directions' noise at a target (`quality.py`)."""
+    """The bits that keep the harm of the noise in both directions at a target (`quality.py`)."""
 
     target: float = TARGET
     known = True
@@ -132,7 +132,7 @@ class NamedBits(RateRule):
 
 @dataclass(frozen=True)
 class Budget(RateRule):
-    """Bytes per round, which decide the bits of all messages, or of those in the direction without named bits."""
+    """Bytes per round, which decide the bits of both directions, or only of the direction whose bits are not named."""
 
     total: Rate
     most: float = MAX_RATE
@@ -220,12 +220,12 @@ class RateArguments:
         if self.quality is not None or any(one is not None for one in (self.both, self.up, self.down, self.budget)):
             raise InvalidArgument("rates= is a rule for all bits: omit all bits, the budget and the quality")
         if not self.takes_rate:
-            raise InvalidArgument(f"the rate of {self.scheme} cannot be set, so that it cannot keep to rates=")
+            raise InvalidArgument(f"the rate of {self.scheme} cannot be set, so it cannot keep to rates=")
         return rule
 
     def _named(self) -> NamedBits:
         if self.both is not None and self.up is not None:
-            raise InvalidArgument("bits_per_parameter is for both directions: use up= and down= to set them apart")
+            raise InvalidArgument("bits_per_parameter is for both directions: use up= and down= to set each on its own")
         up = self.both if self.up is None else self.up
         if up is None and self.takes_rate:
             up = DEFAULT_BITS
@@ -240,7 +240,7 @@ class RateArguments:
         if self.both is not None or (self.up is not None and self.down is not None):
             raise InvalidArgument("a budget sets the bits per parameter: omit bits_per_parameter, or up= or down=")
         if not self.takes_rate:
-            raise InvalidArgument(f"the rate of {self.scheme} cannot be set, so that it cannot keep to a budget")
+            raise InvalidArgument(f"the rate of {self.scheme} cannot be set, so it cannot keep to a budget")
         _check_one_model(self.down)
         most = UNCOMPRESSED if self.scheme == AUTO else UPDATE_SCHEMES[self.scheme].max_rate
         alone = self.up is not None or self.down is not None
@@ -268,7 +268,7 @@ def _wants_client(rate: Rate | None) -> bool:
 
 def _check_one_model(down: Rate | None) -> None:
     if _wants_client(down):
-        raise InvalidArgument("all clients are sent one model: bits may depend on the client with up= only")
+        raise InvalidArgument("all clients are sent the same model: bits may depend on the client with up= only")
 
 
 def _rounded_down(bits: float) -> float:

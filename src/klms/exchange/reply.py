@@ -25,7 +25,7 @@ _HEAD = struct.Struct("<BfI")
 _LOOKS_LIKE_UPDATES = 1
 OVERHEAD = frame.OVERHEAD + _HEAD.size
 """Bytes of a reply besides its head and message."""
-_SMALL, _FAR = 0.25, 0.8  # squared norms relative to that of the received arrays; see `looks_like_updates`
+_SMALL, _FAR = 0.25, 0.8  # squared norms relative to the squared norm of the received arrays; see `looks_like_updates`
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,12 @@ class Reply:
         compressor, learner = self._coder(self.model)
         decoded = compressor.decode(self.message, request.side, key=request.key(received.first, received.second))
         learner.add(decoded)
-        return decoded.vector.astype(np.float32, copy=bool(request.side))  # a learner needs it unchanged
+        return decoded.vector.astype(np.float32, copy=bool(request.side))  # the learner needs the original
 
     def arrays(self, update: Vector, later: Arrays | None = None) -> dict[str, Array]:
         """Return the arrays that the client trained, given its decoded update, whose memory they reuse.
 
-        With the arrays of a `later` model, add the update to them, instead of to the arrays that the client received.
+        Given the arrays of a `later` model, add the update to these instead of the arrays that the client received.
         """
         model = self.model
         if later is not None:
@@ -114,7 +114,7 @@ class Reply:
         if model is self.expected.model and self.expected.coder is not None:
             return self.expected.coder
         if self.expected.request.needs_whole_model:
-            raise CorruptMessage("the reply leaves arrays out, which this scheme cannot")
+            raise CorruptMessage("the reply leaves arrays out, which this scheme does not support")
         return self.expected.request.compressor(model.layout, None), SideLearner({})
 
 
@@ -130,7 +130,7 @@ def write_reply(
 
 
 def looks_like_updates(received: Arrays, trained: Mapping[str, Array], update: Vector, names: tuple[str, ...]) -> bool:
-    """Return whether these look like differences, not weights: small compared with `received`, and far from it."""
+    """Return whether `trained` looks like differences, not weights: small next to `received`, and far from it."""
     before = sum(_square(received[name]) for name in names)
     after = sum(_square(trained[name]) for name in names)
     return before > 0 and after < _SMALL * before and float(np.dot(update, update)) > _FAR * before

@@ -4,8 +4,8 @@ The terms of a request (scheme, settings, seed, which arrays are sent unchanged)
 for the rate. A client keeps them, so that a request holds only the terms that changed since the last request that the
 server knows to have arrived.
 
-The body of the frame: flags (u8: 1 if it holds all terms), the length of the terms (u32), the terms as JSON (deflated
-if it holds all), the length of the side information (u32), the side information (`container.py`), and the broadcast,
+The body of the frame: flags (u8: 1 if all terms are there), the length of the terms (u32), the terms as JSON (deflated
+if all are there), the length of the side information (u32), the side information (`container.py`), and the broadcast,
 which is empty if the model travels alongside the request.
 """
 
@@ -85,7 +85,7 @@ class CompressionRequest:
         return scheme.needs_error_feedback or scheme.needs_side_information
 
     def compressor(self, layout: Layout, threads: int | None) -> Compressor:
-        """Return the compressor of a vector with this layout, that of the model or of a part of it."""
+        """Return the compressor for vectors with this layout, which is the layout of the model or of a part of it."""
         grouped = {name for group in self.groups for name in group.arrays}
         rest = Group(self.scheme, self.settings, tuple(name for name in layout.names if name not in grouped))
         if not self.groups:

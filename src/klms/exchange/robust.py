@@ -3,8 +3,8 @@
 Every update is first clipped to the median of all norms, so that size alone gains nothing. The trimmed mean, which
 leaves out a share of the clients at each end of every coordinate (Yin et al., ICML 2018), is a centre that hostile
 clients cannot move far. They do move it, because honest values are left out at the other end, so the trimmed mean is
-not the result. Instead, the updates farthest from it, the same share of the clients, are left out as a whole, and the
-others are averaged. Weights that clients claim are ignored.
+not the result. Instead, the updates farthest from the trimmed mean, as many as there may be hostile clients, are left
+out entirely, and the others are averaged. Weights that clients claim are ignored.
 """
 
 import logging
@@ -86,7 +86,7 @@ class Robust:
     def _weights(self, factors: Float64, parts: Sequence[tuple[Array, Sequence[Array]]]) -> Float64:
         """Return the weights of the updates in the average: proportional to their factors, or 0 far from the centre.
 
-        Each of `parts` has the base from which updates are differences, and the rows of all clients.
+        Each of `parts` is a base and one row per client; updates are the differences of the rows from the base.
         """
         count = len(factors)
         out = self._left_out(count)

@@ -15,7 +15,7 @@ log = logging.getLogger("klms")
 
 @dataclass
 class RoundRates:
-    """Decides how updates and models are compressed: at the bits of a rule, and updates with the user's scheme."""
+    """Decides how updates and models are compressed: both at the bits of a rule, updates with the user's scheme."""
 
     rule: RateRule
     scheme: str

@@ -79,11 +79,11 @@ class Server:
     their own, by patterns of their names or by a function. Instead of all these, `budget` sets the bytes per round for
     all clients and both directions, and `rates` takes a rule of your own, a `klms.RateRule`.
 
-    `scheme` codes the updates, with its settings by name; `auto` is the scheme of least error. `step` multiplies
-    decoded updates: schemes that send only signs need it. With `replies="updates"`, clients answer with differences
-    instead of trained arrays. Replies that are up to `late` rounds late still count: they are added to the model of
-    this round, and `open` tells their round. With `client_secrets`, replies are encrypted so that only the server can
-    read them.
+    `scheme` names the scheme that codes the updates, and `settings` are its settings; `auto` is the scheme of least
+    error. `step` multiplies decoded updates: schemes that send only signs need it. With `replies="updates"`, clients
+    answer with differences instead of trained arrays. Replies that are up to `late` rounds late still count: they are
+    added to the model of this round, and `Reply.round` has their own round. With `client_secrets`, replies are
+    encrypted so that only the server can read them.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed`, every start draws a new one. With a
     `seed`, a server that starts anew must be given the number of rounds before it as `rounds_before`;
@@ -118,8 +118,8 @@ class Server:
         self.round = rounds_before + 1
         """Number of this round, which keys and rates depend on; it never repeats."""
         self.clients = 0
-        """Number of clients in a round, for a budget; by default that of the last round."""
-        self._before = self.round if rounds_before else 0  # models before: at most one per round, and the last
+        """Number of clients in a round, for a budget; by default the number in the last round."""
+        self._before = self.round if rounds_before else 0  # at most one model per earlier round, and the last model
         self._key = None
         overhead = replies_module.OVERHEAD
         if client_secrets:
@@ -177,7 +177,7 @@ class Server:
         return dict(self.held.state)
 
     def begin(self, round_: int) -> None:
-        """Start a round with the caller's own number, above all earlier ones. Otherwise, `step` starts the round."""
+        """Start a round with the caller's own number, above all earlier numbers; `step` starts rounds by itself."""
         if round_ < self.round:
             raise InvalidArgument(f"round {round_} would use the keys of an earlier one; this is round {self.round}")
         self.clients = self._requests or self.clients
@@ -191,7 +191,7 @@ class Server:
     def step(self, model: Mapping[str, Any]) -> None:
         """Lead all clients to this model, or as close to it as the bits allow, and start the next round.
 
-        Names and shapes are those of the model that the server holds; another model needs a new server.
+        Names and shapes must be those of the model that the server holds; another model needs a new server.
         """
         wanted = named_arrays("model", model, copy=True)
         if self.held.state:
@@ -204,8 +204,9 @@ class Server:
     def lead(self, model: Mapping[str, Any], *, closer: bool = False) -> dict[str, Array]:
         """Lead all clients to this model within the round, and return the model to which updates are then added.
 
-        If the arrays are those of the last call, clients keep their state, or with `closer` are led closer to them.
-        The model may have other names and shapes than the last, as in a framework whose strategy changes it.
+        If the arrays are the same as in the last call, clients keep their state or, with `closer`, are led closer to
+        the arrays. The model may have other names and shapes than the last one, since a framework's strategy may change
+        it.
         """
         self._lead_if_new(named_arrays("model", model, copy=True), closer=closer)
         return self.model
@@ -220,7 +221,7 @@ class Server:
         return Base({**held, **extra}, (*digests, *([digest_of(0, extra)] if extra else [])), coded)
 
     def request(self, client: str, base: Base | None = None) -> bytes:
-        """Return the request for a client as bytes, which lead it to the model and say how to code its answer.
+        """Return the request for a client: bytes that lead the client to the model and say how to code its answer.
 
         Every request needs an answer of its own; answers to earlier rounds count if they are at most `late` rounds old.
         """
@@ -251,7 +252,8 @@ class Server:
         """Check that a reply was asked for, and read everything but the message of the scheme.
 
         A reply implies that the client holds the model. Raise `OutOfSync` if the client says that it does not: the next
-        `request` for it then builds on no state. A client that keeps saying so is left out: raise `LostAgain`.
+        `request` for this client then builds on no state. Raise `LostAgain` for a client that keeps saying so; it is
+        left out.
         """
         reply = message_bytes("reply", reply)
         sent = self._sent.get(client)
@@ -322,7 +324,7 @@ class Server:
 
     @classmethod
     def restored(cls, state: bytes, **arguments: Any) -> "Server":
-        """Return a server that resumes where another server was when it gave its `state`, with the same arguments.
+        """Return a server that resumes from the `state` of another server; the arguments must be the same.
 
         Clients keep their states; replies to requests of the other server no longer count.
         """
@@ -374,7 +376,7 @@ class Server:
         self.rates.tell(self.round)
 
     def _learn(self, wanted: Arrays) -> None:
-        """Learn the rates that the next messages need from the replies of the last round and the model made of them."""
+        """Learn which rates the next messages need, from the last round's replies and the model made of them."""
         rule = self._rule()
         model = rule.model(self.held.state)
         whole = rule.difference({}, wanted)
@@ -394,10 +396,10 @@ class Server:
         rounds = self._rule().nbytes(self.held.state) / max(1, latest)
         if sent.snapshot_round >= 0 and self.round - sent.snapshot_round < rounds:
             self.held = self.held.reached(client)  # it gets what everybody gets, until its next snapshot
-            raise LostAgain(f"client {client!r} has lost the model again, and has had its snapshot")
+            raise LostAgain(f"client {client!r} has lost the model again, after it was sent a snapshot")
         sent.snapshot_round = self.round
         self.held = self.held.without(client)
-        raise OutOfSync(f"client {client!r} does not hold the model that it was led from: send it another request")
+        raise OutOfSync(f"client {client!r} does not hold the model that its request builds on: send another request")
 
     def _rule(self, wanted: Arrays | None = None) -> ModelSteps:
         """Return the rule for the steps of this model; which arrays are compressed is decided with the first model."""

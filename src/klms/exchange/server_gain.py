@@ -2,8 +2,8 @@
 
 The step of most optimizers is `s_t = p u_t + b s_{t-1}`, with the last step as momentum and a gain `p` for every
 coordinate: 1 for FedAvg and FedAvgM, and about the inverse size of the coordinate's updates for FedAdam. `b` follows by
-least squares, and `p` by division. Momentum keeps noise in later steps, so that noise enters the model with the factor
-`p / (1 - b)`. Where `p` depends on the size of the updates, the gain by least squares is smaller than the mean over
+least squares, and `p` by division. Momentum keeps noise in later steps, so noise enters the model with the factor
+`p / (1 - b)`. Where `p` depends on the size of the updates, the least-squares gain is smaller than the mean gain over
 coordinates, because least squares weights large updates more.
 """
 
@@ -26,7 +26,7 @@ _SAMPLE = 1 << 18  # coordinates that a gain is estimated from
 def gain_of(update: Vector, step: Vector, before: Vector | None, bounds: Sequence[int]) -> Gain:
     """Return the gain of a step for this decoded mean update, after the step `before`.
 
-    `bounds` are where arrays begin and end: the gains of arrays may differ greatly.
+    `bounds` are the positions at which arrays begin and end: the gains of arrays may differ greatly.
 
     >>> u, s = np.random.default_rng(0).standard_normal((2, 1000))
     >>> gain_of(u, u, None, [0, 1000]) == Gain()
@@ -62,7 +62,7 @@ def gain_of(update: Vector, step: Vector, before: Vector | None, bounds: Sequenc
 
 
 def _sample(bounds: Sequence[int]) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Return the places of some coordinates of every array, and where arrays begin and end among them."""
+    """Return the positions of some coordinates of every array, and where each array begins and ends among them."""
     stride = max(1, bounds[-1] // _SAMPLE)
     places = [np.arange(start, end, stride) for start, end in pairwise(bounds)]
     return np.concatenate(places), [0, *np.cumsum([own.size for own in places]).tolist()]

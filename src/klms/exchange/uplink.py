@@ -90,7 +90,7 @@ class Uplink:
 
 @dataclass(frozen=True)
 class _Coder:
-    """A compressor with the side information of this round, and the learner of the next round's."""
+    """A compressor, the side information of this round, and the learner of the next round's side information."""
 
     which: tuple[Plan, Layout]
     compressor: Compressor

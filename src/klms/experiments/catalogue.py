@@ -5,7 +5,7 @@ A file has `rows` (a name and the settings that make the row; the name is the me
 data set (`by_data`) and for one row (`by_row`). Values are taken in this order, and the last one wins: the profile of
 the method, `settings` of the experiment, then of its profile, `by_data`, the row, `by_row`, and the seed.
 `times_target` in a row multiplies the KL target that the row would have otherwise. A profile may have `rows`, the rows
-that it runs, in this order, and `one_seed`, those that run with one seed only. `series` lists the fields of the ledger
+that it runs, in this order, and `one_seed`, the rows with one seed only. `series` lists the fields of the ledger
 that the results keep for every round.
 """
 
@@ -34,7 +34,7 @@ NAMES = sorted([*TOYS, *TRAINED])
 RUNS = Path("runs/experiments")
 """Where runs of experiments are kept, unless a user says otherwise."""
 LIMITED = "-rounds"
-"""End of the name of a folder for shortened runs, such as `3-rounds`."""
+"""Suffix of the names of folders for shortened runs, such as `3-rounds`."""
 SEEDS = 3
 """Number of seeds of every row, unless a profile runs the row with one seed only."""
 
@@ -85,7 +85,7 @@ class Experiment:
         return str(self.rows[row].get("method", row))
 
     def rows_of(self, profile: str, only: Sequence[str] = (), methods: Sequence[str] = ()) -> list[str]:
-        """Return the rows of a profile: all, or those with the names in `only` and all those of `methods`."""
+        """Return the rows of a profile: all of them, or the rows named in `only` and all rows of `methods`."""
         rows = list(self._profile(profile).get("rows", self.rows))
         variants = {self.method(row) for row in rows}
         for name in only:

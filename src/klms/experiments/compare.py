@@ -75,7 +75,7 @@ def _compared(row: str, data: str, seeds: list[str], committed: Entry, own: Entr
     accuracy = (mean(before, "accuracy"), mean(now, "accuracy"))
     bits = (mean(before, "bits_per_parameter"), mean(now, "bits_per_parameter"))
     equal = all(
-        number == now["seeds"][seed].get(name, number)  # older results lack some numbers, and the own runs may
+        number == now["seeds"][seed].get(name, number)  # older results lack some numbers, and so may the user's runs
         for seed in seeds
         for name, number in before["seeds"][seed].items()
         if name != "versions"

@@ -28,7 +28,7 @@ def configs(out: Path | str, rounds: int) -> dict[Path, RunConfig]:
 
 
 def run(config: RunConfig, folder: Path | str, *, workers: int, progress: OnRound) -> Summary:
-    """Run one configuration; a complete run is kept and an interrupted one resumed. Accuracy is on all test images."""
+    """Run one configuration; a complete run is kept and an interrupted one resumed. Accuracy counts all test images."""
     summary = execution.start_or_resume(config, folder, workers=workers, progress=progress)
     state = RunFolder(folder).state()
     federation = Federation.create(config.model_copy(update={"test_images": 0}))

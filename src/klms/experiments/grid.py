@@ -30,7 +30,7 @@ def run_cells(
     """
     left = [cell for cell in cells if not cell.complete]
     for cell in left:
-        check_source(cell.data, folder=cell.config.data_dir)  # a run that cannot begin should not fail after hours
+        check_source(cell.data, folder=cell.config.data_dir)  # a run that cannot begin should fail now, not after hours
     workers = max(1, min(workers, len(left)))
     run = partial(_run_cell, threads=max(1, (os.cpu_count() or 1) // workers))
 
@@ -41,7 +41,7 @@ def run_cells(
                 watch.look()
                 report(cell)
             return
-        # Runs can be resumed, so that runs under way when another run fails may be stopped at any moment.
+        # Runs can be resumed, so those under way may be stopped at any moment when another run fails.
         with pool_of(workers) as pool:
             for position, _ in pool.as_completed(run, left):
                 watch.look()
@@ -52,8 +52,8 @@ def run_cells(
 def _same_digits_everywhere() -> Iterator[None]:
     """Let torch compute with no more than AVX2, which nearly all x86-64 processors have.
 
-    With other instructions, the last digits of a gradient differ, and all digits after some rounds. On processors with
-    AVX-512, training therefore takes a third longer. If the user has set one of the variables, nothing is changed.
+    With other instructions, the last digits of a gradient differ, and after some rounds all digits do. On processors
+    with AVX-512, training therefore takes a third longer. If the user has set one of the variables, nothing is changed.
     """
     if not _has_avx2() or os.environ.keys() & INSTRUCTIONS.keys():
         yield

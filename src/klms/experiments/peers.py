@@ -19,7 +19,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def errors(rows: Rows) -> str:
-    """Return a table of bits and of the error of the average: a peer's error, and that of `trellis` relative to it."""
+    """Return a table of bits and of the error of the average: a peer's error, and the error of `trellis` over it."""
     kinds = list(dict.fromkeys(row["vectors"] for row in rows))
     lines = []
     for peer, setting in _settings(rows):

@@ -161,7 +161,11 @@ def over_rounds(runs: Mapping[str, Any], path: Path | str) -> None:
             values = [record[field] for record in records]
             panels[axes].plot(rounds, values, line, color=f"C{colour}", label=federation)
     panels[2].axhline(TARGET, color="black", linewidth=1)
-    titles = ("bits per parameter, up (line) and down (dots)", "noise beside the mean update", "harm, and its target")
+    titles = (
+        "bits per parameter, up (line) and down (dots)",
+        "noise relative to the mean update",
+        "harm, and its target",
+    )
     for axes, title in zip(panels, titles, strict=True):
         axes.set(yscale="log", xlabel="round", title=title)
         axes.title.set_fontsize(10)

@@ -1,8 +1,8 @@
 """The committed results: JSON files in `results/`, and the documents that are made from them alone.
 
-`docs/results.md` is a template with a placeholder for every results file, `docs/zoo.md` joins experiments and a bench
-(`zoo.py`), and the README and `docs/peers.md` have tables between two marks.
-A part of the template between `<<begin PROFILE>>` and `<<end PROFILE>>` is left out unless that profile has results.
+`docs/results.md` is made from a template with a placeholder for every results file, `docs/zoo.md` joins experiments and
+a bench (`zoo.py`), and the README and `docs/peers.md` have tables between two marks. A part of the template between
+`<<begin PROFILE>>` and `<<end PROFILE>>` is left out unless that profile has results.
 """
 
 import re

@@ -20,7 +20,7 @@ from klms.runs import execution
 from klms.runs.run_folder import RunFolder
 
 LARGEST = 1 << 24
-"""Bytes of the largest results file that is read; the largest that is committed has a tenth of a megabyte."""
+"""Bytes of the largest results file that is read; the largest committed file has a tenth of a megabyte."""
 
 Entry = dict[str, Any]
 """A row on a data set: its configuration, the numbers of examples, and the numbers of every seed."""
@@ -41,7 +41,7 @@ class Changes:
         parts = [f"{what} {'; '.join(runs)}" for what, runs in vars(self).items() if runs and what != "kept"]
         if self.kept:
             which = self.kept[0] if len(self.kept) == 1 else f"{len(self.kept)} runs"
-            parts.append(f"kept {which}, of equal settings")
+            parts.append(f"kept {which}, with equal settings")
         return "; ".join(parts)
 
 

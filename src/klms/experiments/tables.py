@@ -127,7 +127,7 @@ def readme(rows: Mapping[str, Entry]) -> str:
 
 
 def claims(rows: Mapping[str, Entry]) -> str:
-    """Return the paper's claims as measured: each method with KLMS compared with the same method without."""
+    """Return the paper's claims as measured: each method with KLMS compared with the method without it."""
     lines = ["| with KLMS, without | difference in accuracy | at least | times fewer bits | at least | |"]
     lines.append("| --- " * 6 + "|")
     for claim in CLAIMS:
@@ -158,7 +158,7 @@ def fewest_bits(results: Mapping[str, Results]) -> str:
             accuracy = mean(row, "accuracy")
             numbers = (str(len(row["seeds"])), f"{accuracy:.4f}", _bits(row), _times_smaller(row))
             lines.append((data, name, *numbers, "yes" if accuracy >= wanted else ""))
-    return table(("data", "row", *_UPLINK, "reaches it"), lines)
+    return table(("data", "row", *_UPLINK, "reaches FedAvg"), lines)
 
 
 def block_policies(results: Results) -> str:
@@ -186,7 +186,7 @@ def block_policies(results: Results) -> str:
 
 
 def layers(results: Results) -> str:
-    """Return a table of the KL of each layer in bits per parameter, at every few rounds."""
+    """Return a table of the KL of each layer in bits per parameter, every few rounds."""
     (rows,) = results.values()
     (row,) = rows.values()
     series = row["series"]["kl_by_layer"]
@@ -235,7 +235,7 @@ def _seconds(value: float) -> str:
 
 
 def mean_estimation(results: dict[str, Any]) -> str:
-    """Return a table of the best unbiased schemes at a few rates with default effort, and of other efforts."""
+    """Return a table of the best unbiased schemes at a few rates with default effort, compared with other efforts."""
     rows = [mean_bench.Row(**row) for row in results["rows"]]
     usual = mean_bench.with_default_effort(rows)
     lines = []
@@ -252,12 +252,12 @@ def mean_estimation(results: dict[str, Any]) -> str:
                 *(other.scheme, f"{other.error:.3g}"),
             ]
         )
-    head = ("vectors", "about, bits", "best unbiased", "bits", "error", "over EDEN's", "fast", "best", "/ limit")
+    head = ("vectors", "about, bits", "best unbiased", "bits", "error", "/ EDEN's", "`fast`", "`best`", "/ limit")
     return table((*head, "encode, ns", "decode, ns", "next best", "its error"), lines)
 
 
 def flower(results: dict[str, Any]) -> str:
-    """Return a table of `examples/flower-quickstart/compare.py`: the stock app, and the same app with compression."""
+    """Return the table for `examples/flower-quickstart/compare.py`: the stock app, and the app with compression."""
     by_app: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, run in results["runs"].items():
         *which, seed = name.split("; ")
@@ -274,7 +274,7 @@ def flower(results: dict[str, Any]) -> str:
         wire = [f"{first[way]:,}" if first["wire_up"] else "" for way in ("wire_up", "wire_down")]
         cells = [engine, strategy, app, str(len(runs)), f"{accuracy:.4f}", points, f"{sent / 1e6:.3f}", factor]
         lines.append([*cells, *wire])
-    head = ("engine", "strategy", "app", "seeds", "accuracy", "points lost", "MB both ways", "x less")
+    head = ("engine", "strategy", "app", "seeds", "accuracy", "points lost", "MB both ways", "x smaller")
     return table((*head, "wire up", "wire down"), lines)
 
 

@@ -1,4 +1,4 @@
-"""The paper's toy model (appendix F.1): N clients send samples of N(mu_n, 1) at their KL to N(0, 1), to be averaged.
+"""The paper's toy model (appendix F.1): N clients send samples of N(mu_n, 1) at the cost of their KL to N(0, 1).
 
 `mu = 0.8`, and the gap is `|mean of the samples - mu|`. With an overhead of `r` nats, a sample costs `(KL + r) / ln 2`
 bits, rounded up because an index has a whole number of bits. The samples go through the real codec: the message of a
@@ -78,7 +78,7 @@ TOYS = {
 
 
 def run(name: str) -> dict[str, object]:
-    """Return the curves of a figure, with all that they depend on."""
+    """Return the curves of a figure, with everything that they depend on."""
     toy = TOYS[name]
     curves = {value: {"bits": curve.bits, **curve.gaps()} for value, curve in toy.curves.items()}
     about = {"experiment": name, "mu": MU, "runs": REPETITIONS, "seed": SEED, "symbol": toy.symbol}

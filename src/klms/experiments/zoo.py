@@ -26,15 +26,16 @@ use.
 _TRAINED = """
 ## In training
 
-The accuracy of every method on the data and the model that it was trained with, beside the bits of its uplink. Error
-and nanoseconds are those of the same scheme at about the same bits, coding updates of the same kind of model. Methods
-that send masks, signs without magnitudes or samples of a posterior have no such error. Where there are several seeds,
-the accuracy is their mean, with its standard deviation.
+Each table has the accuracy of every method on one data set with one model, and the bits of its uplink. Errors and times
+are those of the same scheme when it codes updates of the same kind of model at about the same bits. Methods that send
+masks, signs without magnitudes or samples of a posterior have no such error. Where there are several seeds, the
+accuracy is shown as mean ± standard deviation.
 """
 _CODED = """
 ## Coding real updates
 
-Updates after two rounds of FedAvg: LeNet on MNIST, CONV6 on CIFAR-10, an LSTM on chat messages, with default effort.
+The schemes code updates after two rounds of FedAvg, with default effort: LeNet on MNIST, CONV6 on CIFAR-10, and an
+LSTM on chat messages.
 [The picture](pictures.md#error-against-bits) has normal and lognormal vectors too.
 """
 

@@ -31,7 +31,7 @@ logging.getLogger("klms").parent = logging.getLogger("flwr")
 
 
 def __getattr__(name: str) -> object:
-    """Import the apps when they are used: unlike the two lines, they need torch."""
+    """Import the apps when they are used: unlike `compress` and `Compressed`, they need torch."""
     if name in ("client_app", "server_app"):
         return getattr(import_module(f"klms.flower.{name.removesuffix('_app')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -48,11 +48,11 @@ class Answer:
     plain: Mapping[str, Mapping[str, Array]]
     """Arrays that were sent uncompressed, by record."""
     names: Mapping[str, str]
-    """Names of the answer's records, by the records of the message that they answer."""
+    """For each record of the message, the name of the answer's record that corresponds to it."""
 
     @classmethod
     def read(cls, asked: Asked, message: Message, reply: Reply | None) -> Self:
-        """Read the uncompressed arrays; those of the model are put into its order, on which strategies rely."""
+        """Read the uncompressed arrays; put arrays of the model into the model's order, on which strategies rely."""
         content, places = message.content, asked.places
         names = _names(asked, content, reply)
         matched = {own: record for record, own in names.items()}
@@ -105,7 +105,7 @@ class Answer:
 
     @property
     def signature(self) -> tuple[tuple[str, ...], ...]:
-        """Names, types and sizes of the answer's contents, which aggregation reads from one answer for all of them."""
+        """Names, types and sizes of the answer's contents, which aggregation expects to be the same in all answers."""
         metrics = [
             (which, *(f"{name}:{len(v) if isinstance(v, list) else 0}" for name, v in sorted(record.items())))
             for which, record in self.message.content.metric_records.items()

@@ -1,8 +1,8 @@
-"""ClientApp of our methods: a client of the local engine, on another machine.
+"""ClientApp for the methods of klms: a client of the local engine, on another machine.
 
-A node's config holds the number of its client, `partition-id`. The client's data is its part of the split of the data
-set, which is read from `data-dir` if given; with `own-data=true`, it is the whole data set. A function of the user may
-return the data instead.
+A node's config holds the number of its client, `partition-id`. The client's data is its part of the data set, which
+is read from `data-dir` if given; with `own-data=true`, it is the whole data set. A function of the user may return the
+data instead.
 
 Unless the run is `seeded`, a client's private randomness comes from its operating system. The seed of the randomness
 that server and clients share arrives with every request.
@@ -58,8 +58,9 @@ def client_app(
 ) -> ClientApp:
     """Return the ClientApp of a method; without a `config` it uses the one that `flwr run` passes.
 
-    `model` returns a network and `data` the examples of a client by its number, in any form that `klms.federate` takes;
-    without them, the model and the data are those that the config names. Give the server the same `model` and `loss`.
+    `model` returns a network, and `data` returns the examples of a client, given its number, in any form that
+    `klms.federate` takes; without them, the config names the model and the data. Give the server the same `model` and
+    `loss`.
     """
     if (model is None) != (data is None):
         raise InvalidArgument("a client needs both model= and data=, or neither")
@@ -103,7 +104,7 @@ def client_app(
         metrics = MetricRecord({SECONDS + phase: value for phase, value in upload.seconds.items()})
         if isinstance(server := asked.get(SERVER), bytes):
             payload = seal(payload, server)
-        else:  # measurements are not sealed, so they would reveal something of the update
+        else:  # only without sealing: measurements travel unsealed, and reveal something about the update
             for name, value in upload.measurements.items():
                 metrics[name] = value if isinstance(value, float) else list(value)
         return Message(RecordDict({RECORD: ConfigRecord({REPLY: payload}), METRICS: metrics}), reply_to=message)

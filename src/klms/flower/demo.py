@@ -17,7 +17,7 @@ NODES = 3
 
 
 class Round(NamedTuple):
-    """A round, its uplink bits per parameter with frames, and the bytes on the wire with TLS, polling and protocol."""
+    """A round, its uplink bits per parameter including frames, and all bytes on the wire (TLS, polling, protocol)."""
 
     record: LedgerRecord
     bits_per_parameter: float

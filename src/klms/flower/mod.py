@@ -34,7 +34,7 @@ _STATE = "klms.state"
 
 
 def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod":
-    """Return a mod that replaces the trained arrays by an encoded update, as the server requests.
+    """Return a mod that replaces the trained arrays with an encoded update, as the server requests.
 
     Put this mod first, so that other mods change the arrays (clipping, noise) before they are encoded. It acts only on
     messages of a server that uses `Compressed`; every other message passes unchanged. It keeps the model of the last
@@ -71,11 +71,11 @@ def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod
 
 
 def _received(message: Message, asked: ConfigRecord, client: Client) -> Places:
-    """Replace a request by the arrays that it leads to, and return the places of all arrays."""
+    """Replace a request with the arrays that it leads to, and return the places of all arrays."""
     request, model = asked.get(REQUEST), asked.get(MODEL, "")
     content = message.content
     if not isinstance(request, bytes) or not isinstance(model, str) or (model and model in content):
-        raise CorruptMessage("the record of klms holds no request, or not the name of the record that it stands for")
+        raise CorruptMessage("the record of klms holds no request, or does not name the record that it stands for")
     others = {name: arrays_of(record) for name, record in content.array_records.items()}
     beside = {
         name: others[record][own]
@@ -110,7 +110,7 @@ def _compressible(reply: RecordDict, places: Places, client: Client) -> tuple[li
 
 
 def _fitting(places: Places, record: str, answer: str, reply: RecordDict, client: Client) -> dict[str, NumPyArray]:
-    """Return the arrays of a record by their names in the dictionary; none, and a log line, if they do not fit."""
+    """Return the arrays of a record by their names in `places`; if they do not fit, log why and return none."""
     try:
         own = gathered(places, {record: arrays_of(reply.array_records[answer])})
         client.check(own)

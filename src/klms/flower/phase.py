@@ -48,20 +48,20 @@ class Run:
     entries_down: int = 0
     """Parameters of all arrays that were sent, compressed or not."""
     first_failure: str = ""
-    """Why the first reply failed or did not count; empty if none did."""
+    """Reason why the first bad reply failed or did not count; empty if there was none."""
     _told: set[str] = field(default_factory=set)
 
     @property
     def because(self) -> str:
         """The first failure, as the end of an error message."""
-        return f"; the first failure was of {self.first_failure}" if self.first_failure else ""
+        return f"; the first failure was at {self.first_failure}" if self.first_failure else ""
 
     def failed(self, node: int, reason: str) -> None:
         """Keep the reason if it is the first one, which is most often the cause of the others."""
         self.first_failure = self.first_failure or f"node {node}: {printable(reason)[:_LONGEST_REASON]}"
 
     def tell(self, what: str, text: str, *values: object) -> None:
-        """Write a warning that is worth one line per run."""
+        """Log a warning, at most once per run."""
         if what not in self._told:
             self._told.add(what)
             log.warning(text, *values)
@@ -200,7 +200,7 @@ class Phase:
         return Answer.read(asked, reply, opened)
 
     def trained(self, answers: Sequence[Answer], key: str | None, robust: Robust | None) -> list[Message]:
-        """Decode the answers to training that count, and return them; strategies need all their arrays in memory.
+        """Decode the training answers that count, and return them; strategies need all their arrays in memory.
 
         `key` is the metric by which the strategy weights clients; None if there is none.
         """
@@ -226,7 +226,7 @@ class Phase:
         return self._put(decoded)
 
     def evaluated(self, answers: Sequence[Answer]) -> list[Message]:
-        """Decode the answers to evaluation, and return them; they need not have arrays, but may."""
+        """Decode the evaluation answers, and return them; they may have arrays, but need not."""
         return self._put(self._decoded(answers, lambda one: 0.0))
 
     def _decoded(self, answers: Sequence[Answer], weight: Callable[[Answer], float]) -> Decoded:
@@ -279,12 +279,12 @@ def _same_records(one: RecordDict, other: RecordDict) -> bool:
 
 
 def cause_of_failure(code: int) -> str:
-    """Return the cause of an error reply, which the client's app made, or Flower because no answer arrived."""
+    """Return the cause of an error reply: the client's app failed, or Flower replied because no answer arrived."""
     return "missing" if code in _NO_ANSWER else "error"
 
 
 def _bound_among(answers: Sequence[Answer]) -> MessageBound:
-    """Return the bound on messages that answer the same request; all messages of a round have one compressor."""
+    """Return the bound on messages that answer the same request; all messages of a round share one compressor."""
     coded = [one.reply for one in answers if one.reply is not None and one.reply.expected.coder is not None]
     factor = coded[0].expected.coder[0].message_factor if coded and coded[0].expected.coder else 0.0
     return MessageBound(factor, [reply.message for reply in coded])

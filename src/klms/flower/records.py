@@ -1,6 +1,6 @@
 """All `ArrayRecord`s of a message as one dictionary of arrays: one payload carries the changes of all records.
 
-Flower makes a request for every object of a message, so that one payload is cheaper than one per record.
+Flower makes a request for every object of a message, so one payload is cheaper than one per record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from klms.errors import InvalidArgument
 
 T = TypeVar("T")
 Places = dict[str, tuple[str, str]]
-"""For each name of an array in the dictionary, its record and its name in the record."""
+"""For the name of each array in the dictionary, the array's record and its name in that record."""
 
 RECORD = "klms"
 """Name of our record, in requests and in replies."""
@@ -25,7 +25,7 @@ _KEPT = "state"  # name of the array that keeps bytes in a node's context
 
 
 def places_of(records: Mapping[str, Mapping[str, object]], model: str = "") -> Places:
-    """Name all arrays: by their own names in the model or in the only record, otherwise with their record's name."""
+    """Name all arrays: by their own names in the model or in the only record, elsewhere with the record as prefix."""
     filled = {name: record for name, record in records.items() if record}
     main = model or (next(iter(filled)) if len(filled) == 1 else "")
     found = [
@@ -67,7 +67,8 @@ def answers(received: Iterable[str], replied: Iterable[str]) -> dict[str, str]:
 def matched(sent: Sequence[Message], replies: Iterable[Message]) -> list[tuple[int | None, Message]]:
     """Return the replies, each with the number of the message that it answers; None if it answers none.
 
-    The message answered counts first, then the sender, since Flower itself replies in place of a node that is gone.
+    Replies are matched by the message that they answer, and only then by sender: Flower itself replies in place of a
+    node that is gone.
     """
     nodes = {one.metadata.message_id: one.metadata.dst_node_id for one in sent if one.metadata.message_id}
     waiting: dict[int, dict[str, int]] = {}
@@ -103,7 +104,7 @@ def arrays_of(record: Mapping[str, Array]) -> dict[str, NumPyArray]:
     """Undo `record_of`; raise any kind of error if the bytes are not arrays."""
     arrays = {name: array.numpy() for name, array in record.items()}
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise InvalidArgument("these bytes are an archive of arrays, and not one")
+        raise InvalidArgument("these bytes are an archive of arrays, not a single array")
     return arrays
 
 

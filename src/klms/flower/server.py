@@ -1,4 +1,4 @@
-"""ServerApp of our methods: the rounds of the local engine, with clients on Flower's nodes.
+"""ServerApp for the methods of klms: the rounds of the local engine, with clients on Flower's nodes.
 
 State, ledger and checkpoint are those of `klms run`, in a run folder. A server that is started again resumes the run in
 that folder with the next round, so that no key is used twice. Every run draws its own seed, so that no two runs share
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flwr")
 _MAX_SECONDS = 1e7
-_TELL_EVERY = 5.0  # seconds between lines about clients that are waited for
+_TELL_EVERY = 5.0  # seconds between log lines about clients that the server waits for
 _QUERY_TIMEOUT = 60.0  # seconds: a node knows its client number at once
 
 
@@ -55,8 +55,8 @@ def server_app(
 ) -> ServerApp:
     """Return the ServerApp of a method; settings that are not given come from the config that `flwr run` passes.
 
-    `model` returns a network and `test` the examples to evaluate it on, in any form that `klms.federate` takes; without
-    them, the model and the data are those that the config names. Give the clients the same `model` and `loss`.
+    `model` returns a network, and `test` returns the examples to evaluate it on, in any form that `klms.federate`
+    takes; without them, the config names the model and the data. Give the clients the same `model` and `loss`.
     """
     if (model is None) != (test is None):
         raise InvalidArgument("a server needs both model= and test=, or neither")
@@ -93,7 +93,7 @@ def with_randomness(config: RunConfig, folder: RunFolder) -> RunConfig:
         return config
     if not folder.exists():
         drawn = 1 + secrets.randbelow(2**63 - 1)
-        log.info("klms: private randomness is the operating system's, and the run's seed is drawn")
+        log.info("klms: private randomness comes from the operating system, and the run's seed is drawn at random")
         return config.model_copy(update={"private_randomness": "system", "seed": drawn})
     begun = folder.config()
     kept = begun.private_randomness if config.private_randomness == "auto" else config.private_randomness

@@ -1,4 +1,4 @@
-"""Settings of our apps: those of a run and those of the server, together in `[tool.flwr.app.config]`."""
+"""Settings of the apps of klms: those of a run and those of the server, both in `[tool.flwr.app.config]`."""
 
 from collections.abc import Mapping
 

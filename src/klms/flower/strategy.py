@@ -84,7 +84,7 @@ class Compressed(Strategy):
         return self.server.downlink_bytes
 
     def summary(self) -> None:
-        """Log what is compressed; raise an error if an outer strategy calls this, since it would find no arrays."""
+        """Log what is compressed; raise an error if an outer strategy calls this, which would see no arrays."""
         if not self._started:
             raise InvalidArgument(
                 "a strategy around Compressed would see payloads instead of arrays, and clip none of them: "
@@ -97,7 +97,7 @@ class Compressed(Strategy):
     def start(self, *arguments: Any, **keywords: Any) -> Result:
         """Run the strategy's own `start`, which a custom strategy may have changed, with compression inside.
 
-        While it runs, its hooks are replaced by ours, which delegate to it.
+        While `start` runs, the strategy's hooks are replaced by ours, which delegate to them.
         """
         with suppress(TypeError, ValueError):  # a `start` with another signature, without a timeout
             given = signature(self.strategy.start).bind_partial(*arguments, **keywords).arguments
@@ -193,13 +193,13 @@ class Compressed(Strategy):
         if not self._phase.asked:
             return metrics
         metrics = self._with_counts(metrics, self.uplink_bytes - before)
-        if self.server.quality is not None:  # of the round of training that led here
+        if self.server.quality is not None:  # of the training in this round
             measured = asdict(self.server.quality)
             metrics.update({f"klms-{name.replace('_', '-')}": value for name, value in measured.items()})
         return metrics
 
     def _with_counts(self, metrics: MetricRecord | None, uplink_bytes: int) -> MetricRecord:
-        """Add the counts of this part of the round that are not zero to the metrics of the strategy."""
+        """Add the nonzero counts of this part of the round to the strategy's metrics."""
         assert self._phase is not None
         counts = {**self._phase.counts, "uplink-bytes": uplink_bytes, "downlink-bytes": self._phase.sent_bytes}
         metrics = MetricRecord() if metrics is None else metrics

@@ -1,4 +1,4 @@
-"""Checks of the strategies inside `Compressed`: those that would do harm with compression are refused."""
+"""Checks of the strategies inside `Compressed`: strategies that are unsafe with compression are refused."""
 
 import logging
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _AT_CLIENTS = (
     strategies.DifferentialPrivacyClientSideFixedClipping,
 )
 _PICKING = {strategies.Krum: 4.0, strategies.Bulyan: 4.0, strategies.MultiKrum: 2.0}  # Krum is a kind of MultiKrum
-"""Bits per parameter from which these strategies reach the same result as without compression, as measured by
+"""Fewest bits per parameter at which these strategies do as well as without compression, as measured by
 `examples/flower-picking` for Krum and MultiKrum; Bulyan is assumed to be as sensitive as Krum."""
 
 
@@ -38,10 +38,10 @@ def check_within(strategy: Strategy, bits: float | None) -> None:
         held = [value for value in vars(inner).values() if isinstance(value, Strategy)]
         found += [value for value in held if not any(value is other for other in found)]
         if isinstance(inner, _AT_CLIENTS):
-            problem = "clips before klms encodes, and a decoded update may be longer than its noise allows for"
+            problem = "clips before klms encodes, so a decoded update may exceed the norm that its noise is meant for"
             raise InvalidArgument(f"{type(inner).__name__} {problem}: use the strategy that clips at the server")
         enough = next((bits for kind, bits in _PICKING.items() if isinstance(inner, kind)), 0.0)
         if bits is not None and bits < enough:
-            problem = "picks single updates, whose noise no average reduces; at %g bits per parameter that is much"
+            problem = "picks single updates, whose noise no average reduces; at %g bits per parameter it is large"
             remedy = "use %g or more, or a strategy that averages (FedMedian, FedTrimmedAvg)"
             log.warning(f"klms: %s {problem}: {remedy}", type(inner).__name__, bits, enough)

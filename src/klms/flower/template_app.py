@@ -1,4 +1,4 @@
-"""`klms flower new`: a folder with our apps and the settings of a run, for `flwr run`."""
+"""`klms flower new`: a folder with the apps of klms and the settings of a run, for `flwr run`."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from klms.runs.settings import to_toml
 
 
 def create(folder: Path | str, config: RunConfig, server: ServerSettings, *, own: bool = False) -> Path:
-    """Write the app into an empty folder; with `own`, with a model and data functions for the user to edit."""
+    """Write the app into an empty folder; with `own`, add functions for model and data that the user can edit."""
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise InvalidArgument(f"{folder} exists and is not empty: choose another folder")
@@ -22,7 +22,7 @@ def create(folder: Path | str, config: RunConfig, server: ServerSettings, *, own
     readme = folder / "README.md"
     readme.write_text(readme.read_text().replace("num-supernodes=CLIENTS", f"num-supernodes={config.clients}"))
     settings = "".join(f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in server) + to_toml(config)
-    if config.data_dir is None:  # Flower lets a run change only the settings that are there
+    if config.data_dir is None:  # Flower lets a run change only the settings that the file has
         settings += 'data_dir = ""\n'
     with (folder / "pyproject.toml").open("a") as file:
         file.write(f"\n[tool.flwr.app.config]\n{settings}")

@@ -1,4 +1,4 @@
-"""Examples as arrays, and how a client goes through them. Nothing here needs torch."""
+"""Examples as arrays, and the order in which a client trains on them. Nothing here needs torch."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,7 +118,7 @@ def examples_from(data: Any) -> Examples:
     for array in inputs.values() if isinstance(inputs, dict) else [inputs]:
         if len(array) == 0 or len(array) != len(labels):
             counts = f"{len(array)} inputs and {len(labels)} labels"
-            raise DataError(f"{counts}: there must be as many of both, and at least one")
+            raise DataError(f"{counts}: both numbers must be the same, and at least 1")
     return Examples(inputs, labels.astype(np.int64) if labels.dtype == np.uint8 else labels)  # labels are not images
 
 
@@ -144,7 +144,7 @@ def _inputs_and_labels(data: Any) -> tuple[Any, Any]:
 
 
 def _stacked(items: Sequence[Any]) -> Any:
-    """Return the items as rows of one array, or, if they are dictionaries, of one array for each name."""
+    """Return the items stacked as the rows of an array; items that are dictionaries, as one array per name."""
     if isinstance(items[0], Mapping):
         return {name: _stacked([item[name] for item in items]) for name in items[0]}
     arrays = [_numpy(item) for item in items]

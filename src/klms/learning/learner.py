@@ -1,4 +1,4 @@
-"""Everything that methods ask of torch: three kinds of local training, and evaluation."""
+"""Everything for which methods need torch: three kinds of local training, and evaluation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,7 +51,7 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True)
 class Learner:
-    """A network with its training and evaluation; vectors in, vectors out."""
+    """Training and evaluation of a network, with parameters as NumPy vectors."""
 
     network: Network
 
@@ -101,8 +101,10 @@ class Learner:
     def potential_gradient(
         self, parameters: Vector, data: Examples, batch: int, precision: float, rng: np.random.Generator
     ) -> Learned:
-        """Return `H`, an unbiased estimate from one batch of the gradient of the client's potential: the negative
-        log-likelihood of all its data plus `precision / 2 |theta|^2`, its share of a Gaussian prior.
+        """Return `H`, an unbiased estimate of the gradient of the client's potential from one batch.
+
+        The potential is the negative log-likelihood of all of the client's data plus `precision / 2 |theta|^2`, the
+        client's share of a Gaussian prior.
         """
         point = self.network.tensor(parameters).requires_grad_()
         index = rng.choice(len(data), size=min(batch, len(data)), replace=False)

@@ -1,4 +1,7 @@
-"""The paper's models (appendix E). Norms use the statistics of each batch, so that parameters alone make up a model."""
+"""The paper's models (appendix E).
+
+Normalisation layers use the statistics of each batch, so that parameters alone make up a model.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence

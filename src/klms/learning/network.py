@@ -51,7 +51,7 @@ def class_loss(output: object, y: Tensor) -> Tensor:
     if scores is None:
         raise InvalidArgument(
             f"the model returns a {type(output).__name__} without a tensor of scores for {len(y)} examples: let it "
-            "return them, or give a loss, which gets what the model returns"
+            "return them, or give a loss, which is called with the model's output"
         )
     if not are_scores(scores, y):
         raise InvalidArgument(
@@ -64,7 +64,7 @@ def class_loss(output: object, y: Tensor) -> Tensor:
 
 
 def are_scores(scores: Tensor, y: Tensor) -> bool:
-    """Return whether these are scores of classes for every label."""
+    """Return whether `scores` has the shape of class scores for every label."""
     return scores.ndim == y.ndim + 1 and scores.shape[:1] + scores.shape[2:] == y.shape
 
 
@@ -109,7 +109,7 @@ class Network:
     norms: tuple[str, ...] = ()
     """Normalisation layers of the user's module that have running statistics, which are not used here."""
     channels_last: bool = False
-    """Whether batches of images are laid out with their channels last, which deep convolutions compute faster."""
+    """Whether batches of images are laid out with their channels last, which makes deep convolutions faster."""
 
     @classmethod
     def create(cls, name: str, shape: tuple[int, ...], classes: int, width: float, device: str = "cpu") -> "Network":
@@ -214,7 +214,7 @@ class Network:
             norm.track_running_stats = True
             norm.momentum = None  # an average over all batches
             norm.reset_running_stats()
-            norm.train()  # norms only: dropout would change the inputs of norms
+            norm.train()  # normalisation layers only: active dropout would change their inputs
         with torch.no_grad():
             for batch in batches:
                 args, kwargs = self._arguments(self.inputs(batch.x), self.tensor(batch.y))
@@ -249,6 +249,6 @@ class Network:
             if len(shape) > 1 or (bias and not name.endswith("weight")):
                 piece = draw(shape, math.sqrt(2 / fan_in))
             else:
-                piece = np.full(shape, float(name.endswith("weight")))  # norms begin at 1, biases at 0
+                piece = np.full(shape, float(name.endswith("weight")))  # norm weights begin at 1, biases at 0
             pieces.append(piece.astype(np.float32).ravel())
         return np.concatenate(pieces)

@@ -1,1 +1,1 @@
-"""Federated methods: what a client does, what the server does, and the state between rounds. No torch at import."""
+"""Federated methods: what a client does, what the server does, and the state between rounds. Imports no torch."""

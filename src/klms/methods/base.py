@@ -43,7 +43,7 @@ class Upload:
     keeps: Arrays = field(default_factory=dict)
     """Arrays that the client keeps for itself until its next round. They are not sent."""
     based_on: State | None = None
-    """State that the client trained from; None for that of the round in which the message arrives."""
+    """State from which the client trained; None for the state of the round in which the message arrives."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Outcome:
     state: State
     metrics: Mapping[str, float]
     undone: bool = False
-    """Whether the result of the round was discarded, so that the model is that of the round before."""
+    """Whether the result of the round was discarded, so that the model of the round before is kept."""
 
 
 class Received:
     """Running sums over the messages of a round, whose memory does not grow with the number of clients.
 
-    With `robust`, all updates are kept until their average is taken, which ignores weights.
+    With `robust`, all updates are kept until their robust average is computed; it ignores weights.
     """
 
     def __init__(self, d: int, learner: SideLearner, robust: Robust | None = None) -> None:
@@ -150,7 +150,7 @@ class Method(ABC):
     vector_name: ClassVar[str | None] = "weights"
     """Name of the shared array that a coded downlink codes; None if unsupported."""
     noisy_steps: ClassVar[bool] = False
-    """Whether the steps of that array are mostly sampling noise, to which coding should not add."""
+    """Whether the steps of this array are mostly sampling noise, so that coding should not add more."""
     server_only: ClassVar[frozenset[str]] = frozenset()
     """Private arrays that `aggregate` does not need, so that no client needs them either."""
 
@@ -191,7 +191,7 @@ class Method(ABC):
         return 1.0
 
     def receive(self, state: State) -> Received:
-        """Return the sums of the round after `state`; a method that needs all updates at once overrides it."""
+        """Return the empty sums of the round after `state`; a method that needs all updates at once overrides this."""
         learner = self.compressor_after(state).learner(state.shared)
         return Received(self.layout.d, learner, self.robust)
 
@@ -238,7 +238,7 @@ class Method(ABC):
         return Upload(client, message, clock.seconds, measurements, kept)
 
     def conclude(self, state: State, received: Received) -> Outcome:
-        """Return the outcome of a round: that of `aggregate`, or the state before the round if it is not finite.
+        """Return the outcome of `aggregate`, or the state before the round if the outcome is not finite.
 
         All parties that read the same messages reach the same outcome.
         """
@@ -262,7 +262,7 @@ class Method(ABC):
         return state.vector("weights")
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
-        """Return metrics on test data, and the state; a method that averages over rounds keeps the average in it."""
+        """Return metrics on test data, and the state, in which a method that averages over rounds keeps the average."""
         return self.learner.metrics(self.learner.predict(self.parameters(state), data), data), state
 
 

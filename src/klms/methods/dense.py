@@ -85,8 +85,8 @@ def entry(
 ) -> MethodEntry:
     """Return the method that sends its differences through `scheme`; its name, title and so on default to the scheme's.
 
-    `settings` are the groups of settings that `kind` has in addition to those of every `Dense`; each setting is a field
-    of `kind` with the same name. `overrides` are the method's own defaults.
+    `settings` are further groups of settings, which not every `Dense` has; each of these settings is a field of `kind`
+    with the same name. `overrides` are the method's own defaults.
     """
 
     def make(setup: Setup) -> Method:

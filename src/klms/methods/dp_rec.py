@@ -1,11 +1,11 @@
 """DP-REC's training: FedAvg through DP-REC's compressor, with the privacy of its noise in the ledger.
 
 A message is nearly a sample of `N(clip(v), sigma^2)`: the Gaussian mechanism with sensitivity `2 clip`, since replacing
-all of a client's data can move its clipped update that far. `(epsilon, delta)` is the privacy that this mechanism gives
-a client against everybody, including the server, after the largest number of rounds in which the client can have taken
-part, by Renyi accounting. Whoever can reproduce the noise can subtract it, so no epsilon is reported unless private
-randomness comes from the operating system. The epsilon ignores two facts: one of `2^b` candidates is only nearly such
-a sample, and rounds may have been repeated after a server was killed. Messages do not report their KL, which would
+all of a client's data can move its clipped update that far. `(epsilon, delta)` is a client's privacy against everybody,
+including the server. It is computed by Renyi accounting for the largest number of rounds in which the client can have
+taken part. Whoever can reproduce the noise can subtract it, so no epsilon is reported unless private randomness comes
+from the operating system. The epsilon ignores two facts: the candidate that is sent is only nearly a sample of this
+distribution, and rounds may have been repeated after a server was killed. Messages do not report their KL, which would
 reveal the norm of the update.
 
 Mind the size of epsilon: noise that lets a model of 400,000 parameters learn from ten clients gives an epsilon in the
@@ -45,7 +45,7 @@ class DPRECSettings(Settings):
 
 @cache
 def epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
-    """Return the epsilon of `rounds` Gaussian mechanisms with `noise_multiplier` times the sensitivity as noise."""
+    """Return the epsilon of `rounds` Gaussian mechanisms whose noise is `noise_multiplier` times the sensitivity."""
     try:
         from dp_accounting import GaussianDpEvent
         from dp_accounting.rdp import RdpAccountant
@@ -63,7 +63,7 @@ class DPRECTraining(Dense):
     """Whether the noise can be reproduced; then there is no privacy to report."""
 
     def loss_seen(self, loss: float) -> Measurements:
-        """Return nothing if privacy is reported: the loss reveals something of the data, and has no noise."""
+        """Return nothing if privacy is reported: the loss reveals something about the data, and no noise hides it."""
         return super().loss_seen(loss) if self.seeded else {}
 
     def aggregate(self, state: State, received: Received) -> Outcome:
@@ -78,7 +78,7 @@ class DPRECTraining(Dense):
 def _make(setup: Setup) -> Method:
     dense, own, blocks = setup.settings(DenseSettings), setup.settings(DPRECSettings), setup.settings(BlockSettings)
     if dense.error_feedback:
-        raise InvalidArgument("dp-rec does not take error_feedback: it would send later what noise holds back")
+        raise InvalidArgument("dp-rec does not take error_feedback: it would later send what the noise hides")
     if not setup.config.seeded:
         epsilon(1.0, 1, own.delta)  # so that a missing accountant is reported before anything is trained
     size = blocks.fixed or max(1, round(blocks.target * 2 * math.log(2) * setup.layout.d * (own.sigma / own.clip) ** 2))

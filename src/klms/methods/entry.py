@@ -44,7 +44,7 @@ class ClientSettings(Settings):
     needs: ClassVar[Needs] = {"c_max": {"split": "noniid"}, "alpha": {"split": "dirichlet"}}
 
     split: Literal["iid", "noniid", "dirichlet", "natural"] = Field("iid", description="How clients get their data.")
-    c_max: int = Field(4, ge=1, description="Split noniid: most classes per client.")
+    c_max: int = Field(4, ge=1, description="Split noniid: largest number of classes per client.")
     alpha: float = Field(0.5, gt=0, description="Split dirichlet: concentration.")
     clients: int = Field(10, ge=1, description="Number of clients.")
     per_round: int = Field(0, ge=0, description="Clients per round; 0 for all.")
@@ -68,7 +68,7 @@ class TrainingSettings(Settings):
 
     model: str = Field("lenet", description=f"Model: {', '.join(MODELS)}.")
     width: float = Field(1.0, gt=0, description="Factor on the model's layer widths.")
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("cpu", description="Device that trains.")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("cpu", description="Device for training.")
     epochs: int = Field(3, ge=1, description="Local epochs.")
     batch: int = Field(128, ge=1, description="Local batch size.")
     lr: float = Field(0.001, gt=0, description="Local learning rate.")
@@ -76,7 +76,7 @@ class TrainingSettings(Settings):
     evaluate_every: int = Field(5, ge=1, description="Rounds between evaluations; the last is always evaluated.")
 
     loss_factor: float = Field(
-        10.0, ge=0, description="Return to the last evaluated model if its loss has grown by this factor; 0 for never."
+        10.0, ge=0, description="Return to the last evaluated model if the loss grows by this factor; 0 for never."
     )
 
 
@@ -161,18 +161,18 @@ class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettin
         """The rule for the bits of each direction in a round."""
         if self.quality:
             return ConstantQuality(TARGET / self.quality)
-        if self.round_budget:  # a client sends one message, and receives one or all relayed messages
+        if self.round_budget:  # a client sends one message, and receives one coded step or all relayed messages
             down = 1 if self.downlink == "coded" else self.participants
             return Budget(self.round_budget, messages=1 + down, rounded=False)
         up = RateSchedule.parse(self.rate_schedule).in_round if self.rate_schedule else getattr(self, "rate", None)
         return NamedBits(up, RateSchedule.parse(self.down_rate_schedule or str(self.down_rate)).in_round)
 
     def moment_after(self, state: State, parameters: int) -> Moment:
-        """Return what a rate rule is told about the round that follows a state."""
+        """Return the data that a rate rule gets about the round that follows a state."""
         now = Moment(state.round + 1, parameters, self.participants)
         if RATE not in state.shared:
             return now
-        down = FIRST_ROUND if state.learned is None else state.learned.down  # clients do not know it
+        down = FIRST_ROUND if state.learned is None else state.learned.down  # clients do not know this rate
         return replace(now, chosen=Rates(state.rate, down))
 
 
@@ -266,7 +266,7 @@ class MethodEntry:
 
     @property
     def needs(self) -> Needs:
-        """Values of other settings that a setting needs to have an effect; `rate` needs that nothing replaces it."""
+        """Values that other settings must have for a setting to have an effect; nothing may override `rate`."""
         together: dict[str, Mapping[str, object]] = {"rate": {"rate_schedule": "", "round_budget": 0, "quality": 0}}
         for kind in self.groups:
             together |= kind.needs

@@ -1,10 +1,10 @@
 """FedPM (Isik et al., 2023) and FedPM-KLMS: frozen random weights, trained mask probabilities.
 
-The server holds `theta`; a client trains it to `phi` and sends a sample of `Bern(phi)`: bit by bit and arithmetic-coded
-(FedPM), or at the cost of its KL to `Bern(theta)` (FedPM-KLMS). BayesAgg computes the next `theta` from the masks:
-`alpha += sum m`, `beta += C - sum m`, `theta = (alpha - 1) / (alpha + beta - 2)` (the paper prints another numerator),
-from a prior that is reset every `reset` rounds; with the default, every round, `theta` is the mean mask. `theta` is
-kept inside `[margin, 1 - margin]`.
+The server holds `theta`; a client trains it to `phi` and sends a sample of `Bern(phi)`: as arithmetic-coded bits
+(FedPM), or at the cost of its KL to `Bern(theta)` (FedPM-KLMS). BayesAgg computes the next `theta` from the masks and a
+Beta prior: `alpha += sum m`, `beta += C - sum m`, `theta = (alpha - 1) / (alpha + beta - 2)` (the paper prints another
+numerator). The prior is reset every `reset` rounds; by default, it is reset in every round, and `theta` is the mean
+mask. `theta` is kept inside `[margin, 1 - margin]`.
 """
 
 from dataclasses import dataclass

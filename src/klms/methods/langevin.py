@@ -7,7 +7,7 @@ gradient from one batch. The server computes
 
 With SGLD-KLMS, the messages contain the noise and the server adds none: `H_hat` is a sample of `N(H_n, s^2)` with
 `s^2 = 2 C / (gamma N^2)`, so that the aggregate has variance exactly `2 gamma` (the paper's `2 / (gamma C^2)` is wrong
-for independent noise). Accuracy is that of the posterior average over thinned samples after burn-in.
+for independent noise). The accuracy is that of the posterior average over thinned samples after burn-in.
 """
 
 import math
@@ -53,7 +53,7 @@ def default_gamma(examples: int | None) -> float:
 
 
 def noise_std(gamma: float, clients: int, per_round: int) -> float:
-    """Return `s`, the standard deviation of each client's noise that gives the aggregate a variance of `2 gamma`."""
+    """Return `s`, the standard deviation of each client's noise at which the aggregate has a variance of `2 gamma`."""
     return math.sqrt(2 * per_round / (gamma * clients**2))
 
 
@@ -106,7 +106,7 @@ _MESSAGE_FACTOR = (
 def _entry(name: str, title: str, reference: str, scheme: str | None = None) -> MethodEntry:
     """Return the method that sends gradients through `scheme`.
 
-    Without a scheme, it sends them as samples whose noise drives the dynamics.
+    Without a scheme, a message is a sample around the gradient, and the noise of the sample drives the dynamics.
     """
 
     def make(setup: Setup) -> Method:

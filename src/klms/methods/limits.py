@@ -1,8 +1,8 @@
 """Limits on what one client can do to the others: robust averages, and a bound on its message.
 
 Updates are averaged unchanged, unless `robust` asks for an average that hostile clients cannot move far. Messages that
-are too large are refused. A refused message is not relayed, so no client has to reach the same conclusion, and the
-messages of a round are small enough to be compared with each other before any of them is decoded.
+are too large are refused: the messages of a round are small enough to wait in memory and be compared before any of them
+is decoded. A refused message is not relayed, so the clients need not come to the same decision.
 """
 
 import math
@@ -23,17 +23,17 @@ class RobustSettings(Settings):
         0.0,
         ge=0,
         lt=0.5,
-        description="Share of clients that may be hostile: clip updates to the median norm, and leave out this share "
-        "of them, those farthest from the trimmed mean; 0 for the mean.",
+        description="Share of clients that may be hostile: clip updates to the median norm, and leave out the share "
+        "farthest from the trimmed mean; 0 for the mean.",
     )
 
 
 class MessageBound:
-    """Refuses messages of a round that spend more than `factor` times the bits of the median client's; 0 refuses none.
+    """Refuses messages of a round that spend more than `factor` times as many bits as the median message.
 
-    A client of KLMS sends as many blocks as its KL needs, so that no setting bounds its messages. Clients that changed
-    nothing have no KL and do not count for the median. If the number of messages is even, the upper median is used, so
-    that neither of two messages is refused because of the other.
+    A `factor` of 0 refuses none. A client of KLMS sends as many blocks as its KL needs, so that no setting bounds its
+    messages. Clients that changed nothing have no KL and do not count for the median. If the number of messages is
+    even, the upper median is used, so that neither of two messages is refused because of the other.
     """
 
     def __init__(self, factor: float, messages: Iterable[bytes] = ()) -> None:

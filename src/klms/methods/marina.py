@@ -35,7 +35,7 @@ class MarinaSettings(Settings):
 
 @dataclass(frozen=True)
 class Marina(Dense):
-    """`compressor` is for the differences; it must be unbiased and without side information."""
+    """MARINA. The `compressor` codes the differences; it must be unbiased and use no side information."""
 
     vector_name: ClassVar[str | None] = None  # clients need the weights of two rounds
     full: float = 0.1

@@ -46,7 +46,9 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def checked_shape(shape: object) -> tuple[int, ...]:
-    """Return an untrusted shape if NumPy accepts it and its size is reasonable; a length of 0 counts as 1.
+    """Return an untrusted shape; raise `CorruptMessage` if NumPy would refuse it or it has too many entries.
+
+    A length of 0 counts as 1.
 
     >>> checked_shape([2, 0, 3])
     (2, 0, 3)
@@ -54,7 +56,7 @@ def checked_shape(shape: object) -> tuple[int, ...]:
     if not isinstance(shape, (list, tuple)):
         raise CorruptMessage("a shape is not a list of numbers")
     if len(shape) > MOST_DIMENSIONS:
-        raise CorruptMessage(f"a shape has {len(shape)} dimensions; arrays may have {MOST_DIMENSIONS}")
+        raise CorruptMessage(f"a shape has {len(shape)} dimensions; arrays have at most {MOST_DIMENSIONS}")
     size = 1
     for length in shape:
         if type(length) is not int or length < 0:

@@ -16,7 +16,7 @@ _52 = np.uint64(52)
 _BITS_OF_1 = np.uint64(1023 << 52)
 _BITS_OF_2_52 = np.uint64(1075 << 52)  # an integer n < 2^52 in the fraction bits makes the float 2^52 + n
 _EXPONENT_BIAS = 2.0**52 + 1023
-# The distance from the fraction bits of sqrt(2) to the next octave: adding it carries larger mantissas over.
+# The distance from the fraction bits of sqrt(2) to the next octave: adding it moves larger mantissas there.
 _TO_NEXT_OCTAVE = np.uint64((1 << 52) - int((math.sqrt(2.0) - 1.0) * (1 << 52)))
 
 _SMALLEST_EXPONENT = -44.0  # e^-44 is 8e-20; anything less likely is never drawn
@@ -65,7 +65,10 @@ def take_logarithms(values: Float64, scratch: Float64) -> None:
 
 @kernel
 def subtract_largest(values: Float64) -> float:
-    """Subtract from 2, 4, 8, ... values their maximum, and return it; four running maxima let the loop vectorise."""
+    """Subtract the maximum of 2, 4, 8, ... values from each of them, and return it.
+
+    Four running maxima let the loop vectorise.
+    """
     a = c = values[0]
     b = d = values[values.size - 1]
     for k in range(0, values.size - 3, 4):
@@ -81,7 +84,10 @@ def subtract_largest(values: Float64) -> float:
 
 @kernel
 def keep_largest(table: Float32 | Float64, largest: Float32 | Float64, row_of: Int32 | UInt16) -> None:
-    """Set `largest` to the maximum of each column of a table, which is given row by row, and `row_of` to its row."""
+    """Set `largest` to the maximum of each column of a table, and `row_of` to the row of each maximum.
+
+    The table is a vector of its rows, one after the other.
+    """
     columns = largest.size
     for s in range(columns):
         largest[s] = table[s]

@@ -5,8 +5,9 @@ Kernels release the GIL and are cached on disk (see `kernel_cache.py`). They run
 once, as would happen in a server.
 
 Kernels also run as plain Python (`NUMBA_DISABLE_JIT=1`) with the same results. They therefore use only operations that
-mean the same in both: float64 arithmetic without contraction (by `np.float64(x)`: Numba's `float` leaves a float32
-unchanged) and integers that never overflow. Related arguments travel as a `NamedTuple`, so that mypy catches a swap.
+mean the same in both: integers that never overflow, and float64 arithmetic without contraction. Conversions are written
+as `np.float64(x)`, because Numba's `float` leaves a float32 unchanged. Related arguments are passed as a `NamedTuple`,
+so that mypy notices if two are swapped.
 """
 
 import sys

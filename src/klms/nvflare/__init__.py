@@ -21,15 +21,15 @@ __all__ = ["ReceiveModel", "ReceiveUpdate", "SendModel", "SendUpdate", "compress
 
 
 def compress(recipe: Recipe, *, tasks: str | Sequence[str] = ("train",), **settings: Any) -> None:
-    """Add the four filters to a recipe, for this task or these tasks.
+    """Add the four filters to a recipe, for one or several tasks.
 
-    `settings` are arguments of `klms.Server`, but no functions, since they travel in the job's configuration. Add other
-    filters of outgoing data before these four, and other filters of incoming data after them.
+    `settings` are arguments of `klms.Server`, but not functions, since they travel in the job's configuration. Add
+    other filters of outgoing data before these four, and other filters of incoming data after them.
     """
     if not isinstance(recipe, Recipe):
         raise InvalidArgument(f"compress takes a recipe of NVFlare, such as FedAvgRecipe(...), got {recipe!r}")
     if functions := [name for name, value in settings.items() if callable(value)]:
-        raise InvalidArgument(f"{functions[0]} must be no function: the job's configuration is JSON, which has none")
+        raise InvalidArgument(f"{functions[0]} must not be a function: the job's configuration is JSON, which has none")
     names = [tasks] if isinstance(tasks, str) else list(tasks)
     recipe.add_server_output_filter(SendModel(settings), tasks=names)
     recipe.add_client_input_filter(ReceiveModel(), tasks=names)

@@ -26,7 +26,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 _LARGEST_WEIGHT = 1e15
 _KLMS = "klms"
 """Key of all our entries: in a DXO, its metadata, a Shareable and an FLContext. Also the topic of our messages."""
-_PATIENCE = 600.0  # seconds that a client waits for another request, which is a snapshot of the model
+_PATIENCE = 600.0  # seconds that a client waits for another request, which brings a snapshot of the model
 
 
 class _Filter(DXOFilter):
@@ -43,7 +43,7 @@ class _Filter(DXOFilter):
 
 
 class SendModel(_Filter):
-    """Sends every client the steps to the model that it lacks; `settings` are the arguments of `klms.Server`."""
+    """Leads every client to the model by the steps that it lacks; `settings` are the arguments of `klms.Server`."""
 
     def __init__(self, settings: dict[str, Any] | None = None) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class SendModel(_Filter):
 
 
 class ReceiveUpdate(_Filter):
-    """Decodes the replies of clients. A reply that does not count is an error in its result, which NVFlare handles."""
+    """Decodes the replies of clients. An error raised for a reply that does not count is handled by NVFlare."""
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         if _KLMS not in dxo.meta:
@@ -177,13 +177,13 @@ def _client_of(fl_ctx: FLContext) -> str:
 
 
 def _arrays_of(dxo: DXO) -> tuple[Arrays, dict[str, Any]]:
-    """Return a DXO's parameters as NumPy arrays, and their form: if they are torch tensors, and which are bfloat16."""
+    """Return a DXO's parameters as NumPy arrays, and their form: torch tensors or not, and which are bfloat16."""
     tensors = {name: value.detach().cpu() for name, value in dxo.data.items() if hasattr(value, "detach")}
     narrow = [name for name, tensor in tensors.items() if str(tensor.dtype) == "torch.bfloat16"]
     params = {**tensors, **{name: tensors[name].float() for name in narrow}} or dxo.data
     arrays = {name: np.asarray(value) for name, value in params.items()}
     if len(arrays) < len(dxo.data) or any(array.dtype.kind not in "biuf" for array in arrays.values()):
-        raise InvalidArgument("it holds other things than arrays of numbers")
+        raise InvalidArgument("it holds something other than arrays of numbers")
     return arrays, {"torch": bool(tensors), "bfloat16": narrow}
 
 

@@ -42,7 +42,7 @@ class ReportedRun:
     """Versions of the packages that the run used; empty if the folder does not state them."""
     description: RunDescription
     bounds: list[int]
-    """Block bounds of the last checkpoint; empty if it has none or is of a round that is not shown."""
+    """Block bounds of the last checkpoint; empty if it has none or if its round is not shown."""
     records: list[LedgerRecord]
     """One record per completed round, at least one."""
     evaluated: LedgerRecord
@@ -103,7 +103,7 @@ def collect(places: Sequence[Path | str]) -> Collected:
 
 
 def run_folders(place: Path, failed: Callable[[OSError], None] | None = None) -> Iterator[Path]:
-    """Find run folders under `place`, without entering run folders, hidden folders and links."""
+    """Find run folders under `place`, without entering run folders, hidden folders or links."""
     for path, folders, files in os.walk(place, onerror=failed):
         if CONFIG in (*files, *folders):  # even a folder of this name, about which the reader then complains
             folders.clear()

@@ -15,7 +15,7 @@ COLOURS: tuple[tuple[str, str], ...] = (
     ("#1596cc", "#6fd3ff"),
     ("#84888f", "#a4abb5"),  # grey
 )
-"""Each colour on a light and on a dark page. The last one is grey, for anything that is not of one method."""
+"""Each colour on a light and on a dark page. The last one is grey, for anything that does not belong to one method."""
 HUES = len(COLOURS)
 SHADES = 3
 """Shades of each colour, which `assets/page.css` derives."""

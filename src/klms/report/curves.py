@@ -32,7 +32,7 @@ _BITS = "Size of the messages of a round, mean over its clients."
 _BYTES = "Bytes that all clients of a round send and receive."
 _KL = "KL of the clients' distributions from the shared one, and the bits of the indices that convey it."
 _KL_MEASURES = {"kl_bits_per_parameter": "KL", "index_bits_per_parameter": "index bits"}
-_CHOSEN = "Chosen to hold a quality, without heads."
+_CHOSEN = "Bits chosen to hold a quality; the heads of messages are not counted."
 _NOISE = (
     "Noise in the mean update, relative to the update; noise that both directions add to the model, relative to the "
     "model; progress that clients spend on taking errors back; and the harm, which a quality holds at its target."
@@ -43,7 +43,7 @@ CURVES = (
     Curve("nll", "Negative log-likelihood", "On the test data, in nats.", "nll", {"nll": "nll"}),
     Curve("loss", "Loss", "On the test data.", "loss", {"loss": "loss"}),
     Curve("train-loss", "Training loss", _TRAINING, "training loss", {"train_loss": "training loss"}),
-    Curve("epsilon", "Privacy spent", "Epsilon until that round.", "epsilon", {"epsilon": "epsilon"}),
+    Curve("epsilon", "Privacy spent", "Epsilon up to that round.", "epsilon", {"epsilon": "epsilon"}),
     Curve("bits", "Bits per parameter up", _BITS, "bits/parameter up", {"bits": "bits/parameter up"}, log=True),
     Curve("megabytes", "Megabytes per round", _BYTES, "MB", {"round_up": "up", "round_down": "down"}, log=True),
     Curve("rates", "Rates", _CHOSEN, "bits/parameter", {"bits_up": "up", "bits_down": "down"}, log=True),

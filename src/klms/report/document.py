@@ -50,7 +50,7 @@ def make(places: Sequence[Path | str]) -> Report:
 
 
 def as_json(report: Report, *, csv: bool = False, link: Link = lambda path: "") -> dict[str, object]:
-    """Convert to the object that the page's script reads; `csv` says whether CSV files of figures lie with the page."""
+    """Convert to the object that the page's script reads; `csv` says whether there are CSV files of the figures."""
     return {
         "runs": len(report.runs),
         "all_finished": all(run.finished for run in report.runs),

@@ -17,7 +17,7 @@ WIDE = 30.0
 """An axis is logarithmic if its largest value is more than this many times the smallest."""
 PHASES = (*WORK_PHASES, "evaluate")
 MOST_COLUMNS, MOST_STEPS = 100, 2000
-"""Larger numbers of rounds or blocks are averaged, since they could not be told apart on the page."""
+"""Most columns and steps of a figure; more rounds or blocks are averaged, since they could not be told apart."""
 
 Line = tuple[object, ...]
 """A line of a CSV file."""
@@ -116,7 +116,7 @@ def _point(
 
 
 Panel = dict[str, Any]
-"""One number per row and column; in bars, a row is a category and a column a part of its stack."""
+"""One number per row and column; in bars, a row is a category, and a column is a part of its stack."""
 
 
 def _panel(name: str, rows: Iterable[str], columns: Sequence[str], values: Iterable[Sequence[float]]) -> Panel:

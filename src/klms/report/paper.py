@@ -16,7 +16,7 @@ class PaperResults(NamedTuple):
     """The paper's results for one data set."""
 
     source: str
-    """The paper's table, with the model and the rounds that were trained there."""
+    """The paper's table, with the model and the number of rounds used there."""
     methods: Mapping[str, Sequence[tuple[float, float]]]
     """Pairs of accuracy and bits per parameter, by method."""
 

@@ -74,7 +74,7 @@ def tasks(runs: Sequence[ReportedRun]) -> tuple[list[Task], list[Remark]]:
 
 
 def _relevant(run: ReportedRun) -> dict[str, object]:
-    """Return the settings that make the task, without those that its kind of split does not use."""
+    """Return the settings that define the task, without settings that its kind of split does not use."""
     settings = {name: run.settings[name] for name in TASK if name in run.settings}
     for name, split in (("c_max", "noniid"), ("alpha", "dirichlet")):
         if settings.get("split") != split:
@@ -98,7 +98,7 @@ def _rows(runs: list[ReportedRun], repeated: list[Remark]) -> Iterator[Row]:
 
 
 def _by_settings(runs: list[ReportedRun]) -> list[tuple[str, list[ReportedRun]]]:
-    """Return the runs with each choice of settings, with the few settings that distinguish it from other choices."""
+    """Return, for each choice of settings, the few settings that distinguish it from other choices, and its runs."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in APART.union(TASK))
     differing = [name for name in names if len({_listed(run, [name]) for run in runs if name in run.settings}) > 1]
 

@@ -54,7 +54,7 @@ def places(value: float, digits: int = 3) -> int:
 def _mean(
     of: Callable[[ReportedRun], float | None], decimals: int | None = None, *, spread: bool = False, unit: str = "f"
 ) -> Callable[[Row], Cell]:
-    """Return a function for cells of means, by default with three significant digits; `spread` adds deviations."""
+    """Return a function that makes cells of means, with three digits by default; `spread` adds deviations."""
 
     def cell(row: Row) -> Cell:
         values = [value for value in map(of, row.runs) if value is not None]

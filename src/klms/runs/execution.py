@@ -39,7 +39,7 @@ class Summary:
     times_smaller_up: float | None
     """How many times smaller the uplink is than float32."""
     times_smaller_total: float | None
-    """How many times smaller both directions together are than float32 in both."""
+    """How many times smaller both directions together are than they would be in float32."""
     coding_share: float | None
     seconds: float
 
@@ -81,8 +81,8 @@ def start_or_resume(
 ) -> Summary:
     """Resume the run in `path` with its own settings, or start one there, on the local engine.
 
-    The bytes of a resumed run are those of a run that never stopped. The codec uses `threads` in this process, all
-    cores by default.
+    The bytes of a resumed run are those of a run that never stopped. The codec uses `threads` threads in this
+    process, by default one per core.
     """
     if RunFolder(path).exists():
         config = RunFolder(path).config()

@@ -32,7 +32,7 @@ LARGEST = (1 << 30) + (1 << 20)
 
 ResNet-18, the largest built-in model, has a twentieth of that size."""
 _MASK_PARAMETERS_PER_BYTE = 1024  # ten times as many as in the most skewed masks of FedPM
-_SMALLEST_BOUND = 1 << 16  # parameters that any file may describe
+_SMALLEST_BOUND = 1 << 16  # parameters that a file of any size may describe
 _PARAMETERS = "parameters"
 
 
@@ -87,10 +87,10 @@ def write(run: Path | str, file: Path | str) -> Path:
 
 
 def own_model(run: Path | str, model: "nn.Module", clients: Sequence[Any] = ()) -> "nn.Module":
-    """Return a copy of the user's own model with the parameters that a run, given by its folder, has trained.
+    """Return a copy of the user's own model with the parameters that the run in folder `run` has trained.
 
-    The run may be one of `klms.federate` or of Flower. `clients` are examples in a form that `klms.federate` takes, on
-    which running statistics of norms are measured.
+    The run may be one of `klms.federate` or of Flower. `clients` are examples, in a form that `klms.federate` takes,
+    on which the running statistics of normalisation layers are measured.
     """
     config, state = _end_of(Path(run))
     data: ClientData = list(clients) if clients else {}

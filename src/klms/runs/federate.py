@@ -54,8 +54,8 @@ class Run(Summary):
     def model(self) -> "nn.Module":
         """Return the trained module, of the class that was given, in evaluation mode.
 
-        If it has normalisation layers with running statistics, these are measured now, in one pass over the clients'
-        examples: while a model is trained and tested here, its norms use the statistics of each batch.
+        The running statistics of normalisation layers, if any, are measured now, in one pass over the clients'
+        examples: in training and testing here, these layers use the statistics of each batch instead.
         """
         method = self.federation.method
         examples = [self.federation.examples(client) for client in range(self.config.clients)]

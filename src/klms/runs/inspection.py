@@ -47,7 +47,7 @@ class SchemeInfo:
     """Header of a message of a scheme that does not use the codec. Its checksum covers the key and is not checked."""
 
     scheme: str
-    """Name of the scheme, or of all that write the same bytes."""
+    """Name of the scheme, or names of all schemes with the same wire number."""
     version: int
     d: int
     total_bytes: int
@@ -71,8 +71,8 @@ def inspect(source: bytes | bytearray | memoryview | Path | str) -> Info:
             It is not trusted.
 
     Returns:
-        A description: `MessageInfo` for messages of the codec, `UpdateInfo` for those of `klms.compress`, `SchemeInfo`
-        for those of other schemes, `ModelInfo` for an exported model, `Summary` for a run.
+        A description: `MessageInfo` for messages of the codec, `UpdateInfo` for messages of `klms.compress`,
+        `SchemeInfo` for messages of other schemes, `ModelInfo` for an exported model, `Summary` for a run.
 
     Raises:
         KLMSError: The source is none of these, or is damaged.

@@ -1,7 +1,7 @@
 """The files of a run folder by name, and the largest size of each for reading and for writing.
 
-A folder may come from anybody, so all of its files are read through `klms.files`. A file that could not be read again
-is not written, and the run ends with an error.
+A folder may come from anybody, so all of its files are read through `klms.files`. A file that would be too large to
+read again is not written, and the run ends with an error.
 """
 
 from contextlib import AbstractContextManager

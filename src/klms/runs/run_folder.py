@@ -2,10 +2,10 @@
 
 Reading is tolerant, because a report reads folders while they are being written, or after they were copied around:
 damaged parts are left out and explained. The line of a round is written before its checkpoint, so a run that is killed
-at any moment has at least the lines of its checkpoint; resuming drops lines beyond the checkpoint and loses only that
-round. Every file carries a digest or a checksum of itself (`digests.py`, and the frame of the checkpoint), and resuming
-refuses a folder in which a digest or checksum does not match. A folder may come from anybody; `run_files.py` has the
-largest size of every file, and the only functions that read and write files.
+at any moment has at least the lines of its checkpoint; resuming drops lines beyond the checkpoint, and so loses at most
+one round. Every file carries a digest or a checksum of itself (`digests.py`, and the frame of the checkpoint), and
+resuming refuses a folder in which a digest or checksum does not match. A folder may come from anybody; `run_files.py`
+states the largest size of every file, and only its functions read and write files.
 """
 
 import csv
@@ -83,7 +83,7 @@ class RunFolder:
             folder.extend(config)
         elif found != config:
             odd = ", ".join(name for name, value in config if value != getattr(found, name))
-            raise RunFolderError(f"{path} holds a run with different settings ({odd}): use the same, or another folder")
+            raise RunFolderError(f"{path} holds a run with other settings ({odd}): use its settings, or another folder")
         return folder
 
     @classmethod
@@ -95,7 +95,7 @@ class RunFolder:
             raise RunFolderError(f"{path} is a file: choose another folder")
 
     def extend(self, config: RunConfig) -> None:
-        """Change the run's number of rounds to that of `config`, which must be at least the number of complete ones."""
+        """Change the run's number of rounds to that of `config`; it must not be below the number of complete rounds."""
         if config.rounds < self.rounds():
             raise RunFolderError(f"{self.path} has {self.rounds()} rounds already: it cannot end after {config.rounds}")
         with self.locked():
@@ -158,7 +158,7 @@ class RunFolder:
     def read_ledger(self) -> tuple[list[LedgerRecord], str]:
         """Return the records of rounds 1, 2, ... up to the first damaged line, and a note on that line.
 
-        A last line without a line end is being written, or was cut short when the run was killed: no note mentions it.
+        A last line without a newline is being written, or was cut short when the run was killed: no note mentions it.
         """
         try:
             lines = run_files.read(self.path, METRICS).split(b"\n")

@@ -78,7 +78,7 @@ def check_effects(config: RunConfig, given: Iterable[str]) -> None:
     for name in given:
         if not entry.uses(name):
             users = ", ".join(other.name for other in METHODS.values() if other.uses(name))
-            raise InvalidArgument(f"{entry.name} has no setting {name}, which is one of {users or 'no method'}")
+            raise InvalidArgument(f"{entry.name} has no setting {name}, which belongs to {users or 'no method'}")
         if why := without_effect(entry.needs, name, config):
             raise InvalidArgument(why)
 
@@ -86,7 +86,7 @@ def check_effects(config: RunConfig, given: Iterable[str]) -> None:
 def check_built_in(config: RunConfig, given: Iterable[str]) -> None:
     """Raise an `InvalidArgument` if the data set or the model is unknown, before anything large is imported.
 
-    Also raise it if settings of texts were given for images.
+    Also raise it if settings for text were given for images.
     """
     kinds = {info.name: info.kind for info in data.names()}
     check_name("data set", config.data, kinds)

@@ -1,6 +1,6 @@
 """Experiment trackers: TensorBoard, Weights & Biases and MLflow, imported only if they are asked for.
 
-A tracker receives the numbers of every round; nested ones get names such as `seconds/train`. The ledger stays the
+A tracker receives the numbers of every round; nested numbers get names such as `seconds/train`. The ledger stays the
 record of the run; a resumed run logs the rounds that it adds.
 """
 

@@ -67,11 +67,11 @@ def encode(
     Args:
         path: The file. Its floating-point tensors are coded; other tensors are sent unchanged.
         out: Path of the message; an existing file is replaced.
-        bits_per_parameter: Length of the message, as in `klms.compress`; 1 if there is no budget either.
+        bits_per_parameter: Length of the message, as in `klms.compress`; by default 1, unless there is a budget.
         base: A file with the same tensors, from which the difference is coded. `decode` needs this file as well.
         budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.
         unbiased: Whether the noise has mean zero, for messages that are averaged, as in `klms.compress`. Otherwise each
-            message by itself has the least error, which never exceeds that of sending zeros.
+            message by itself has the least error, which never exceeds the error of sending zeros.
         effort: Trade-off between encoding time and error, with the same decoder.
         threads: Number of threads, by default one per core.
         rng: Source of randomness, by default the operating system's.
@@ -114,7 +114,7 @@ def decode(
     """Write the tensors of a message to a `.safetensors`, `.npz` or `.npy` file, completely or not at all.
 
     Args:
-        path: Path of a message of `encode`, or of `klms.compress` without a key.
+        path: Path of a message from `encode`, or from `klms.compress` without a key.
         out: Path of the file, whose extension determines the format; an existing file is replaced.
         base: The file from which the difference was coded, if the message holds a difference.
         max_bytes: Memory that the tensors may take, by default 256 MiB plus 1024 times the length of the message.
@@ -191,11 +191,11 @@ def _check_same(sources: Mapping[str, Source], other: Mapping[str, Source], base
 def _check_base(described: Description, meta: dict[str, Any], other: Mapping[str, Source], base: Path) -> None:
     """Raise unless a message was made from this base."""
     if "base" not in meta:
-        raise InvalidArgument("the message is not a difference: leave --base away")
+        raise InvalidArgument("the message is not a difference: omit --base")
     dense = [one for one in described.arrays if is_dense(one.dtype)]
     same = all(one.name in other and other[one.name].shape == one.shape for one in dense)
     if not same or _digest(other, [one.name for one in dense]) != meta["base"]:
-        raise SideInformationMismatch(f"the message was made from another base than {base}")
+        raise SideInformationMismatch(f"the message was made from a base other than {base}")
 
 
 def _digest(other: Mapping[str, Source], names: Iterator[str] | Mapping[str, Source] | list[str]) -> str:
@@ -210,7 +210,7 @@ def _digest(other: Mapping[str, Source], names: Iterator[str] | Mapping[str, Sou
 
 
 def _meta(described: Description) -> dict[str, Any]:
-    """Return a message's notes on its file; messages of `klms.compress` have none."""
+    """Return what a message says about its file; messages of `klms.compress` say nothing."""
     meta = described.meta
     if not isinstance(meta, dict):
         return {}

@@ -19,8 +19,8 @@ from klms.numerics.checks import checked_shape
 from klms.tensor_files.source import StoredSource, TensorFile
 
 _SUFFIX = ".npy"
-_LONGEST = 8  # bytes of a number that is sent in its own type, at most
-_FREE_BYTES, _BYTES_PER_BYTE = 1 << 28, 1 << 10  # limit on an archive's arrays, plus a multiple of its own bytes
+_LONGEST = 8  # most bytes of a number that is sent in its own type
+_FREE_BYTES, _BYTES_PER_BYTE = 1 << 28, 1 << 10  # limit on an archive's arrays, fixed and per byte of the archive
 _KINDS = "fiub"
 _UNREADABLE = (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, CorruptMessage)
 _BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
@@ -38,7 +38,7 @@ def open_npy(path: Path) -> TensorFile:
 
 
 def open_npz(path: Path) -> TensorFile:
-    """Open an archive of arrays and read them; raise a `KLMSError` if they would take far more than the file."""
+    """Open an archive of arrays and read them; raise a `KLMSError` if they would be far larger than the file."""
     return TensorFile(path, _read_archive)
 
 

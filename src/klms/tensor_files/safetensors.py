@@ -1,4 +1,4 @@
-"""Files of Hugging Face's safetensors: the length of a header (u64), the header (JSON), and the tensors end to end.
+"""Hugging Face's safetensors files: the length of the header (u64), the header (JSON), and the tensors end to end.
 
 The header gives the type, shape and place of each tensor by name, and text under `__metadata__`. The reader is as
 strict as the library: the tensors must cover the data without holes, and none may overlap another.
@@ -20,7 +20,7 @@ from klms.tensor_files.source import StoredSource, TensorFile
 _LENGTH = struct.Struct("<Q")
 _MOST_HEADER = 100_000_000  # bytes, as in the library
 _METADATA = "__metadata__"
-_ALIGNMENT = 8  # of the data; spaces after the header pad it
+_ALIGNMENT = 8  # of the data, in bytes; the header is padded with spaces
 _TYPES = {
     "BOOL": np.dtype("|b1"),
     "U8": np.dtype("|u1"),
@@ -72,7 +72,7 @@ def _read_header(opened: TensorFile) -> None:
     except (ValueError, RecursionError) as error:
         raise opened.damaged(f"the header is not one of safetensors: {error}") from error
     if not isinstance(header, dict):
-        raise opened.damaged("the header is not one of safetensors: it is no JSON object")
+        raise opened.damaged("the header is not one of safetensors: it is not a JSON object")
     opened.metadata = _metadata(opened, header.pop(_METADATA, {}))
     end = 0
     for one, place, stop in sorted(_tensors(opened, header), key=lambda found: found[1:]):

@@ -1,13 +1,14 @@
 """Numbers with unknown statistics as bytes: binary arithmetic coding with adaptive probabilities, as in lpaq (Mahoney).
 
-A number `n` is coded as its class, the integer part of `log2(n + 1)`, given the class of the previous number in the
-same context, so that clusters cost less; then its lower bits, of which the highest is adaptive as well. Encoder and
-decoder keep an interval of 32-bit integers, which each bit narrows in proportion to its probability; leading bytes that
-no longer change are written or read.
+A number `n` is coded in two parts. The first is its class, the integer part of `log2(n + 1)`; its probabilities depend
+on the class of the previous number in the same context, so that clusters cost less. The second part holds the lower
+bits: the highest of them is coded adaptively as well, and the others cost one bit each. Encoder and decoder keep an
+interval of 32-bit integers, which each bit narrows in proportion to its probability; leading bytes that no longer
+change are written or read.
 
-A record is one or more numbers, each in a context of its own, and a sign, which follows the first of them. All lower
-bits but the highest are not adaptive and cost one bit each. Hence reading takes at most four steps for every record,
-three for every further number, and two for every bit that was written, whatever the bytes are.
+A record is one or more numbers, each in a context of its own, and a sign, which follows the first number. Reading takes
+at most four steps for every record, three for every further number, and two for every bit that was written, whatever
+the bytes are.
 """
 
 import math
@@ -19,20 +20,20 @@ from klms.numerics.jit import Int64, UInt8, kernel
 
 CLASSES = 26
 """Numbers are below `2^(CLASSES - 1) - 1`."""
-_SLOWEST = 60  # an update moves a probability by one part in this many, at least
+_SLOWEST = 60  # an update moves a probability by at least one part in this many
 _ONE = 1 << 16
 _LEAST = 64  # smallest probability of a 1 and of a 0, out of `_ONE`: keeps both parts of the interval non-empty
 _32_BITS = 0xFFFFFFFF
 
 
 class Coder(NamedTuple):
-    """A coder that writes or reads.
+    """The state of a coder, which either writes or reads.
 
-    Its models are ordered by context, previous class, class, and place in the class.
+    Models are ordered by context, previous class, class, and place in the class.
     """
 
     data: UInt8
-    interval: Int64  # first and last number, the place in `data`, and, for a decoder, the number read
+    interval: Int64  # its first and last number, the place in `data`, and, if the coder reads, the number read
     chances: Int64  # probability of a 1, out of `_ONE`, for each model
     seen: Int64  # how often each model was used, up to `_SLOWEST`
     before: Int64  # class of the last number of each context
@@ -209,6 +210,6 @@ def _byte(data: UInt8, place: int) -> int:
 
 @kernel
 def geometric_bits(mean: float) -> float:
-    """Return the entropy of a geometric variable with this mean, an estimate of the bits of a number."""
+    """Return the entropy of a geometric variable with this mean, which estimates the bits that a number takes."""
     mean = max(mean, 1e-3)
     return (mean + 1) * math.log2(mean + 1) - mean * math.log2(mean)

@@ -2,9 +2,9 @@
 
 Only one chunk is in memory at a time. Each is read twice, or three times if matrices may have a low-rank part. First,
 the bits that each chunk takes are estimated as a function of the price of a bit (`PriceCurve`). One price, at which all
-chunks together take the available bits, gives each chunk its rate. With these rates, the low-rank parts are planned;
-what remains of the chunks has other curves, which determine the final price and rates. Then the chunks are coded one by
-one. Bits thus go where they remove the most error, as within a chunk.
+chunks together take the available bits, gives each chunk its rate. With these rates, the low-rank parts are planned.
+Without its low-rank part, a chunk has a different curve; the new curves determine the final price and rates. Then the
+chunks are coded one by one. Bits thus go where they remove the most error, as within a chunk.
 
 A chunk holds whole arrays, at most 4096, or consecutive rows of one array that is larger than a chunk. An update that
 fits into one chunk has a single message of the dense scheme. Otherwise each message is preceded by its length (u32),
@@ -196,7 +196,10 @@ class ChunkedTrellis(Compressor):
         return curve
 
     def _at_one_price(self, curves: Sequence[PriceCurve], plans: Sequence[LowRankPlan]) -> list[Trellis]:
-        """Return the scheme of each chunk, with rates from one price, at which all chunks fit the available bits."""
+        """Return the scheme of each chunk, at the rate that follows from one price for all chunks.
+
+        At this price, all chunks together take the available bits.
+        """
         plain = [self._scheme(n, self.settings.rate, 0) for n in range(len(self.chunks))]
         products = [8 * len(section(plan.content)) for plan in plans]
         bits = sum(scheme.free_bits for scheme in plain) - sum(products)

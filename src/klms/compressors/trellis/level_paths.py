@@ -2,10 +2,10 @@
 
 Trellis-coded quantisation (Marcellin and Fischer, 1990) with entropy coding, in the form of dependent quantisation
 (Schwarz et al., 2019). Two quantisers share the grid of multiples of `step`: quantiser 0 has the even ones, quantiser 1
-the odd ones and zero. A state machine of `2^memory` states decides which of them codes a coordinate, and the parity of
-the index `k` that was chosen drives it; the machines are Ungerboeck's codes (1982). The encoder takes the path of
-least `error + LAGRANGE step^2 bits` (Viterbi). The indices go through range asymmetric numeral systems (Duda, 2013)
-with probabilities that follow from `step`, because the coordinates are known to be normal.
+the odd ones and zero. A state machine of `2^memory` states decides which quantiser codes a coordinate, and the parity
+of the chosen index `k` determines the next state; the machines are Ungerboeck's codes (1982). The encoder takes the
+path of least `error + LAGRANGE step^2 bits` (Viterbi). The indices are coded by range asymmetric numeral systems (Duda,
+2013), with probabilities that follow from `step`, because the coordinates are known to be normal.
 
 A piece is cut into `LANES` equal lanes, coded in parallel: their paths and their entropy coders are independent, which
 lets the encoder use vector instructions, and the decoder overlap eight dependent chains. All the pieces of a run
@@ -40,7 +40,7 @@ _FORWARD = (0o2, 0o04, 0o04, 0o10, 0o024, 0o126, 0o362)
 _LARGEST = 6.0  # end of the grid; one normal coordinate in 500 million lies beyond it
 _CELLS = 4096
 _STEPS = 512  # of a path before it is traced back, a compromise between storage and the loss at its start
-_STATE = 1 << 16  # entropy coders' states are from here to below 2^32
+_STATE = 1 << 16  # the states of the entropy coders are at least this, and below 2^32
 _PADDING = LANES + 1  # words after the last one that the decoder may read before it notices that there are no more
 _IMPOSSIBLE = np.float32(-1e30)
 
@@ -65,7 +65,7 @@ class Code(NamedTuple):
 
 
 class Search(NamedTuple):
-    """The encoder's tables to choose a path: the cheapest index for the coordinates in a cell, its level and its cost.
+    """The encoder's tables for choosing a path: the cheapest index for coordinates in a cell, its level and its cost.
 
     All are indexed by `[cell, 2 parity + quantiser]`.
     """
@@ -159,7 +159,7 @@ def _find_nearest(nearest: Int16, levels: Float32, costs: Float32) -> None:
 
 @kernel
 def _gain(x: np.float32, level: np.float32, cost: np.float32) -> np.float32:
-    """Return half of the path's gain in its objective compared with level 0 at no cost."""
+    """Return half of what a level improves a path's objective by, compared with level 0 at no cost."""
     return level * (x - np.float32(0.5) * level) - cost
 
 

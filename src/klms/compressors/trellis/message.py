@@ -26,7 +26,9 @@ NUMBER = 12
 """Number of the scheme in its messages."""
 _OUTLIERS_PAY = 0.2  # bits per parameter from which `fast` looks for outliers
 _MOSTLY = 0.5  # echo above which later messages can make up for what is left out of this one
-_SPARE_RATE = 1.25  # bound on length over rate; 0.99 in 1,800 honest messages, some of heavy-tailed or constant updates
+# Bound on the length over the rate, which was at most 0.99 in 1,800 honest messages, some of heavy-tailed or constant
+# updates.
+_SPARE_RATE = 1.25
 _CHEAP_SIGNS = 0.03  # bits per parameter up to which signs have one more bit of memory
 
 

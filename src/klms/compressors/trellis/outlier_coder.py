@@ -87,7 +87,7 @@ def write_outliers(regions: list[RegionOutliers], step: float, dither: Float32, 
     length = finish(coder)
     if length > coder.data.size:
         return write_outliers(regions, step, dither, 4 * room)
-    coded = coder.data[:length].tobytes().ljust((dither.size + 7) // 8, b"\0")  # rarely adds any: each sign takes a bit
+    coded = coder.data[:length].tobytes().ljust((dither.size + 7) // 8, b"\0")  # seldom needed: each sign takes a bit
     return b"".join(heads) + coded, np.array(used)
 
 
@@ -107,7 +107,7 @@ def read_outliers(content: bytes, regions: Regions, key: SharedKey, gathered: Fl
         raise CorruptMessage("the outliers are cut off") from error
     numbers, bins = np.array(counts, dtype=np.int64), np.array(thresholds, dtype=np.int32)
     if (numbers > regions.sizes).any() or not ((bins > 0) & (bins < NOTHING)).all():
-        raise CorruptMessage("a region has more outliers than entries, or impossible ones")
+        raise CorruptMessage("a region has more outliers than entries, or an impossible threshold")
     if sum(counts) > 8 * (len(content) - place):
         raise CorruptMessage(f"{len(content) - place} bytes cannot hold {sum(counts)} outliers")
     coder = new_reader(np.frombuffer(content, dtype=np.uint8)[place:].copy(), 2)

@@ -78,9 +78,9 @@ class Outliers(Stage[OutlierPlan]):
     def plan(self, rest: Float32, bits: float, rng: np.random.Generator) -> OutlierPlan:
         """Decide which entries to send as outliers.
 
-        The bits of outliers are estimated at first, then learned from trials. Clusters of zeros may halve them, so
-        sparse regions get a second chance. Trials use separate randomness: a choice that depended on the dither or on
-        the rounding of the message would bias the estimate.
+        The bits of outliers are estimated at first, then learned from trials. Clusters of zeros may halve these bits,
+        so sparse regions get a second chance. Trials use separate randomness: a choice that depended on the dither or
+        on the rounding of the message would bias the decoded update.
         """
         histograms = _histograms(rest, self.regions.bounds)
         costs = np.ones(self.regions.sizes.size)
@@ -195,7 +195,7 @@ class Choices(NamedTuple):
     """
 
     sizes: Int64
-    above: Float64  # [number, sum or squares; region; edge]: of the entries from the edge on
+    above: Float64  # [number, sum or sum of squares; region; edge] of the entries from the edge on
     below: Float64
     edges: Float64
     contracting: bool  # whether the rest is coded with error `n s^2 / 4^r`
@@ -237,7 +237,7 @@ def common_price(curves: Sequence[PriceCurve], bits: float) -> float:
 
 @kernel
 def _choose(choices: Choices, theta: float, costs: Float64, best: Int64, best_apart: Float64) -> tuple[float, float]:
-    """Set each region's best choice at price `theta` and its outliers' bits; return the total bits and total error."""
+    """Set the best choice and the outliers' bits of each region at price `theta`; return the total bits and error."""
     step = math.sqrt(12 * theta)
     total = total_error = 0.0
     for g in range(best.size):

@@ -5,15 +5,16 @@ at low rates (`sign_paths.py`) and by entropy-coded levels at higher ones (`leve
 of a piece `v` with code `Q` makes the estimate unbiased over rotations, as in EDEN.
 
 The scale `<v, Q> / |Q|^2` has the least error instead. It suits a sender whose next vector holds the error again,
-whereas a receiver that averages many messages needs unbiased ones. Between the two is a server whose clients undo a
-share `echo` of an error with their next updates. Let its vector be `v = -echo x`, where `x` is the error of its model.
-Let the scale of least error be `a` times the unbiased one. With `g` times the unbiased scale, `x` becomes `x + g v`
-plus noise of energy `g^2 |v|^2 (1 / a - 1)`: the total is least for `g = a / echo`, as long as that is below 1.
+whereas a receiver that averages many messages needs unbiased estimates. Between these two cases is a server whose
+clients undo a share `echo` of an error with their next updates. Let `x` be the error of the server's model, and
+`v = -echo x` the vector that it sends. Let the scale of least error be `a` times the unbiased scale. With `g` times the
+unbiased scale, `x` becomes `x + g v` plus noise of energy `g^2 |v|^2 (1 / a - 1)`. The total energy is least for
+`g = a / echo`, as long as this is below 1.
 
-The content: the fine part of all rates (u8); for each piece the coarse part of its rate (u8; 0 if the piece is zero)
-and its scale (u16); for each run of pieces, which one thread codes at a time, the number of words of its levels (u32);
-the indices of all signs, two per byte; the words of all levels (u16). A scale is `2^((number - 2^15) / 512)`, or 0 if
-the number is 0.
+Consecutive pieces form runs, each of which is coded by one thread. The content: the fine part of all rates (u8); for
+each piece the coarse part of its rate (u8; 0 if the piece is zero) and its scale (u16); for each run the number of
+words of its levels (u32); the indices of all signs, two per byte; the words of all levels (u16). A scale is
+`2^((number - 2^15) / 512)`, or 0 if the number is 0.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ from klms.numerics.jit import Float32, Float64, Int64, UInt8, UInt16
 from klms.numerics.parallel import Progress, each
 
 _RUN = 1 << 18  # coordinates of a run, at least
-_NEGLIGIBLE = 1e-60  # mean square of a piece below which it counts as zero: its scale would vanish as well
+_NEGLIGIBLE = 1e-60  # mean square of a piece below which it counts as zero: its scale would underflow
 _LENGTH = np.dtype("<u4")
 
 
@@ -228,7 +229,7 @@ def _restore_signs(indices: UInt8, memory: int, factor: float, out: Float32) -> 
 
 
 def _best_scales(squares: Float64, products: Float64, echo: float) -> Float64:
-    """Return the scales of all pieces, given `|v|^2` and `<v, Q>` with `|Q|^2`; 0 for pieces that are not coded."""
+    """Return the scales of all pieces, given `|v|^2`, `<v, Q>` and `|Q|^2`; 0 for pieces that are not coded."""
     along, energies = products.T
     scales = np.zeros(squares.size)
     coded = along > 0

@@ -1,10 +1,10 @@
 """The payload of a message: a head, and the contents of the three stages.
 
 The head holds log2 of the smallest and of the largest size of pieces, the memories of both trellises (signs in the high
-half), and flags (u8 each). The low four bits of the flags are the first byte of the content of `paths.py`, the fine
-part of all rates. The table of the pieces, with which that content continues, follows the head; then, if flagged, the
-content of the low-rank part and that of the outliers, each as a section preceded by its length (u32); then the rest of
-the content of `paths.py`.
+half), and flags (u8 each). The content of `paths.py` is split: its first byte, the fine part of all rates, is in the
+low four bits of the flags; its second part, the table of the pieces, follows the head. Then come, if flagged, the
+content of the low-rank part and the content of the outliers, each as a section preceded by its length (u32). The rest
+of the content of `paths.py` is last.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Pieces of an update, each rotated by itself: they follow the layout's arrays, so that rates can follow their norms.
+"""Pieces of an update, each rotated by itself. They follow the arrays of the layout, so that rates suit each array.
 
 A region is one array, or all the arrays that are too small for pieces of their own; these come last. A region is cut
 into pieces whose sizes are powers of two, and the remainder at its end becomes one padded piece. A gathered vector
@@ -25,7 +25,7 @@ LEAST_LARGEST = 1 << 16
 
 
 class Regions(NamedTuple):
-    """Boundaries of the regions of a gathered vector, with padding, and their numbers of entries without padding."""
+    """Boundaries of the regions in a gathered vector, padding included, and the entries of each without padding."""
 
     bounds: Int64
     sizes: Int64

@@ -1,4 +1,4 @@
-"""Rates of pieces: bits per coordinate that follow the pieces' norms, as numbers of one byte and a common remainder.
+"""Rates of pieces: bits per coordinate that follow from the pieces' norms, as a byte per piece and a shared remainder.
 
 At the price of `2 ln 2 theta` per bit, a piece of `n` entries with mean square `s^2` is best coded at the rate `r` at
 which `u = 4^r` solves `theta (u - 1)^2 = s^2 u`; its error is `n s^2 / (u - 1)`. For estimates of least error
@@ -52,7 +52,7 @@ def sign_rates() -> Float32:
 def allocate(squares: Float64, sizes: Int64, bits: float, memory: int, contracting: bool = False) -> PieceRates:
     """Return rates at which all pieces together take about `bits` bits.
 
-    `squares` are the squared norms of the pieces, and `memory` is that of the levels' trellis.
+    `squares` are the squared norms of the pieces, and `memory` is the memory of the levels' trellis.
     """
     some = squares > 0
     if not some.any():

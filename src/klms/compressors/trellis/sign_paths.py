@@ -2,9 +2,9 @@
 
 A block of coordinates is coded by `BITS` bits, and its candidate is addressed by the last `BITS + memory` bits `c` of
 the index stream, as in `codec/paths.py`. Candidate `c` gives coordinate `i` the sign `(-1)^<g_i, c>`, where `g_i` is
-a fixed random generator and `<., .>` the inner product modulo 2. The scores of all candidates, their inner products
-with the block, are therefore one Walsh-Hadamard transform of the block, gathered by generators; the encoder takes the
-path of the largest sum of scores (Viterbi). The randomness that makes the estimate unbiased is the rotation's.
+a fixed random generator and `<., .>` the inner product modulo 2. The score of a candidate is its inner product with the
+block. If the coordinates are first summed by generator, one Walsh-Hadamard transform of the sums gives all scores. The
+encoder takes the path with the largest sum of scores (Viterbi). The rotation is what makes the estimate unbiased.
 """
 
 from functools import cache

@@ -72,7 +72,7 @@ class Gathered(_Peers):
 
 
 class PowerSGD(_Peers):
-    """Matrices as products of two factors, which workers sum in turn (Vogels et al., 2019), with error feedback.
+    """Sends matrices as products of two factors, which workers sum in turn (Vogels et al., 2019), with error feedback.
 
     Factors, and arrays that are not matrices, are sent in half precision. A worker sends its part of a sum, and
     receives the sum.

@@ -10,7 +10,7 @@ from klms.experiments.tables import table
 from klms.numerics.checks import check_name
 
 NAME = "diloco"
-TITLE = "Few workers that are always there: loss against bytes with Nesterov momentum outside"
+TITLE = "A few workers that take part in every round: loss against bytes, with outer Nesterov momentum"
 ROUNDS = 100
 WORKERS = (4, 8)
 SEEDS = 3

@@ -21,7 +21,7 @@ from klms.learning.panel.tasks import Task
 from klms.learning.panel.text_workers import make
 
 _EVERY = 5  # rounds between two points of a curve
-_MOST_SENT = 4096  # most entries that are sent of a chunk, which has as many
+_MOST_SENT = 4096  # entries of a chunk, all of which may be sent
 
 
 def run(workers: int, way: Way, seed: int, rounds: int) -> dict[str, Any]:

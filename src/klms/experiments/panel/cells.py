@@ -85,7 +85,7 @@ SEEDS = 3
 
 
 def affected(coding: Coding) -> tuple[Federation, ...]:
-    """Return the federations in which a coding differs from the default quality, or all if it is no ablation."""
+    """Return the federations in which a coding differs from the default quality, or all if it is not an ablation."""
     if coding.constant is None or coding.constant[0] == "WEIGHTS":
         return FEDERATIONS
     return tuple(one for one in FEDERATIONS if one.optimizer != "FedAvg")

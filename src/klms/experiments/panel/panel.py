@@ -56,7 +56,7 @@ def summary(outcome: dict[str, Any]) -> str:
 
 
 def lost(coded: dict[str, Any], stock: dict[str, Any]) -> float:
-    """Return the points of accuracy that a run lost, or the per cent by which its loss grew."""
+    """Return the points of accuracy that a run lost, or the percentage by which its loss grew."""
     if "value" not in coded:
         return float("inf")
     if stock["metric"] == "accuracy":
@@ -81,7 +81,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def ablations(results: dict[str, Any]) -> str:
-    """Return a table of results with other constants, compared with the default ones in the same runs."""
+    """Return a table of results with other constants, compared with the default constants in the same runs."""
     runs = results["runs"]
     lines = []
     for coding in ABLATIONS:
@@ -98,7 +98,7 @@ def ablations(results: dict[str, Any]) -> str:
 
 
 def _of_runs(runs: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Return the mean and the largest loss of some runs, and the median factor by which less was sent."""
+    """Return the mean and the largest loss of some runs, and the median factor by which fewer bytes were sent."""
     losses, times = [], []
     for name in names:
         federation, _, seed = name.split("; ")

@@ -19,7 +19,7 @@ from klms.learning.panel.tasks import Task, make
 from klms.numerics.jit import Float64
 
 _AVERAGED = 3  # last rounds whose metrics are averaged
-_ANOTHER_ORDER = 1001  # number of the first round of a run whose batches differ from those of a run from 1 on
+_ANOTHER_ORDER = 1001  # number of a run's first round, so that its batches differ from those of a run that starts at 1
 
 
 @dataclass

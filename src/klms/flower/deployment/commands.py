@@ -31,7 +31,7 @@ _PROGRAMS = Path(sys.executable).parent
 def superlink(port: int, tls: KeyPair | None, *, simulated: bool) -> list[str]:
     """Return the command of a SuperLink that has all its APIs on one port and keeps its state in memory.
 
-    Stored state would outlive it, and SuperNodes of an earlier SuperLink would count as online for up to a minute.
+    Stored state would outlive the SuperLink, and SuperNodes of an earlier one would count as online for up to a minute.
     """
     command = [program("flower-superlink"), "--host", HOST, "--port", str(port)]
     command += ["--disable-runtime-dependency-installation", *(["--simulation"] if simulated else [])]
@@ -46,7 +46,8 @@ def supernode(
 ) -> list[str]:
     """Return the command of SuperNode `n` of `nodes`, which connects to `link` and talks to its apps on `port`.
 
-    With an `identity`, the SuperLink's certificate and the SuperNode's private key, it uses TLS and authenticates.
+    With an `identity` (the SuperLink's certificate and the SuperNode's private key), the SuperNode uses TLS and
+    authenticates.
     """
     values = write_values(folder / "node.toml", {"partition-id": n, "num-partitions": nodes})
     command = [program("flower-supernode"), "--superlink", f"{link[0]}:{link[1]}", "--node-config", str(values)]
@@ -96,7 +97,7 @@ def environment(home: Path) -> dict[str, str]:
     """Return the variables of a process without internet access that keeps apps and configuration in `home`.
 
     Every process needs a home of its own: Flower considers an app installed as soon as its folder exists, so the second
-    of two processes that share a home may load half an app. Flower's other variables are not inherited.
+    of two processes that share a home may load a half-installed app. Flower's other variables are not inherited.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_") or key == "FLWR_LOG_LEVEL"}
     return {

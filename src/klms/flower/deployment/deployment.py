@@ -18,7 +18,7 @@ from klms.tcp_relay import Relay, WireBytes
 SUPERLINK = "superlink"
 TICK = 0.5
 FIRST_QUESTION = 3.0
-"""Seconds until the SuperLink is asked for the status of a run. Every question doubles the time to the next one."""
+"""Seconds until the SuperLink is first asked for the status of a run. Every question doubles the next interval."""
 
 
 class Deployment:
@@ -158,7 +158,7 @@ class Deployment:
     def _nodes_online(self) -> bool:
         """Return whether all SuperNodes are online.
 
-        The SuperLink is asked only after enough connections were made, since asking slows down starting SuperNodes.
+        The SuperLink is asked only after enough connections were made, since asking slows down the start of SuperNodes.
         """
         if self._relay.connections < len(self._nodes):
             return False

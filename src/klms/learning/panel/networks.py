@@ -11,7 +11,7 @@ CHARACTERS = 28
 
 
 class Transformer(nn.Module):
-    """Classifies images: their rows as tokens, two layers of attention, and the mean over the tokens."""
+    """Classifies images by two layers of attention over their rows, and the mean of the results."""
 
     def __init__(self, side: int = 14, width: int = 32, layers: int = 2) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Attention(nn.Module):
 
 
 class GPT(nn.Module):
-    """Predicts characters by two layers of causal attention."""
+    """Predicts characters with two layers of causal attention."""
 
     def __init__(self, length: int = 32, width: int = 40, layers: int = 2) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class MixerLayer(nn.Module):
 
 
 class GRU(nn.Module):
-    """Predicts characters by a recurrent network."""
+    """Predicts characters with a recurrent network."""
 
     def __init__(self, width: int = 72) -> None:
         super().__init__()

@@ -140,7 +140,7 @@ def characters(documents: int) -> tuple[Array, Array]:
 
 
 def windows(text: Array, length: int, count: int) -> tuple[Tensor, Tensor]:
-    """Return at most `count` stretches of a text, and the letter that follows each of their letters."""
+    """Return at most `count` stretches of a text, and for each of their letters the letter that follows."""
     count = min(count, (text.size - 1) // length)
     x = text[: count * length].reshape(count, length)
     y = text[1 : count * length + 1].reshape(count, length)

@@ -1,6 +1,6 @@
-"""Your model and your data: replace these three functions by your own.
+"""Your model and your data: replace these three functions with your own.
 
-The server calls `model` and `test_data`, a client `model` and `client_data`. Data is a pair `(x, y)` of arrays or
+The server calls `model` and `test_data`; a client calls `model` and `client_data`. Data is a pair `(x, y)` of arrays or
 tensors, or a torch `Dataset`. The loss is cross-entropy unless `client_app` and `server_app` get another `loss=`.
 """
 
