@@ -5,7 +5,6 @@ Machines are noisy: compare figures of one run, and trust ratios more than figur
 
 import ctypes
 import gc
-import os
 import timeit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from klms.benchmarks import oracle
 from klms.benchmarks.rows import shown
 from klms.codec import Bernoulli, Categorical, Codec, Distribution, Gaussian, Selection, SharedKey, fixed_blocks
 from klms.numerics.checks import check_name
+from klms.numerics.parallel import cores
 
 FAMILIES = ("bernoulli", "ternary", "gaussian")
 BITS = (2, 4, 8, 12)
@@ -112,14 +112,14 @@ def run(
 
     After 8 bits without memory come 4 bits with memory 4, which have as many candidates.
     """
-    cores = os.cpu_count() or 1
+    threads = cores()
     for family in families:
         for b in bits:
             yield measure(family, b, d, 1, with_oracle=True)
             if b == 8:
                 yield measure(family, 4, d, 1, with_oracle=False, memory=4)
-            if cores > 1:
-                yield measure(family, b, d, cores, with_oracle=False)
+            if threads > 1:
+                yield measure(family, b, d, threads, with_oracle=False)
     for size in scaling:
         yield measure("bernoulli", 8, size, 1, with_oracle=False)
 

@@ -1,7 +1,6 @@
 """`klms bench`: measure the codec and the compression schemes on this machine."""
 
 import json
-import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from klms.cli.settings import completing
 from klms.cli.show import fail, need, say, show_table
 from klms.compressors.schemes import SCHEMES, UPDATE_SCHEMES
 from klms.experiments import pictures
+from klms.numerics.parallel import cores
 
 Schemes = Annotated[
     list[str] | None,
@@ -182,5 +182,5 @@ def _print(measured: Sequence[Any], as_json: bool, title: str, **about: object) 
         show_table(heads, cells, title=title, right=numbers)
         return
     versions = {"klms": klms.__version__, "python": platform.python_version(), "numpy": metadata.version("numpy")}
-    machine = {"numba": metadata.version("numba"), "machine": platform.machine(), "cores": os.cpu_count()}
+    machine = {"numba": metadata.version("numba"), "machine": platform.machine(), "cores": cores()}
     typer.echo(json.dumps({**versions, **machine, **about, "rows": [asdict(row) for row in measured]}, indent=2))

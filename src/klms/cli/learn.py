@@ -1,6 +1,5 @@
 """`klms methods`, `klms run`, `klms demo`, `klms export` and `klms results`."""
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +15,7 @@ from klms.experiments import coding_share, pictures, results_file
 from klms.experiments import demo as comparison
 from klms.experiments import results as committed
 from klms.methods.table import METHODS
+from klms.numerics.parallel import cores
 from klms.runs import execution
 from klms.runs.export import write
 from klms.runs.run_files import CONFIG
@@ -120,7 +120,7 @@ def demo(
         for folder, config in configs.items():
             with Live() as live:
                 live.begin(config, folder)
-                found = comparison.run(config, folder, workers=os.cpu_count() or 1, progress=live)
+                found = comparison.run(config, folder, workers=cores(), progress=live)
             summaries.append(found)
             sent = f"{megabytes(found.uplink_bytes)} up, {megabytes(found.downlink_bytes)} down"
             say(f"{found.method}: accuracy {found.metrics['accuracy']:.4f} on all test images; MB: {sent}")

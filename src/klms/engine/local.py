@@ -1,7 +1,6 @@
 """The local engine: rounds run in this process, and clients in this or in parallel processes, with the same bytes."""
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from klms.errors import KLMSError, OutsizedMessage
 from klms.methods.base import Upload
 from klms.methods.state import State
 from klms.methods.table import RunConfig
+from klms.numerics.parallel import cores
 
 log = logging.getLogger("klms")
 
@@ -86,7 +86,7 @@ _worker: dict[str, Any] = {}  # a worker process serves one run: its federation
 
 
 def _start_worker(recipe: Callable[..., Federation], workers: int) -> None:
-    _worker["federation"] = recipe(threads=max(1, (os.cpu_count() or 1) // workers))
+    _worker["federation"] = recipe(threads=max(1, cores() // workers))
 
 
 def _update(state: State, client: tuple[int, Arrays]) -> Upload:

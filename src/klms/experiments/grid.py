@@ -11,6 +11,7 @@ from klms.engine.workers import pool_of
 from klms.errors import KLMSError
 from klms.experiments.catalogue import Cell
 from klms.experiments.watch import OnCellRound, Watch
+from klms.numerics.parallel import cores
 from klms.runs import execution
 
 INSTRUCTIONS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -32,7 +33,7 @@ def run_cells(
     for cell in left:
         check_source(cell.data, folder=cell.config.data_dir)  # a run that cannot begin should fail now, not after hours
     workers = max(1, min(workers, len(left)))
-    run = partial(_run_cell, threads=max(1, (os.cpu_count() or 1) // workers))
+    run = partial(_run_cell, threads=max(1, cores() // workers))
 
     with _same_digits_everywhere(), Watch(cells, workers, progress) as watch:
         if workers == 1:

@@ -6,7 +6,6 @@ keys; only a run that is `seeded`, to repeat a simulation, uses the seed of its 
 """
 
 import logging
-import os
 import secrets
 import time
 from collections import Counter
@@ -32,6 +31,7 @@ from klms.frame import CAUSES, Frame, Kind, cause_of
 from klms.methods.base import Upload
 from klms.methods.state import State
 from klms.methods.table import RunConfig
+from klms.numerics.parallel import cores
 from klms.printable import printable
 from klms.runs.execution import serve
 from klms.runs.run_folder import RunFolder
@@ -72,7 +72,7 @@ def server_app(
         chosen = with_randomness(chosen, RunFolder(folder))
         if own.client_secrets and chosen.downlink == "auto":
             raise InvalidArgument("client-secrets needs downlink snapshot or coded: auto shows messages to all clients")
-        federation = federation_of(chosen, model, loss, test and test(), threads=os.cpu_count() or 1)
+        federation = federation_of(chosen, model, loss, test and test(), threads=cores())
 
         def engine(federation: Federation, config: RunConfig, state: State) -> Results:
             if state.round:

@@ -20,11 +20,18 @@ Progress = Callable[[int, int], None]
 _MIN_COORDINATES_PER_THREAD = 20_000  # with fewer, starting a thread costs more than it saves
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use; in a container or a batch job, that may not be all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def each(work: Callable[[T], R], items: list[T], threads: int | None, progress: Progress | None = None) -> list[R]:
     """Apply `work` to all items, on at most `threads` threads; by default, one per core."""
     if len(items) == 1 or threads == 1:
         return _gathered(map(work, items), len(items), progress)
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(threads or cores()) as pool:
         return _gathered(pool.map(work, items), len(items), progress)
 
 
@@ -49,7 +56,7 @@ def over(
     Piece `m` extends from `bounds[m]` to `bounds[m + 1]`. At most `threads` threads are used; by default, one per core.
     """
     pieces, d = bounds.size - 1, int(bounds[-1])
-    count = max(1, min(threads or os.cpu_count() or 1, pieces, d // _MIN_COORDINATES_PER_THREAD))
+    count = max(1, min(threads or cores(), pieces, d // _MIN_COORDINATES_PER_THREAD))
     cuts = np.searchsorted(bounds, np.linspace(0, d, count + 1)[1:-1])
     ranges = list(pairwise([0, *cuts.tolist(), pieces]))
     each(lambda ends: work(*ends, bounds, *arguments, **keywords), ranges, count)

@@ -1,6 +1,5 @@
 """Execute a run, from the beginning or from its last checkpoint, with any engine."""
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from klms.engine.rounds import Results
 from klms.errors import RunFolderError
 from klms.methods.state import State
 from klms.methods.table import RunConfig
+from klms.numerics.parallel import cores
 from klms.runs.run_folder import RunFolder
 
 OnRound = Callable[[RunConfig, LedgerRecord], None]
@@ -86,7 +86,7 @@ def start_or_resume(
     """
     if RunFolder(path).exists():
         config = RunFolder(path).config()
-    federation = Federation.create(config, threads or os.cpu_count() or 1)
+    federation = Federation.create(config, threads or cores())
     # The folder is made last, so that a failure leaves none behind.
     return serve(federation, config, path, local_engine(workers), progress=progress)
 

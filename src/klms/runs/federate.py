@@ -6,7 +6,6 @@
 >>> run.accuracy, run.bits_per_parameter                                                      # doctest: +SKIP
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from klms.errors import InvalidArgument
 from klms.methods.entry import DataSettings
 from klms.methods.state import State
 from klms.methods.table import RunConfig
+from klms.numerics.parallel import cores
 from klms.runs.execution import OnRound, Summary, execute, local_engine
 from klms.runs.run_folder import RunFolder
 from klms.runs.settings import check_effects, resolve
@@ -119,7 +119,7 @@ def federate(
     values = {"data": OWN, "model": OWN, "clients": len(clients), "rounds": rounds, **settings}
     config = resolve(method, given=values)
     check_effects(config, settings)
-    federation = Federation.of(config, model, clients, test, loss=loss, threads=os.cpu_count() or 1)
+    federation = Federation.of(config, model, clients, test, loss=loss, threads=cores())
     written = None if folder is None else RunFolder.open_or_create(Path(folder), config)
     shown = progress or (print_round if sys.stderr.isatty() else None)
     state, ledger = execute(federation, config, local_engine(workers), folder=written, progress=shown)
