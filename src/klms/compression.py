@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import torch
 
 FREE_BYTES = 1 << 28
-"""Bytes of memory that any message may require: 67 million float32 parameters, which may all be zero."""
+"""Memory in bytes that even the shortest message may require: 67 million float32 parameters, which may all be zero."""
 BYTES_PER_BYTE = 1 << 10
-"""Further bytes of memory that a message may require for each of its own bytes: float32 at 1/32 bit per parameter."""
+"""Additional memory in bytes that a message may require per byte of its length: float32 at 1/32 bit per parameter."""
 _EXPECT = "pass like= (an update with the shapes that you expect) or a larger max_bytes="
 
 
@@ -64,7 +64,7 @@ def compress(
         threads: Number of threads, by default one per core. The bytes are the same with any number.
         rng: Source of randomness for rounding, and for the seed of a message without a key; by default the operating
             system's.
-        progress: Function that is called with the number of finished steps and the number of all steps; True draws a
+        progress: Function that is called with the number of finished steps and the total number of steps; True draws a
             bar on a terminal.
 
     Memory in addition to the update and the message is at most a few hundred megabytes, whatever the size of the

@@ -8,8 +8,9 @@ alone would take more bytes than a message at 0.1 bits per parameter. Arrays are
 
 A packed container also lists `lengths`, the number of bytes in which each array is stored. If that is the array's own
 size, the array is stored unchanged. Otherwise the stored bytes begin with the number of values in a table (u16). If
-this number is 0, the array follows, deflated: the first bytes of all entries, then the second bytes, and so on. If not,
-the values follow, and then the index of each entry's value (u8), deflated: averages of masks have few different values.
+this number is 0, the array follows, deflated: the first bytes of all entries, then the second bytes, and so on. If it
+is not 0, the values of the table follow, and then, deflated, the index of each entry's value (u8). This suits averages
+of masks, for example, which have few distinct values.
 
 Input is untrusted. All shapes are known before anything is unpacked, and their total size is bounded. A reader for an
 older version belongs in `read_description`.
@@ -32,18 +33,18 @@ Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 NAMES = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
 DTYPES: dict[int, np.dtype[Any]] = dict(enumerate(map(np.dtype, NAMES), start=1))
-"""The types of arrays that klms sends, by the number that stands for each in a message."""
+"""Types of the arrays that klms sends, by the number that stands for a type in a message."""
 BFLOAT16 = np.dtype("V2")
 """Stands for bfloat16, which NumPy does not have: the upper half of a float32. Only messages of updates hold it."""
 MOST_TEXT = 1 << 22
-"""Limit on the JSON of a description, in bytes: fifty thousand arrays, which take a fraction of a second to read."""
+"""Maximum size of a description's JSON in bytes: enough for fifty thousand arrays, read in a fraction of a second."""
 
 _VERSION = 1
 _HEAD = struct.Struct("<BI")
 _COUNT = struct.Struct("<H")
 _KNOWN = {name: np.dtype(name) for name in NAMES}
 _BFLOAT16_NAME = "bfloat16"
-_MOST_VALUES = 256  # of a table
+_MOST_VALUES = 256  # in a table
 _PEEK = 4096  # entries; if these have too many different values, so has the array
 _LONGEST = 80  # characters of a name that are shown
 
@@ -88,9 +89,9 @@ class Description(NamedTuple):
     arrays: tuple[ArrayInfo, ...]
     meta: Any
     lengths: tuple[int, ...]
-    """Bytes of each array as it is stored."""
+    """Number of bytes in which each array is stored."""
     end: int
-    """Bytes before the first array."""
+    """Number of bytes before the first array."""
 
 
 def describe(
@@ -128,7 +129,7 @@ def write_arrays(arrays: Arrays, meta: object = None, *, packed: bool = False) -
 
 
 def read_description(data: bytes | memoryview, *, bfloat16: bool = False) -> Description:
-    """Return the description of a container; its arrays may be missing."""
+    """Return the description of a container. The data may end anywhere after the description."""
     if len(data) < _HEAD.size:
         raise CorruptMessage("the description of the arrays is cut off")
     version, length = _HEAD.unpack_from(data)
@@ -303,7 +304,7 @@ def _table(array: Array) -> tuple[Array, npt.NDArray[np.uint8]] | None:
 
 
 def _deflated(array: Array, *, strings: bool) -> bytes:
-    """Deflate an array. Without `strings`, the search for repeated strings is skipped, which takes 1/10 of the time."""
+    """Deflate an array; without `strings`, in a tenth of the time, since repeated strings are not searched for."""
     strategy = zlib.Z_DEFAULT_STRATEGY if strings else zlib.Z_RLE
     deflater = zlib.compressobj(wbits=-zlib.MAX_WBITS, strategy=strategy)
     return deflater.compress(array.tobytes()) + deflater.flush()

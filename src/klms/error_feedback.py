@@ -2,7 +2,7 @@
 
 Messages of `klms.compress` are unbiased, so an average over many clients or rounds needs no feedback and no memory of
 the size of the update. With few messages at a low rate, their noise may exceed the update. Error feedback (Seide et
-al., 2014; Karimireddy et al., 2019) then sends the estimate of least error instead, and remembers the rest.
+al., 2014; Karimireddy et al., 2019) then sends the estimate with the smallest error instead, and remembers the rest.
 """
 
 import io

@@ -25,7 +25,7 @@ class SideInformationMismatch(KLMSError):
 
 
 class OutsizedMessage(KLMSError):
-    """The message is well-formed, but far larger than other clients' messages, or claims far more: it is not used."""
+    """The message is well-formed, but is refused, since it is far too large or claims far too much KL."""
 
 
 class OutOfSync(SideInformationMismatch):
@@ -40,7 +40,7 @@ class InvalidArgument(KLMSError, ValueError):
 
 
 class TrainingDiverged(KLMSError):
-    """Local training produced an update that is not finite; a lower learning rate, or more bits, usually helps."""
+    """Local training produced an update that is not finite; a lower learning rate or a higher bitrate usually helps."""
 
 
 class NothingTrained(KLMSError):

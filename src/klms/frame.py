@@ -134,7 +134,7 @@ class FrameWriter:
         self.written += len(part)
 
     def finish(self) -> int:
-        """Write the checksum; return the bytes of the whole frame."""
+        """Write the checksum; return the number of bytes of the whole frame."""
         self.write(_CRC.pack(self._checksum))
         return self.written
 
@@ -164,7 +164,7 @@ def digest_of(number: int, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 
 CAUSES = ("error", "missing", "corrupt", "stale", "mismatch", "outsized", "lost")
-"""Why a reply does not count: the client raised an error, did not answer, or sent one of five kinds of bad replies."""
+"""Causes of a missing or refused reply: the client failed, did not answer, or sent one of five kinds of bad replies."""
 
 
 def cause_of(error: KLMSError) -> str:

@@ -36,13 +36,13 @@ except ImportError as error:
 
 _SEED = 8  # bytes
 _LEAST = 512
-"""Bytes that a tensor of any size may take: about 120 of them are headers."""
+"""Number of bytes that a tensor of any size may take; headers are about 120 of them."""
 _MOST = 8.0
 """Bits per parameter beyond which a tensor is sent unchanged."""
 
 
 class KlmsTransformer(Transformer):
-    """Codes tensors at `bits_per_parameter`; small ones get more bits, and the smallest are sent unchanged."""
+    """Codes tensors at `bits_per_parameter`; small tensors get a higher rate, and the smallest are sent unchanged."""
 
     def __init__(self, bits_per_parameter: float = 1.0) -> None:
         if not 0.0001 <= bits_per_parameter <= _MOST:
@@ -83,8 +83,9 @@ class Pipeline(TransformationPipeline):
 class Collaborator(openfl.component.Collaborator):
     """A collaborator that sends differences in every round.
 
-    To compute a difference, OpenFL 1.9 looks up the model before training under the collaborator's name. After the
-    first round, it has stored that model only under the aggregator's name, and sends whole tensors, unchanged.
+    To compute a difference, OpenFL 1.9 looks up the model before training under the collaborator's name. From the
+    second round on, that model is stored only under the aggregator's name, so OpenFL would send whole, unchanged
+    tensors.
     """
 
     def get_data_for_tensorkey(self, tensor_key: Any) -> Any:
@@ -95,6 +96,6 @@ class Collaborator(openfl.component.Collaborator):
 
 
 def _message_of(array: npt.NDArray[np.float32], bits_per_parameter: float) -> bytes:
-    """Return a message whose own key follows from the tensor."""
+    """Return a message that carries its own key, which is derived from the tensor."""
     seed = blake2b(array.tobytes(), digest_size=_SEED, person=b"klms openfl").digest()
     return compress(array, bits_per_parameter, rng=np.random.default_rng(int.from_bytes(seed, "little")))

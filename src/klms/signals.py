@@ -79,7 +79,7 @@ def caught() -> None:
 
 @contextmanager
 def ending() -> Iterator[None]:
-    """End the process after a stop without Python's exit handlers, which can wait for threads of libraries."""
+    """After a stop, end the process without Python's exit handlers, which can wait for threads of libraries."""
     try:
         yield
     except BaseException as end:

@@ -55,7 +55,7 @@ def epsilon(overhead: float, tails: Sequence[float]) -> float:
 
 
 def gap_bound(norm: float, eps: float) -> tuple[float, float]:
-    """Return the bound of Theorem 1 on the gap of the mean, and the largest probability that the gap exceeds it.
+    """Return the bound of Theorem 1 on the gap of the mean, and a bound on the probability that the gap exceeds it.
 
     `norm` is `||f||_q`, the root mean square of the average over clients of `f(X)`. For `eps >= 1` the theorem says
     nothing, and the bound is infinite.

@@ -38,12 +38,12 @@ from klms.numerics.parallel import Progress
 from klms.progress import reporting
 
 MOST_PARAMETERS = (1 << 32) - 1
-"""Largest number of floating-point entries of all arrays together."""
+"""Maximum number of floating-point entries of all arrays together."""
 
 _ALONE, _TENSOR, _TENSORS = "array", "tensor", "tensors"
 """Notes (`meta`) in the description: one array without a name, one tensor without a name, a dictionary of tensors."""
 _SHARED_KEY, _OWN_KEY = 0, 1
-"""Second number of the frame."""
+"""Values of the frame's second number: sender and receiver share the key, or the message carries its own."""
 _SEED = 8  # bytes
 _DEFAULT_BITS = 1.0
 _MOST_BYTES = 1 << 62
@@ -54,7 +54,7 @@ class Coding:
     """How an update becomes a message; the fields without a description here are arguments of `compress`."""
 
     bits_per_parameter: float | None = None
-    """1 if neither this nor a budget is given."""
+    """If this is None and there is no budget either, the rate is 1."""
     key: SharedKey | None = None
     budget_bytes: int | None = None
     effort: Effort = "balanced"
@@ -219,7 +219,7 @@ def _digest(key: SharedKey) -> bytes:
 
 
 def _total_rate(coding: Coding) -> float:
-    """Return the bits per parameter of the whole message; a budget, if there is one, overrides them."""
+    """Return the bits per parameter of the whole message; a budget, if there is one, overrides this rate."""
     if coding.budget_bytes is not None:
         integer("budget_bytes", coding.budget_bytes, 0, _MOST_BYTES)
         if coding.bits_per_parameter is not None:
@@ -233,7 +233,7 @@ def _total_rate(coding: Coding) -> float:
 
 
 def _room(budget: int | None, others: int, parameters: int) -> int | None:
-    """Return the bytes of a budget that are left for the floating-point arrays."""
+    """Return how many bytes of a budget are left for the floating-point arrays."""
     if budget is None:
         return None
     room = budget - others

@@ -22,14 +22,14 @@ FAMILIES = ("bernoulli", "ternary", "gaussian")
 BITS = (2, 4, 8, 12)
 BLOCK = 500
 TRELLISES = ((2, 0), (8, 0), (4, 4), (2, 6), (4, 6))
-"""Bits and memory for which the surviving part of the update is measured; the first pair is the paper's."""
+"""Pairs of index bits and memory for which the surviving part of the update is measured, the paper's pair first."""
 KL_OF_BLOCK = 8.0
 _ORACLE_WORK = 40_000_000  # candidates times coordinates, which take about a second
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. The oracle runs only over the first coordinates, as many as it codes in about a second."""
+    """One measurement. The oracle codes only the first coordinates, as many as it can in about a second."""
 
     family: str = shown("family")
     bits: int = shown("bits", "d")
@@ -62,9 +62,9 @@ def laws(family: str, d: int, rng: np.random.Generator) -> tuple[Distribution, D
 
 
 def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool, memory: int = 0) -> Row:
-    """Measure encoding and decoding: the best of several runs, after a first run that compiles. Decoding rehashes `p`.
+    """Measure the fastest of several encodings and decodings after a first run, which compiles. Decoding hashes `p`.
 
-    With memory, blocks are smaller, so that the rate is the same as with `bits + memory` bits and no memory.
+    With memory, blocks are smaller, so that the rate is the same as with `bits + memory` bits per block and no memory.
     """
     repeats = max(3, min(6_000_000 // d, 30))
     rng = np.random.default_rng(0)
@@ -110,7 +110,7 @@ def run(
 ) -> Iterator[Row]:
     """Yield rows for every family at one size, then for Bernoulli at several sizes.
 
-    After 8 bits without memory come 4 bits with memory 4, which have as many candidates.
+    8 bits per index without memory are followed by 4 bits with memory 4, which give the same number of candidates.
     """
     threads = cores()
     for family in families:

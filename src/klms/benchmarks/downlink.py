@@ -1,4 +1,4 @@
-"""The bench behind `klms bench downlink`: the time and bits of the downlink, at the server and at a client."""
+"""The bench behind `klms bench downlink`: time at the server and at a client, and the downlink's bits per parameter."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class Row:
-    """One round: seconds at the server for all clients together, and seconds and received bits of each client."""
+    """One round: the server's seconds for all clients together, and the seconds and received bits of each client."""
 
     scheme: str = shown("uplink")
     downlink: str = shown("downlink")

@@ -3,7 +3,7 @@
 The error is `|mean(v_hat) - mean(v)|^2 / mean(|v|^2)`. On normal vectors, no unbiased scheme whose clients code
 independently can have an error below `1 / (N (2^(2R) - 1))` at `R` bits per parameter (Gaussian rate-distortion
 theory). Bits are counted on the messages that are decoded. The schemes themselves list the settings to measure
-(`operating_points`). Every unbiased scheme is compared with EDEN at the same measured bits.
+(`operating_points`). Every unbiased scheme is compared with EDEN at the same measured rate.
 """
 
 import time
@@ -39,12 +39,12 @@ class Row:
     error: float = shown("error", ".4g")
     """Normalised error of the average."""
     limit: float = shown("limit", ".4g")
-    """Least error of any unbiased scheme at that rate, on normal vectors."""
+    """Smallest possible error of an unbiased scheme at that rate, on normal vectors."""
     encode_ns: float = shown("encode, ns", ".0f")
     """Nanoseconds per parameter on one thread."""
     decode_ns: float = shown("decode, ns", ".0f")
     over_eden: float | None = shown("/ EDEN's", ".3f")
-    """Error over that of EDEN at the same measured bits; None for biased schemes, and above EDEN's highest rate."""
+    """Error divided by EDEN's at the same measured rate; None for biased schemes, and above EDEN's highest rate."""
 
 
 def make_vectors(kind: str, clients: int, d: int) -> tuple[Layout, list[Vector]]:
@@ -127,7 +127,7 @@ def average(compressor: Compressor, layout: Layout, held: Sequence[Vector]) -> O
 
 
 def eden_error(rate: float, layout: Layout, held: Sequence[Vector]) -> float:
-    """Return EDEN's error at `rate` measured bits, headers included."""
+    """Return EDEN's error when its messages, headers included, take `rate` bits per parameter."""
     outcome = average(eden.Eden(layout, rate, 1), layout, held)
     given = rate - (outcome.bits_per_parameter - rate)
     if given > 0:
@@ -136,12 +136,12 @@ def eden_error(rate: float, layout: Layout, held: Sequence[Vector]) -> float:
 
 
 def limit(rate: float, clients: int) -> float:
-    """Return the least error of the average of `clients` unbiased, independent estimates at `rate` bits."""
+    """Return the smallest possible error of an average of `clients` independent, unbiased estimates at this rate."""
     return float(1 / (clients * (2.0 ** (2 * rate) - 1)))
 
 
 def best(rows: Sequence[Row], vectors: str, rate: float, headers: float = 0.03) -> Row:
-    """Return the unbiased row with the least error at `rate` bits or below; headers may add the fraction `headers`."""
+    """Return the unbiased row with the smallest error, at `(1 + headers) rate` bits per parameter at most."""
     most = (1 + headers) * rate
     fitting = [row for row in rows if row.unbiased and row.vectors == vectors and row.bits_per_parameter <= most]
     if not fitting:

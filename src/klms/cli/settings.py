@@ -18,7 +18,7 @@ from klms.runs.settings import PROFILES, parse_options
 
 _BOUNDS = {"ge": "", "le": "", "gt": "above ", "lt": "below "}  # pydantic's names of bounds, and our words
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Context settings of a command that takes settings as further options."""
+"""Click's context settings for a command that accepts a run's settings as additional options."""
 
 
 def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
@@ -44,7 +44,7 @@ def settings_given(context: typer.Context) -> dict[str, str]:
 
 
 class TakesSettings(TyperCommand):
-    """A command that takes the settings of a run as options; its help lists them, and those of a named method."""
+    """A command that takes a run's settings as options; its help lists them and, if a method is named, the method's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["method"] = next((word for word in args if word in METHODS), None)

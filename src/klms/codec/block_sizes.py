@@ -131,7 +131,7 @@ def pack_sizes(sizes: Int64) -> bytes:
 def unpack_sizes(section: bytes, count: int, d: int, max_size: int = MAX_BLOCK_SIZE) -> Int64:
     """Decode the sizes of `count` blocks over `d` coordinates, none above `max_size`; `section` is not trusted.
 
-    The work is bounded by these three numbers: a section that claims more is refused before any work is done.
+    `count`, `d` and `max_size` bound the work: a section that claims more is refused before any work is done.
     """
     if count == 1:
         if section:

@@ -69,7 +69,7 @@ class Blocks:
 
     @property
     def pieces(self) -> "Blocks":
-        """Pieces that the groups of blocks divide: the blocks themselves if `group` is 1."""
+        """The pieces, each of which a group of blocks divides evenly; the blocks themselves if `group` is 1."""
         return Blocks(self.bounds[:: self.group])
 
     def __reduce__(self) -> tuple[type["Blocks"], tuple[Int64, int]]:
@@ -110,9 +110,9 @@ def adaptive_blocks(
         kl: KL of every coordinate in bits. For a large model, pass it in parts (`Distribution.kl_in_parts`), because
             the whole array takes twice the memory of the update.
         target: KL of a block in bits.
-        max_size: Largest number of coordinates of a block.
-        group: Number of blocks that divide one piece evenly. Pieces have `group` times the target, and a block map of
-            pieces costs fewer bytes to send.
+        max_size: Maximum number of coordinates of a block.
+        group: Number of blocks that divide one piece evenly. A piece has `group` times the target KL, and a block map
+            of pieces costs fewer bytes to send.
 
     Returns:
         The block map.
@@ -132,14 +132,14 @@ def adaptive_blocks(
 
 
 def largest_piece(max_size: int, group: int) -> int:
-    """Return the largest number of coordinates of a piece that is divided into `group` blocks."""
+    """Return the maximum number of coordinates of a piece that is divided into `group` blocks."""
     return max_size if group == 1 else min(max_size * group, MAX_BLOCK_SIZE - group)
 
 
 def most_blocks(d: int, kl: float, target: float, max_size: int, group: int = 1) -> float:
-    """Return the largest number of blocks that `adaptive_blocks` can cut from `d` coordinates with `kl` bits of KL.
+    """Return the maximum number of blocks that `adaptive_blocks` can cut from `d` coordinates with `kl` bits of KL.
 
-    Every piece but the last reaches its target KL or its largest size.
+    Every piece but the last reaches its target KL or its maximum size.
     """
     return group * (math.ceil(d / largest_piece(max_size, group)) + 1) + kl / target
 
@@ -192,14 +192,15 @@ class BlockMerger:
     """Merges the clients' block maps of an UPDATE round, one by one; only `median` keeps all of them in memory.
 
     By `location` (Algorithm Aggregate-Block-Locations), the m-th inner boundary is the mean of the m-th boundaries of
-    the clients that have one, rounded up; then boundaries are sorted and duplicates dropped. Once clients differ by a
-    few blocks, their m-th boundaries lie in different layers, and the small blocks of a layer are averaged away.
+    the clients that have at least m, rounded up; then boundaries are sorted and duplicates dropped. Once the clients'
+    numbers of blocks differ, their m-th boundaries lie in different layers, and the small blocks of a layer are
+    averaged away.
 
     By `count`, a boundary lies wherever the number of boundaries so far, averaged over the clients, passes a whole
     number: at every C-th of the ordered boundaries of all C clients. So each region keeps its average number of blocks.
 
-    By `median`, the m-th inner boundary is the median of the m-th boundaries, where the missing boundaries of clients
-    with fewer blocks count as lying at the end. A minority of the clients can neither move a boundary beyond the other
+    By `median`, the m-th inner boundary is the median of the m-th boundaries; a client with fewer blocks is treated as
+    if its missing boundaries were at the end. A minority of the clients can neither move a boundary beyond the other
     clients' boundaries nor add blocks. All maps stay in memory, at two bytes per block and client.
     """
 

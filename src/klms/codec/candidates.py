@@ -38,7 +38,7 @@ class SharedWords(NamedTuple):
 
 
 def shared_words(key: SharedKey, blocks: Blocks, bits: int) -> SharedWords:
-    """Generate the windows and generators. A row owns 16 words of its stream, so `G_{r,j}` depends on the key alone."""
+    """Generate the windows and generators. Every row owns 16 words of the stream, so no `G_{r,j}` depends on `bits`."""
     key = SharedKey.checked(key)
     count, largest = len(blocks), int(blocks.sizes.max())
     windows = drawn_words(key, WINDOW_STREAM, count)
@@ -55,7 +55,7 @@ def signed(word: np.uint16) -> np.int16:
 
 @inlined
 def expand(first: np.int16, generators: Int16, row: int, bits: int, out: Int16) -> None:
-    """Write the words that `first` becomes under all settings of the lowest `bits` index bits."""
+    """Expand `first`, the word of a candidate, to all `2^bits` values of the lowest `bits` bits of its index."""
     out[0] = first
     half = 1
     for j in range(bits):
@@ -69,7 +69,7 @@ def expand(first: np.int16, generators: Int16, row: int, bits: int, out: Int16) 
 def expand_two(
     first_0: np.int16, first_1: np.int16, generators: Int16, row_0: int, row_1: int, bits: int, out: Int16
 ) -> None:
-    """Expand two coordinates at once, a third faster than one by one: their loads and computations overlap."""
+    """Expand two coordinates at once. Their loads and computations overlap, which makes this a third faster."""
     out_0, out_1 = out[0], out[1]
     out_0[0], out_1[0] = first_0, first_1
     half = 1

@@ -22,8 +22,8 @@ from klms.numerics.philox import SharedKey
 
 Sample = Values
 
-_BYTES_PER_COORDINATE, _SPARE_BYTES = 8, 1 << 19  # limits for indices and sizes, and for scalars
-_BATCH_SCORES = 1 << 16  # half a megabyte of scores, or a single block: kernels are called per batch
+_BYTES_PER_COORDINATE, _SPARE_BYTES = 8, 1 << 19  # limits on a message: for indices and sizes, and for scalars
+_BATCH_SCORES = 1 << 16  # scores per call of a kernel (half a megabyte), unless a single block has more
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Codec:
     Args:
         bits: Bits per block, for `2^bits` candidates; from 1 to 16. Encoding time is proportional to `2^bits`.
         selection: Rule by which the encoder selects a candidate: `sample`, `matched` or `greedy`.
-        threads: Largest number of threads, by default one per core. The bytes do not depend on it.
-        memory: Bits of earlier indices that candidates depend on, at most `16 - bits`; 0 in the paper.
+        threads: Maximum number of threads, by default one per core. The bytes do not depend on it.
+        memory: Number of bits of earlier indices that candidates depend on, at most `16 - bits`; 0 in the paper.
 
     >>> from klms import Bernoulli, adaptive_blocks
     >>> p, q = Bernoulli(np.full(1000, 0.5)), Bernoulli(np.full(1000, 0.6))
@@ -196,7 +196,7 @@ class Codec:
         done; and a carried map is refused unless it can have been cut with `max_size`. The number of bits per block
         comes from the message, not from this codec.
         """
-        if len(message) > _BYTES_PER_COORDINATE * p.d + _SPARE_BYTES:  # before their checksum is computed
+        if len(message) > _BYTES_PER_COORDINATE * p.d + _SPARE_BYTES:  # checked before the checksum is computed
             raise CorruptMessage(f"{len(message)} bytes are too many for {p.d} coordinates")
         parsed = wire.parse(message)
         header = parsed.header

@@ -50,7 +50,7 @@ class Discrete(Distribution):
 
     @cached_property
     def thresholds(self) -> UInt16:
-        """Entry `[a, i]` is the first word beyond symbol `a` at coordinate `i`. Every symbol keeps at least 1/65536."""
+        """Entry `[a, i]` is the first word beyond symbol `a` at coordinate `i`; each symbol keeps at least a word."""
         out = np.empty((self.values.size - 1, self.d), dtype=np.uint16)
         _cumulate(self.probabilities, out)
         return frozen(out)
@@ -198,7 +198,7 @@ def _cumulate(probabilities: Float32, out: UInt16) -> None:
 
 @kernel
 def _count_least(thresholds: UInt16, counts: Int64) -> None:
-    """Count the coordinates by the number of words that their least likely symbol has."""
+    """Count the coordinates by how many of the 65536 words stand for their least likely symbol."""
     steps, d = thresholds.shape
     for i in range(d):
         below = 0

@@ -179,8 +179,9 @@ def _score_by_walsh(block: _Block, terms: Float64, scores: Float64) -> None:
     for o in range(linear.size):
         if _is_strong(linear[o], square[o]):
             continue
-        # A mask contributes at the position whose bit j tells whether its overlap with generator j is odd, with a sign
-        # that tells whether its overlap with U is odd. Double over the upper bits; the lowest bit keeps masks odd.
+        # A mask contributes at the position whose bit j tells whether the mask's overlap with generator j is odd, with
+        # a sign that tells whether the mask's overlap with U is odd. Double over the upper bits; the lowest bit keeps
+        # masks odd.
         for j in range(row.size):
             row[j] = generators[j, o]
         first_position = _bit_of_all(row, lowest)

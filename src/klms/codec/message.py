@@ -27,7 +27,7 @@ from klms.numerics.philox import SharedKey
 
 MAGIC = b"KL"
 VERSION = 2
-"""Version of messages with memory. Messages without memory have version 1; their byte 5 holds only the bits."""
+"""Version of messages with memory. Messages without memory have version 1; their byte 5 is the number of index bits."""
 MAX_SCALARS = (1 << 16) - 1
 
 _CARRIES_BLOCKS = 1

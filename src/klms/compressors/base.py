@@ -37,7 +37,7 @@ class SideLearner:
 
 
 class Compressor(ABC):
-    """A scheme at its settings, for one model. It holds no state: what changes from round to round is in `Side`.
+    """A scheme with chosen settings, for one model. It is stateless: what changes from round to round is in `Side`.
 
     A scheme implements `_encode` and `_decode`; `encode` and `decode` check their arguments and results.
     """
@@ -53,7 +53,7 @@ class Compressor(ABC):
 
     @property
     def message_factor(self) -> float:
-        """Bits that a message may spend, as a multiple of the median message's; 0 if the settings bound its length."""
+        """Maximum bits that a message may spend, relative to the median message; 0 if the settings bound its length."""
         return 0.0
 
     def start(self) -> Side:
@@ -92,9 +92,9 @@ def largest_entry(vector: npt.NDArray[np.generic]) -> float:
 
 
 def least_noise(bits: float) -> float:
-    """Return the least energy of an unbiased scheme's noise at this many bits per parameter, relative to the update's.
+    """Return the minimum energy of an unbiased scheme's noise at `bits` bits per parameter, relative to the update's.
 
-    This is the least energy for a normal vector; a vector with more structure allows less.
+    This is the minimum for a normally distributed vector; for a vector with more structure, it is lower.
     """
     return 1 / (4**bits - 1)
 

@@ -129,7 +129,7 @@ class BlockCoder:
     def decode(self, message: bytes, p: Distribution, side: Side, key: SharedKey, scalars: int = 0) -> Decoded:
         """Read a message; raise unless it has the agreed bits, memory and number of scalars.
 
-        It must carry a block map in an UPDATE round, and none in other rounds.
+        The message must carry a block map in an UPDATE round, and none in other rounds.
         """
         update = bool(side["block_update"])
 
@@ -152,7 +152,7 @@ class BlockCoder:
         return self.codec.read(message, p, key=key, blocks=shared, check=check, max_size=most)
 
     def _check_claims(self, header: MessageInfo, p: Distribution) -> None:
-        """Raise if the claimed KL is impossible, exceeds a plain sample's size, or is too small for its blocks."""
+        """Raise if the claimed KL is impossible, exceeds a plain sample's size, or is too small for so many blocks."""
         kl, own = header.mean_kl * header.blocks, self.settings
         if kl > _ROUNDING * p.most_kl:
             raise CorruptMessage(f"the message claims {kl:.4g} bits of KL; p allows {p.most_kl:.4g} at most")

@@ -1,8 +1,9 @@
 """EDEN (Vargaftik et al., 2022): rotate, then quantise with the best levels for normal coordinates, at any bit budget.
 
-The scale `|v|^2 / <Rv, Q>` of each piece makes the estimate unbiased over rotations, whatever the levels are. A budget
-of `b` bits gives `floor(b) + 1` bits to the fraction `b - floor(b)` of the rotated coordinates and `floor(b)` to the
-rest; below one bit the rest is not sent at all. The shared key determines which coordinates belong to the fraction.
+The scale `|v|^2 / <Rv, Q>` of each piece makes the estimate unbiased over rotations, whatever the levels are. With a
+budget of `b` bits per coordinate, the fraction `b - floor(b)` of the rotated coordinates gets `floor(b) + 1` bits each,
+and the rest gets `floor(b)`; below one bit, the rest is not sent at all. The shared key determines which coordinates
+belong to the fraction.
 
 The message: the budget and the scales (f32 each), then the indices, those with more bits first.
 """
@@ -32,7 +33,7 @@ from klms.numerics.quantiles import LEVELS, normal_quantiles
 MAX_RATE = 8.0
 _NUMBER = 11
 _LLOYD_STEPS = 600
-_SENT_OF_A_PIECE = 16  # coordinates of each piece that are sent, at least: a scale estimated from fewer is unreliable
+_SENT_OF_A_PIECE = 16  # minimum number of coordinates sent of a piece: a scale estimated from fewer is unreliable
 
 
 class EdenSettings(Settings):

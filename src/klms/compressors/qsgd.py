@@ -66,7 +66,7 @@ def normalised(update: Vector, norms: Float32, bounds: Int64) -> Float64:
 
 @dataclass(frozen=True)
 class QSGD(Compressor):
-    """Stochastic rounding to `levels` of the norm; `bucket` 0 means one norm per layer."""
+    """Stochastic rounding to multiples of `1 / levels` of the norm; `bucket` 0 means one norm per layer."""
 
     layout: Layout
     levels: int
@@ -140,8 +140,8 @@ class KLMSQSGDSettings(BucketSettings, BlockSettings):
 def round_up(norms: Float32) -> Float32:
     """Round each norm up to the next float16, which halves its bits.
 
-    If one of the norms would change by more than 1 %, all stay unchanged. Any number that is not below the norm will
-    do: `E[v_hat] = v` as long as `q` and the message use the same number.
+    If one of the norms would change by more than 1 %, all stay unchanged. Any number that is not below the norm is
+    valid: `E[v_hat] = v` as long as `q` and the message use the same number.
     """
     with np.errstate(over="ignore"):
         short = norms.astype(np.float16)
@@ -152,7 +152,7 @@ def round_up(norms: Float32) -> Float32:
 
 @dataclass(frozen=True)
 class KLMSQSGD(BlockCompressor):
-    """Ternary updates at the cost of their KL; the expected frequencies count like those of `prior` clients."""
+    """Ternary updates at the cost of their KL; the expected frequencies have the weight of `prior` clients."""
 
     layout: Layout
     bucket: int
@@ -185,7 +185,7 @@ class KLMSQSGD(BlockCompressor):
         return Categorical.of_rows(rows, VALUES), scalars
 
     def _rescaled(self, norms: Float32, update: Vector, symbols: Sample) -> list[float]:
-        """Scale the norms so that the decoded update, which block coding shrinks, projects onto the whole update."""
+        """Scale the norms, within limits, so that the decoded update's component along the update is the update."""
         along = float(update @ (symbols * np.repeat(norms, np.diff(self.bounds))))
         factor = min(max(float(update @ update) / along, 1.0), _MOST_RESCALED) if along > 0 else 1.0
         with np.errstate(over="ignore"):
@@ -239,7 +239,7 @@ def _blend(
     prior: float,
     thresholds: UInt16,
 ) -> None:
-    """Write the thresholds for the frequencies of -1, 0 and 1; expected frequencies count like `prior` clients."""
+    """Write the thresholds of the frequencies of -1, 0 and 1; the expected ones have the weight of `prior` clients."""
     for b in range(first, end):
         more = prior * expected[b]
         for i in range(bounds[b], bounds[b + 1]):

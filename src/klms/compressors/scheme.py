@@ -101,7 +101,7 @@ class Scheme(Generic[S]):
     codes: Literal["updates", "masks"] = "updates"
     unbiased: Callable[[S], bool] = lambda settings: True  # whether the mean of the decoded update is the update
     default_step: float | None = None  # the server's step size, for messages that carry no magnitudes
-    needs_error_feedback: bool = False  # whether clients must add what a message left out to their next update
+    needs_error_feedback: bool = False  # whether clients must add to their next update what a message left out
     needs_side_information: bool = False  # whether server and clients share more than the model and the key
     operating_points: tuple[Mapping[str, Any], ...] = ({},)
     """Settings at which `klms bench mean` measures the scheme; none if its error in that benchmark has no meaning."""

@@ -1,8 +1,8 @@
 """Top-k: only the entries of largest magnitude. It is the scheme that most people would try first.
 
-It is biased: use it with error feedback (Stich et al., 2018), where a client adds what it did not send to its next
-update. The message: the number of entries (u32), the largest magnitude (f32), the magnitudes as fractions of it (f16
-each), then their positions and signs, range-coded.
+It is biased: use it with error feedback (Stich et al., 2018), where a client adds to its next update what it did not
+send. The message: the number of entries (u32), the largest magnitude (f32), all magnitudes as fractions of the largest
+(f16 each), then the positions and signs of the entries, range-coded.
 """
 
 import math

@@ -13,7 +13,7 @@ Kind = Literal["image", "text"]
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 LARGEST_FILE = 1 << 31
-"""Size limit for files of data sets, in bytes; the largest official file (EMNIST by class) has 0.55 GB."""
+"""Maximum size of data files in bytes; the largest official file (EMNIST by class) is 0.55 GB."""
 Half = tuple[Bytes, npt.NDArray[np.integer[Any]]]
 """Images and their labels, for training or for testing."""
 

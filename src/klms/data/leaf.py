@@ -15,7 +15,7 @@ _MARKS = frozenset(("<PAD>", "<BOS>", "<EOS>", "<pad>", "<bos>", "<eos>"))
 
 
 def image(name: str, folder: Path, side: int, classes: int) -> Dataset:
-    """Grey images of `side` x `side` values in `[0, 1]`, each a flat list, by writer (FEMNIST)."""
+    """Grey images by writer (FEMNIST); each image is a flat list of `side` x `side` values in `[0, 1]`."""
     writers: dict[str, int] = {}
     halves: dict[str, list[tuple[Bytes, Integers, Integers]]] = {"train": [], "test": []}
     for half, user, x, y, origin in _users(folder):
@@ -47,7 +47,7 @@ def _pixels(x: list[object], side: int, origin: str) -> Bytes:
 def text(name: str, folder: Path) -> Corpus:
     """Text by user: each `x` is a sentence, a list of words, or a list of such lists; or LEAF's character windows.
 
-    `y` is used only to rejoin the windows, because everywhere else the next word follows from `x`.
+    `y` is used only to rejoin the windows, because in all other texts the next word is found in `x`.
     """
     documents = (
         Document(user, words, half == "test" if half else None)

@@ -14,7 +14,7 @@ from klms.data.text import Corpus, examples
 from klms.errors import DataError
 
 OnStep = Callable[[str, int, int], None]
-"""A function that is called with the current step, the number of finished steps and the number of all steps."""
+"""A function that is called with the current step, the number of finished steps and the total number of steps."""
 
 
 def names() -> list[Entry]:
@@ -39,10 +39,10 @@ def load(
         name: A name that `klms data list` shows.
         folder: Folder with the data in an official format. It may hold a part of the data set, and is read each time.
         cache: Folder of the cache, which always holds whole data sets; by default `$KLMS_DATA` or the user's cache.
-        progress: Function that is called with the current step, the number of finished steps and the number of all
+        progress: Function that is called with the current step, the number of finished steps and the total number of
             steps.
-        vocabulary: Number of different words of a text.
-        length: Words per text.
+        vocabulary: Size of the vocabulary of a text data set.
+        length: Number of words per example of text.
 
     Raises:
         DataError: All sources failed; the error lists the reasons.

@@ -35,7 +35,7 @@ class Entry:
     packages: Mapping[Package, Reader] = field(default_factory=dict)
     """Packages that hold the data set, each with the reader of its archive."""
     images: Images | None = None
-    """Shape and numbers of the images; `None` for text."""
+    """Shape of an image, number of classes, and numbers of training and test images; `None` for text."""
 
     @property
     def sources(self) -> tuple[str, ...]:

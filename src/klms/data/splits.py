@@ -26,7 +26,7 @@ def iid(n: int, clients: int, seed: int) -> Indices:
 
 
 def paper_noniid(labels: npt.ArrayLike, clients: int, c_max: int, seed: int) -> Indices:
-    """The paper's non-i.i.d. split (appendix E): sizes proportional to `j_n ~ U{10..100}`, `c_max` classes at most.
+    """The paper's non-i.i.d. split (appendix E): sizes proportional to `j_n ~ U{10..100}`, up to `c_max` classes each.
 
     The paper does not say how the classes are chosen. Here the clients choose in order of decreasing size: each draws
     `c_max` classes with probabilities proportional to their numbers of remaining examples, and takes examples from

@@ -2,9 +2,9 @@
 
 `auto` relays: the server sends the messages of the last round instead of their outcome. Round 1 sends nothing, since
 the first state follows from the seed. `snapshot` always sends the state itself, so that no client sees what another
-client sent. `coded` sends the difference from the state that clients hold. Clients then train at `w_hat`, while the
-server's own `w` is evaluated and exported. The rules are in `steps.py`; the exchange applies them, and makes jumps and
-snapshots.
+client sent. `coded` sends the difference from the state that clients hold. Clients then train at the decoded state
+`w_hat`, while the server's own `w` is evaluated and exported. The rules are in `steps.py`; the exchange applies them,
+and makes jumps and snapshots.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from klms.methods.state import State
 
 
 class Relay:
-    """The messages of a round, in the order in which they were added up; empty once they outgrow a snapshot."""
+    """The messages of a round, in the order in which they were added up; empty once they are larger than a snapshot."""
 
     def __init__(self, state: State) -> None:
         self.limit = sum(array.nbytes for array in state.shared.values())

@@ -34,7 +34,7 @@ class ClientData(Protocol):
 
 
 class Layer(BaseModel, frozen=True):
-    """A layer of the model, in the order of the parameter vector."""
+    """A layer of the model. Layers are listed in the order of the parameter vector."""
 
     name: str
     size: NonNegativeInt

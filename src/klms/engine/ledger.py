@@ -23,7 +23,7 @@ WORK_PHASES = ("train", "encode", "decode", "aggregate")
 
 @dataclass(frozen=True)
 class Reported:
-    """Marks a field that clients report. The record has the mean over clients; numbers out of bounds are left out."""
+    """Marks a field that clients report. The record holds the mean over clients, without numbers out of bounds."""
 
     least: float
     most: float
@@ -96,7 +96,7 @@ class LedgerRecord(BaseModel):
     delta: float | None = None
 
     bits_up: float | None = None
-    """Bits per parameter of the updates without their heads, if the server chose the rate to hold a quality."""
+    """Bits per parameter of the updates without their heads, if the server chose them to keep a constant quality."""
     bits_down: float | None = None
     """Bits per parameter of the coded step at the start of the round, without its heads; 0 if nothing was coded."""
     noise: float | None = None
@@ -104,7 +104,7 @@ class LedgerRecord(BaseModel):
     relative_error: float | None = None
     """Energy of the noise that both directions eventually add to the model, relative to the energy of the model."""
     repair_share: float | None = None
-    """Share of the progress that clients spend on taking errors back."""
+    """Effort of clients to undo the noise of earlier rounds, relative to a step's progress (`exchange/quality.py`)."""
     harm: Annotated[
         float | None,
         Shown.IN_LOG,
@@ -122,7 +122,7 @@ class LedgerRecord(BaseModel):
     kl_by_layer: Annotated[tuple[float, ...] | None, Reported(0, 1e6, by_layer=True)] = None
 
     replies: Annotated[dict[str, int] | None, Shown.IN_LOG] = None
-    """Number of accepted replies, and of bad ones by cause. The local engine records it only if it refused a reply."""
+    """Number of accepted replies, and of bad replies by cause. The local engine records this only if it refused one."""
     resyncs: int | None = None
     """On Flower: number of clients that did not hold the state that the server assumed, and got a snapshot instead."""
     payload_bytes: Annotated[int | None, Shown.IN_LOG] = None

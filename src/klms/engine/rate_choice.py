@@ -7,7 +7,7 @@ clients take back: relayed messages add no noise to the model, so nothing shows 
 kept.
 
 The rates of messages include their heads: headers and tables, which are a large part of a small message and convey
-nothing of the update. The bits that are learned and chosen here do not include the heads.
+nothing of the update. The bits per parameter that are learned and chosen here do not include the heads.
 """
 
 from dataclasses import asdict, replace

@@ -34,10 +34,10 @@ class Clients(Protocol):
         """Yield the uploads of the wanted clients in their order, as many as arrive."""
 
     def refuse(self, client: int, error: KLMSError) -> None:
-        """Record an upload that is not used; raise the error if that must not happen."""
+        """Record an upload that is refused; raise the error if this engine must not refuse it."""
 
     def enough(self, count: int) -> bool:
-        """Return whether a round with `count` decoded uploads counts; a round without any never does."""
+        """Return whether `count` decoded uploads are enough for a round; a round without any is always skipped."""
 
     def report(self) -> Mapping[str, object]:
         """Return further fields of the round's ledger record."""
@@ -113,7 +113,7 @@ def one_round(federation: Federation, config: RunConfig, state: State, clients: 
 
 
 def _evaluated(method: Method, state: State, test: Examples, factor: float) -> tuple[dict[str, float], State]:
-    """Return the metrics of a state, and the next state: this one, or an earlier one if its loss has exploded."""
+    """Return the metrics of a state, and the next state: this state or, if its loss has exploded, an earlier one."""
     metrics, state = method.evaluate(state, test)
     loss = metrics.get("nll", metrics.get("loss"))
     if loss is None or factor == 0:

@@ -161,5 +161,5 @@ def relayed(step: bytes) -> Iterable[tuple[int, bytes]]:
 
 
 def _most_bytes(arrays: Iterable[Array]) -> int:
-    """Return the most bytes that arrays like these may unpack to; block maps may have grown since the first round."""
+    """Return the maximum size of arrays like these when unpacked; block maps may have grown since the first round."""
     return 4 * sum(array.nbytes for array in arrays) + _SPARE_BYTES

@@ -20,7 +20,7 @@ def has_exploded(sound: Sound, loss: float, factor: float) -> bool:
 
 
 def marked_sound(state: State, loss: float) -> State:
-    """Return the state with its own arrays marked as the last sound ones, unless the loss is not finite."""
+    """Return the state; if the loss is finite, the state's own arrays are marked as the last sound ones."""
     return replace(state, sound=Sound(loss, state.shared, state.private)) if math.isfinite(loss) else state
 
 

@@ -48,7 +48,7 @@ class Pool:
         self._workers: list[_Worker] = []
 
     def launch(self, workers: int, start: Callable[..., object] | None, *args: Any) -> None:
-        """Start the processes and have each call `start`, without waiting for them; only the first result waits."""
+        """Start the processes and have each call `start`, without waiting for it; only the first result is delayed."""
         if os.name == "posix":
             resource_tracker.ensure_running()  # the first process would start it, which unblocks signals
         for _ in range(workers):

@@ -118,11 +118,11 @@ class Trail:
         return Trail(self.number + 1, (step,), anchored=True)
 
     def base(self, held: int) -> int:
-        """Return the number of the state from which a client with state `held` is led on: `held` or the anchor."""
+        """Return the number of the state from which a client with state `held` continues: `held` or the anchor."""
         return ANCHOR if self.anchored and held <= self.start else held
 
     def since(self, held: int) -> tuple[bytes, ...] | None:
-        """Return the steps that a client with state `held` lacks; None if no steps of the trail lead on from it."""
+        """Return the steps that a client with state `held` lacks; None if no steps of the trail lead on from there."""
         missing = self.number - held
         if missing < 0:
             return None

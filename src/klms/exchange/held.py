@@ -6,7 +6,7 @@ reading its message, the latest steps, and which client holds which state. `foll
 
 With coded differences, a client that takes part once in many rounds would need many steps. Where a jump costs such
 clients fewer bytes, the next step is a jump: the difference from the anchor, coded afresh. Clients that take part later
-are led through it.
+are led through the jump.
 
 The error of a step becomes part of the model: the server continues from the state that clients hold. The error of a
 jump, which has only the bits of a few steps, is larger, and does not become part of the model. After a jump, the server
@@ -32,12 +32,12 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 JUMP_RATE = 2.8
-"""Most bits per parameter that a jump needs: training tolerates the relative error at that rate, 0.02
+"""Bits per parameter that suffice for any jump: training tolerates the relative error at this rate, which is 0.02
 (docs/downlink.md)."""
 _NEGLIGIBLE = 1e-7  # squared error of the clients' state, relative to a jump, that is not worth further bits
 _SHARES = 256  # levels to which an echo is rounded, so that rounding errors in a sum change no byte
 _BEARABLE = 2.0
-"""Largest error of a jump that may become part of the model, in units of a step's noise; steps bring it near 1."""
+"""Largest error of a jump that may become part of the model, in units of a step's noise; steps reduce it to about 1."""
 
 
 class Rule(Protocol[T]):
@@ -71,8 +71,8 @@ class CodedRule(Rule[T], Protocol[T]):
     def code(self, base: T, wanted: T, number: int, rate: float, echo: float = 1.0) -> bytes:
         """Return a step from the base to state `number`, at `rate` bits per parameter.
 
-        `echo` is the share of the step's error that the next difference is expected to take back. It shortens the step:
-        at 1, the step has the least error, and at 0, the right length on average.
+        `echo` is the share of the step's error that the next difference is expected to take back. The larger it is, the
+        shorter the step: at 0, the step's length is right on average; at 1, its error is smallest.
         """
 
     def echo(self, difference: Vector, error: Vector) -> float:

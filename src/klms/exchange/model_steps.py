@@ -2,10 +2,10 @@
 
 A step holds the length of a description (u32) and the description (`container.py`), which is empty unless the step
 starts from nothing; the length of the head (u32) and the head (`model.py`); and the message of the dense scheme. In a
-step from nothing, every array is first divided by its norm, rounded to a power of the sixteenth root of 2 whose
-exponent is stored with the description. The output of a layer has the same relative error as the layer's weights,
-however many weights there are, so the squares of the arrays' relative errors add up; dividing by the norms minimises
-their sum for the bits spent. Small arrays become almost exact at almost no cost. A snapshot is a container of all
+step from nothing, every array is first divided by its norm. The norm is rounded to a power of the sixteenth root of 2,
+whose exponent is stored with the description. The output of a layer has the same relative error as the layer's weights,
+however many weights there are, so the squares of the arrays' relative errors add up. Dividing by the norms minimises
+this sum for the bits spent: small arrays become almost exact at almost no cost. A snapshot is a container of all
 arrays.
 """
 

@@ -24,16 +24,16 @@ log = logging.getLogger("klms")
 
 AUTO = "auto"
 DEFAULT_BITS = 1.0
-BEST = "trellis"  # what `auto` means: the least error of all unbiased schemes at every rate in `klms bench mean`
+BEST = "trellis"  # what `auto` means: the unbiased scheme with the smallest error at every rate in `klms bench mean`
 UNCOMPRESSED = 32.0
 """Bits per parameter of the arrays themselves."""
 _PRECISE = {UNCOMPRESSED: "float32", 16.0: "float16"}  # schemes with less error than `BEST` at these bits and above
 _TINY = 1024  # parameters: four kilobytes are not worth a scheme
 _LEAST_RATE = 0.005
-_MOST_FITTED = 1 << 22  # most entries of the vector on which rates are tried
+_MOST_FITTED = 1 << 22  # maximum number of entries of the vector on which rates are tried
 
 ArrayBits = Mapping[str, float] | Callable[[str], float | None]
-"""Bits per parameter by array: patterns of names, or a function of the name; None stands for the common bits."""
+"""Bits per parameter by array: patterns of names, or a function of the name; None stands for the common rate."""
 
 
 class Plan(NamedTuple):
@@ -56,7 +56,7 @@ class CompressionPolicy:
     overhead: int = OVERHEAD
     """Bytes of a payload besides its head and message."""
     heads: bool = True
-    """Whether the bits cover whole payloads; otherwise they cover only the vector, and heads come on top."""
+    """Whether `bits` include the heads of payloads; if not, `bits` are those of the vector, and heads come on top."""
     _plans: dict[tuple[Layout, int], Plan] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -90,11 +90,11 @@ class CompressionPolicy:
 
     @classmethod
     def at(cls, rate: float) -> "CompressionPolicy":
-        """Return the policy that spends `rate` bits on each parameter of the vector, with the scheme of least error."""
+        """Return the policy that spends `rate` bits on each parameter of the vector, with the scheme `BEST`."""
         return cls(BEST, rate, {}, heads=False)
 
     def for_model(self, model: Model) -> Plan:
-        """Return the schemes and their settings, chosen so that the whole payload keeps to the bits per parameter."""
+        """Return the schemes and their settings, chosen so that the whole payload keeps to its bits per parameter."""
         if not self.heads and model.layout.d and model.size >= _TINY:
             chosen = UPDATE_SCHEMES[self.scheme]
             return Plan(chosen, chosen.settings.checked({"rate": self.bits}))
@@ -140,7 +140,7 @@ class CompressionPolicy:
         return Plan(main.scheme, main.settings, tuple(groups))
 
     def _with_own_bits(self, layout: Layout) -> dict[float, list[str]]:
-        """Return the names of the arrays that have bits of their own, grouped by these bits."""
+        """Return the names of the arrays that have a rate of their own, grouped by that rate."""
         found: dict[float, list[str]] = {}
         asked = self.array_bits
         for name in layout.names if asked is not None else ():
@@ -173,7 +173,7 @@ class CompressionPolicy:
 
 
 class _Fitted(NamedTuple):
-    """A scheme at its settings, the bits of its message, and its squared error relative to the update."""
+    """A scheme with its settings, the number of bits of its message, and its squared error relative to the update."""
 
     scheme: Scheme[Settings]
     settings: Settings
@@ -202,7 +202,7 @@ def _checked(scheme: str, bits: float, name: str) -> float:
 
 
 def _best_at(bits: float) -> str:
-    """Return the scheme of least error at `bits` bits per parameter or fewer."""
+    """Return the scheme with the smallest error at `bits` bits per parameter or fewer."""
     return next((name for least, name in _PRECISE.items() if bits >= least), BEST)
 
 

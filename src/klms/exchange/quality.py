@@ -1,22 +1,24 @@
-"""Constant quality: how many bits the next round needs so that its noise does no more harm than wanted.
+"""Constant quality: the rates that the next round needs so that its noise does no more harm than wanted.
 
 Coding adds noise of energy `U` to the clients' mean update `u`, and of energy `D` to the model that clients start from.
 The noise does harm in three ways, each of which the server can measure:
 
-- Clients take a share `c` of an error back in the next round (`c = -<u, e> / |e|^2`), instead of progressing. Per unit
+- In the next round, clients take back a share `c` of an error (`c = -<u, e> / |e|^2`) instead of progressing. Per unit
   of progress `<u, s>` of the server's step `s`, that is the **repair share** `c (G U + D) / <u, s>`. An optimizer at
   the server adds the noise of an update to the model with a gain `G` (`server_gain.py`); FedAvg has `G = 1`, `s = u`.
-- Weights that noise has enlarged learn more slowly, above all before a normalisation layer: the **relative error of the
-  weights** `(G U + D) / |w|^2`.
+- Weights that noise has enlarged learn more slowly, above all before a normalisation layer. This harm grows with the
+  **relative error of the weights** `(G U + D) / |w|^2`.
 - An optimizer that divides by the size of coordinates (FedAdam) mistakes noise for size: `a (U / |u|^2 + D / |s|^2)`,
   where `a` says how much the gain of a coordinate depends on its size. For FedAvg, `a` is 0.
 
-Their sum, with the weights `WEIGHTS` and `ADAPTIVE`, is the harm, which is held at its target. With an unbiased code,
-the error is orthogonal to the coded vector `v`, so `|v_hat|^2 - |v|^2` is the energy of the error, and the norm `|v|`
-in a message is all that the server needs. The noise of `r` bits is `k / (4^r - 1)` times the energy of the coded
-vector, with a constant `k` of about 1 that is also measured. Hence the harm of any pair of rates is known, and the
-cheapest pair that meets the target is found by a search over one of the two rates. Quantities that vary from round to
-round are averaged as logarithms.
+The **harm** is the repair share, plus `WEIGHTS` times the relative error of the weights, plus `ADAPTIVE` times the last
+term. A constant quality is a harm that is kept at a target.
+
+With an unbiased code, the error is orthogonal to the coded vector `v`, so `|v_hat|^2 - |v|^2` is the energy of the
+error, and the norm `|v|` in a message is all that the server needs. The noise at `r` bits per parameter is
+`k / (4^r - 1)` times the energy of the coded vector, with a constant `k` of about 1 that is also measured. Hence the
+harm of any pair of rates is known, and the cheapest pair that meets the target is found by a search over one of the two
+rates. Quantities that vary from round to round are averaged as logarithms.
 """
 
 import math
@@ -29,23 +31,23 @@ from klms.errors import CorruptMessage
 TARGET = 0.15
 """Harm at the default quality. `klms experiment run panel` shows the effects of other values and constants."""
 WEIGHTS = 5.0
-"""Weight of a relative error of the weights, compared with a repair share."""
+"""Coefficient of the model's relative error in the harm; the repair share has coefficient 1."""
 ADAPTIVE = 10.0
-"""Weight of noise, compared with a repair share, where the server divides by the size of coordinates: most coordinates
-of an update are far smaller than its root mean square, while noise is spread evenly."""
+"""Coefficient in the harm of noise that an optimizer mistakes for size. It is large, because most coordinates of an
+update are far smaller than the update's root mean square, while noise is spread evenly."""
 MOMENTUM = 10.0
-"""Gain of noise, assumed until steps show whether the server has momentum: about the gain at momentum 0.7."""
+"""Gain that is assumed until steps show whether the server has momentum: about the gain at a momentum of 0.7."""
 FIRST_ROUND = 1.0
-"""Bits of the first round, about which nothing is known."""
+"""Bits per parameter of the updates in the first round, about which nothing is known."""
 LEAST, MOST = 0.02, 8.0
-"""Least and most bits per parameter that may be asked for."""
+"""Minimum and maximum bits per parameter that may be requested."""
 CODE = 1.25
 """Relative error of a code times `4^r - 1`, assumed until it is measured."""
 _REPAIR = 0.1  # share of an error that clients take back, and its standard deviation, until the share is measured
 _KEPT = 0.5  # weight of earlier rounds in an average of logarithms
 _REMEMBERED = 0.8  # weight of earlier rounds in the estimate of the repaired share, which is noisier
 _TRIED = 96  # rates that a search tries
-_LEAST_PROGRESS = 0.1  # least progress of a step that is assumed, relative to the update: a step may be mostly momentum
+_LEAST_PROGRESS = 0.1  # minimum progress assumed for a step, relative to the update: a step may be mostly momentum
 _TINY = 1e-30
 
 
@@ -109,12 +111,12 @@ class Knowledge:
     downlink: float = CODE
     """The same for the downlink, relative to the step."""
     uplink_at: float = FIRST_ROUND
-    """Bits at which `uplink` was last measured."""
+    """Bits per parameter at which `uplink` was last measured."""
     downlink_at: float = FIRST_ROUND
     repaired: float = _REPAIR / _REPAIR**2
-    """Sum of the measured shares `c`, each divided by its variance."""
+    """Sum of the measured shares `c`, each divided by its variance, in which earlier rounds count less."""
     certainty: float = 1 / _REPAIR**2
-    """Sum of the inverse variances."""
+    """Sum of the inverse variances, in which earlier rounds count less."""
     gain: Gain = field(default_factory=Gain)
     weights: float = 1.0
     rounds: int = 0
@@ -151,7 +153,7 @@ class Knowledge:
 
     @property
     def price_of_error(self) -> float:
-        """The harm of a unit of error in the model, wherever it comes from."""
+        """Harm of a unit of error in the model, whatever the origin of the error."""
         return self.repair / (self.progress or 1.0) + WEIGHTS / self.weights
 
 
@@ -164,7 +166,7 @@ class Rates:
 
 
 def first_model(target: float = TARGET) -> float:
-    """Return the bits of the first model, at which the relative error of the weights alone reaches the target.
+    """Return the bits per parameter at which the first model's relative error alone does the harm of the target.
 
     >>> round(first_model(0.15), 2)
     2.71
@@ -173,7 +175,7 @@ def first_model(target: float = TARGET) -> float:
 
 
 def bearable(known: Knowledge, target: float = TARGET) -> float:
-    """Return the largest energy that one error in the model may have: it does twice the harm allowed per round."""
+    """Return the largest energy that one error in the model may have: it then does twice the harm allowed per round."""
     return 2 * target / known.price_of_error
 
 
@@ -203,7 +205,7 @@ def learned(known: Knowledge, seen: Measured) -> Knowledge:
 
 
 def chosen(known: Knowledge, seen: Measured, target: float = TARGET, messages: tuple[float, float] = (1, 1)) -> Rates:
-    """Return the cheapest rates that keep to the target; `messages` are a round's numbers of messages up and down.
+    """Return the cheapest rates that meet the target; `messages` are a round's numbers of messages up and down.
 
     >>> seen = Measured(10_000, 1.0, mean=1.1, noise_up=0.1, weights=100.0, step=1.1, progress=1.1)
     >>> rates = chosen(learned(Knowledge(), seen), seen)
@@ -229,7 +231,7 @@ def chosen(known: Knowledge, seen: Measured, target: float = TARGET, messages: t
 
 
 def rates_for(up: float, down: float, found: float, target: float = TARGET) -> Rates:
-    """Return the approximate rates that would hold the target, if `up` and `down` bits do the harm `found`.
+    """Return rates that would approximately meet the target, if `up` and `down` bits per parameter do the harm `found`.
 
     The noise of both directions is divided by the same factor.
 
@@ -241,7 +243,7 @@ def rates_for(up: float, down: float, found: float, target: float = TARGET) -> R
 
 
 def stepped(known: Knowledge, step: float, error: float, bits: float) -> Knowledge:
-    """Return the knowledge after a step of energy `step` was coded at `bits` bits, with an error of energy `error`."""
+    """Return the knowledge after a step was coded at `bits` per parameter; `step` and `error` are energies."""
     if step <= 0 or error <= 0:
         return known
     code = error * (4**bits - 1) / step
@@ -289,9 +291,9 @@ def _averaged(before: float | None, now: float, kept: float = _KEPT) -> float:
 
 
 def _averaged_code(before: float, bits_before: float, now: float, bits: float) -> float:
-    """Return the average of a code's constant, which falls as bits rise if the coded vector has structure.
+    """Return the average of a code's constant, which falls with rising rates if the coded vector has structure.
 
-    A constant that was measured at half or twice the bits counts half as much.
+    An earlier constant that was measured at half or twice the rate counts half as much.
     """
     octaves = abs(math.log2(bits / bits_before))
     return _averaged(before, now, _KEPT * 2**-octaves)
@@ -313,5 +315,5 @@ def _averaged_gain(before: Gain, now: Gain) -> Gain:
 
 
 def _bits(energy: float, error: float) -> float:
-    """Return the bits at which `energy / (4^bits - 1)` equals the error."""
+    """Return the bits per parameter at which `energy / (4^bits - 1)` equals the error."""
     return math.log2(1 + energy / error) / 2

@@ -1,7 +1,7 @@
-"""Rates, round by round: which rates hold a quality, or what effect the rates have that the user named.
+"""Rates, round by round: chosen to keep a constant quality or, where the user named them, with their effect measured.
 
-`quality.py` defines the quality and how rates follow from it. This module collects its measurements: the replies of a
-round, the step that the strategy makes of them, and the error of the state that clients then hold.
+`quality.py` defines the quality and how rates follow from it. This module collects the measurements for that: the
+replies of a round, the step that the strategy makes of them, and the error of the state that clients then hold.
 """
 
 import math
@@ -24,7 +24,7 @@ _SURE = 3  # rounds after which measurements are worth a warning
 
 @dataclass(frozen=True)
 class RoundQuality:
-    """Bits and noise of a round, and the harm of the noise. Energies are squared norms."""
+    """Rates and noise of a round, and the harm of the noise. Energies are squared norms."""
 
     bits_up: float
     """Bits per parameter of the updates, without heads."""
@@ -35,9 +35,9 @@ class RoundQuality:
     relative_error: float
     """Energy of the noise that both directions eventually add to the model, relative to the energy of the model."""
     repair_share: float
-    """Share of the progress that clients spend on taking errors back."""
+    """Effort of clients to undo the noise of earlier rounds, relative to a step's progress (`quality.py`)."""
     harm: float
-    """Harm of the noise, which constant quality holds at its target."""
+    """Harm of the noise, which a constant quality keeps at a target."""
 
     @classmethod
     def of(cls, known: Knowledge, bits: Rates, noise_up: float, noise_down: float) -> "RoundQuality":
@@ -72,7 +72,7 @@ class Energies:
     """Noise of every message, relative to the energy of the decoded update."""
 
     def add(self, update: Vector, norm: float, weight: float, bits: float) -> None:
-        """Add an update that was decoded from `bits` bits per parameter; `norm` is its norm before coding."""
+        """Add an update that was coded at `bits` bits per parameter; `norm` is its norm before coding."""
         energy = product(update, update)
         self.weight += weight
         self.squares += weight**2
@@ -142,9 +142,9 @@ class RateControl:
     def received(self, step: Vector, off: float, weights: float, error: Vector, bounds: list[int]) -> None:
         """Learn from the replies of the round, once the strategy has made a step of them.
 
-        `step` leads from the model to the next one, whose energy is `weights`. `off` is the squared distance between
-        the server's own model and the model that clients started from, and `error` is the error of the clients' model.
-        `bounds` are the positions at which arrays begin and end.
+        `step` leads from the model to the next one, and `weights` is the energy of the next model. `off` is the squared
+        distance between the server's own model and the model that clients started from, and `error` is the error of the
+        clients' model. `bounds` are the positions at which arrays begin and end.
         """
         replies, self._replies, self._seen = self._replies, None, None
         if replies is None or replies.energies.weight <= 0 or replies.total.size != step.size:

@@ -1,7 +1,8 @@
-"""Rate rules: how many bits each direction has in a round.
+"""Rate rules: the bits per parameter of both directions in a round.
 
-If the user names no bits, the server holds a quality (`ConstantQuality`). Bits per parameter give a `NamedBits` rule,
-and bytes per round give a `Budget`. A `RateRule` of your own is passed as `klms.Server(model, rates=MoreAtFirst())`:
+If the user names no rate, the server keeps a constant quality (`ConstantQuality`). Bits per parameter give a
+`NamedBits` rule, and bytes per round give a `Budget`. A `RateRule` of your own is passed as
+`klms.Server(model, rates=MoreAtFirst())`:
 
     class MoreAtFirst(klms.RateRule):
         def up(self, now):
@@ -34,7 +35,7 @@ Rate = float | Callable[..., float]
 
 @dataclass(frozen=True)
 class Moment:
-    """Facts that are known when a rule is asked for bits."""
+    """Facts that are known when a rule is asked for a rate."""
 
     round: int
     parameters: int = 0
@@ -44,7 +45,7 @@ class Moment:
     client: str = ""
     """Client that sends the update; empty for the model, which is the same for all clients."""
     chosen: Rates = field(default_factory=lambda: Rates(FIRST_ROUND, FIRST_ROUND))
-    """The cheapest bits that hold the rule's `target`, if it has one."""
+    """The cheapest rates that keep the harm at the rule's `target`, if the rule has one."""
     latest: RoundQuality | None = None
     """Measured quality of the last round; None before the second model."""
 
@@ -54,7 +55,7 @@ class RateRule(Protocol):
 
     @property
     def known(self) -> bool:
-        """Whether updates have the same bits for all clients; if so, the bits are checked before the first round."""
+        """Whether all clients' updates have the same rate; if so, the rate is checked before the first round."""
         return False
 
     @property
@@ -64,21 +65,21 @@ class RateRule(Protocol):
 
     @property
     def heads(self) -> bool:
-        """Whether the bits cover whole messages; otherwise they cover only the vector, and heads come on top."""
+        """Whether the rates include the heads of messages; if not, they are those of the vector, without heads."""
         return True
 
     @property
     def least_first(self) -> float:
-        """Minimum bits of the first model."""
+        """Minimum bits per parameter of the first model."""
         return JUMP_RATE
 
     @abstractmethod
     def up(self, now: Moment) -> float | None:
-        """Return the bits of a client's update; None for a scheme whose rate cannot be set."""
+        """Return the bits per parameter of a client's update; None for a scheme whose rate cannot be set."""
 
     @abstractmethod
     def down(self, now: Moment) -> float:
-        """Return the bits of the step to the next model; at 32 or more, the model is sent unchanged."""
+        """Return the bits per parameter of the step to the next model; at 32 or more, the model is sent unchanged."""
 
     def described(self, now: Moment) -> str:
         """Describe in one line how both directions are coded."""
@@ -87,7 +88,7 @@ class RateRule(Protocol):
 
 @dataclass(frozen=True)
 class ConstantQuality(RateRule):
-    """The bits that keep the harm of the noise in both directions at a target (`quality.py`)."""
+    """The rates that keep the harm of the noise in both directions at a target (`quality.py`)."""
 
     target: float = TARGET
     known = True
@@ -106,7 +107,7 @@ class ConstantQuality(RateRule):
 
 @dataclass(frozen=True)
 class NamedBits(RateRule):
-    """The bits that the user named: constants, or functions of the round and, for updates, of the client."""
+    """Bits per parameter that the user named: constants, or functions of the round and, for updates, of the client."""
 
     up_bits: Rate | None
     """None for a scheme whose rate cannot be set."""
@@ -132,17 +133,17 @@ class NamedBits(RateRule):
 
 @dataclass(frozen=True)
 class Budget(RateRule):
-    """Bytes per round, which decide the bits of both directions, or only of the direction whose bits are not named."""
+    """Bytes per round, which determine the rates of both directions, or of the one direction whose rate is not set."""
 
     total: Rate
     most: float = MAX_RATE
-    """Most bits per parameter that the scheme accepts."""
+    """Maximum bits per parameter that the scheme accepts."""
     messages: int = 2
     """Messages per client that share the budget."""
     up_bits: Rate | None = None
     down_bits: Rate | None = None
     rounded: bool = True
-    """Whether bits are cut to three digits, so that rounds with almost the same rate share their fitted settings."""
+    """Whether rates are cut to three digits, so that rounds with almost the same rate share their fitted settings."""
 
     @property
     def known(self) -> bool:

@@ -30,7 +30,7 @@ _SMALL, _FAR = 0.25, 0.8  # squared norms relative to the squared norm of the re
 
 @dataclass(frozen=True)
 class Expected:
-    """The answer that one request asked for."""
+    """What the server knows about the answer that one request asked for."""
 
     frame: Frame
     request: CompressionRequest
@@ -38,7 +38,7 @@ class Expected:
     model: Model
     """The arrays that the client received; an update is the trained arrays minus these."""
     coder: tuple[Compressor, SideLearner] | None
-    """None if the model has nothing to compress."""
+    """Compressor and learner for the model; None if the model has nothing to compress."""
     bits: float | None
     """Bits per parameter that were asked for; None if the scheme's rate cannot be set."""
     state: int | None
@@ -87,7 +87,7 @@ class Reply:
         return self.expected.frame.first
 
     def decode(self) -> Vector:
-        """Return the update of the arrays that are compressed, and learn from its message."""
+        """Return the update of the compressed arrays, and pass the decoded message to the learner."""
         layout = self.model.layout
         if not layout.d:
             if self.message:
@@ -100,7 +100,7 @@ class Reply:
         return decoded.vector.astype(np.float32, copy=bool(request.side))  # the learner needs the original
 
     def arrays(self, update: Vector, later: Arrays | None = None) -> dict[str, Array]:
-        """Return the arrays that the client trained, given its decoded update, whose memory they reuse.
+        """Return the arrays that the client trained, given its decoded update; they reuse the memory of `update`.
 
         Given the arrays of a `later` model, add the update to these instead of the arrays that the client received.
         """
@@ -110,7 +110,11 @@ class Reply:
         return model.apply(update, self.dtypes, self.exact) if self.dtypes else {}
 
     def _coder(self, model: Model) -> tuple[Compressor, SideLearner]:
-        """Return the coder of the whole model, or a coder of the part that was sent, from which nothing is learned."""
+        """Return the compressor and the learner for the reply.
+
+        They are those of the whole model or, if the reply has only some of the arrays, a compressor for these arrays
+        and a learner that leaves the side information unchanged.
+        """
         if model is self.expected.model and self.expected.coder is not None:
             return self.expected.coder
         if self.expected.request.needs_whole_model:
@@ -130,7 +134,7 @@ def write_reply(
 
 
 def looks_like_updates(received: Arrays, trained: Mapping[str, Array], update: Vector, names: tuple[str, ...]) -> bool:
-    """Return whether `trained` looks like differences, not weights: small next to `received`, and far from it."""
+    """Return whether `trained` looks like differences, not weights: much smaller than `received`, and far from it."""
     before = sum(_square(received[name]) for name in names)
     after = sum(_square(trained[name]) for name in names)
     return before > 0 and after < _SMALL * before and float(np.dot(update, update)) > _FAR * before

@@ -1,4 +1,4 @@
-"""The bits of both directions, round by round: the facts given to the rule, and the policies made from its answer."""
+"""The rates of both directions, round by round: the facts given to the rule, and the policies made from its answer."""
 
 import logging
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ log = logging.getLogger("klms")
 
 @dataclass
 class RoundRates:
-    """Decides how updates and models are compressed: both at the bits of a rule, updates with the user's scheme."""
+    """Decides how updates and models are compressed: both at the rates of a rule, updates with the user's scheme."""
 
     rule: RateRule
     scheme: str
@@ -31,7 +31,7 @@ class RoundRates:
         """Measures the effect of the rates."""
 
     def check(self, round_: int) -> None:
-        """Raise an error if the bits of a round are already known to be impossible."""
+        """Raise an error if the rates of a round are already known to be impossible."""
         if self.rule.known:
             self.up(round_)
         self.down(round_, 1, 1)
@@ -59,7 +59,7 @@ class RoundRates:
         return self._made["down", bits]
 
     def known(self, round_: int) -> float | None:
-        """Return the bits of updates in a round; None if they depend on the client."""
+        """Return the bits per parameter of updates in a round; None if they depend on the client."""
         return self.up(round_).bits if self.rule.known else None
 
     def described(self, round_: int) -> str:

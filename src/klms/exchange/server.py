@@ -71,19 +71,19 @@ class Sent:
 class Server:
     """Exchanges models and updates with any number of `Client`s at few bits per parameter, over any transport.
 
-    `model` is a dictionary of arrays. If no bits are given, the server chooses the bits of both directions, round by
+    `model` is a dictionary of arrays. If no rate is given, the server chooses the rates of both directions, round by
     round, so that their noise does no more harm than a `quality` allows (`klms.exchange.quality`): 1 is the default,
-    and 2 allows half the harm. `bits_per_parameter` sets the bits of whole messages in both directions instead; `up`
-    and `down` set them separately, and with `down=32` the model is sent unchanged. Each may be a function of the round,
-    and `up` also of the client: `lambda round, client: ...`. `array_bits` gives some arrays of the updates rates of
-    their own, by patterns of their names or by a function. Instead of all these, `budget` sets the bytes per round for
-    all clients and both directions, and `rates` takes a rule of your own, a `klms.RateRule`.
+    and 2 allows half the harm. `bits_per_parameter` sets the rate of whole messages in both directions instead; `up`
+    and `down` set the two rates separately, and with `down=32` the model is sent unchanged. Each may be a function of
+    the round, and `up` also of the client: `lambda round, client: ...`. `array_bits` sets other rates for some arrays
+    of the updates, by patterns of their names or by a function. Instead of all these, `budget` sets the bytes per round
+    for all clients and both directions, and `rates` takes a rule of your own, a `klms.RateRule`.
 
-    `scheme` names the scheme that codes the updates, and `settings` are its settings; `auto` is the scheme of least
-    error. `step` multiplies decoded updates: schemes that send only signs need it. With `replies="updates"`, clients
-    answer with differences instead of trained arrays. Replies that are up to `late` rounds late still count: they are
-    added to the model of this round, and `Reply.round` has their own round. With `client_secrets`, replies are
-    encrypted so that only the server can read them.
+    `scheme` names the scheme that codes the updates, and `settings` are its settings; `auto` is the scheme with the
+    smallest error. `step` multiplies decoded updates: schemes that send only signs need it. With `replies="updates"`,
+    clients answer with differences instead of trained arrays. Replies that are up to `late` rounds late are still
+    accepted: they are added to the model of the current round, and `Reply.round` is the round of their request. With
+    `client_secrets`, replies are encrypted so that only the server can read them.
 
     The shared randomness is a function of `(seed, round)`. Without a `seed`, every start draws a new one. With a
     `seed`, a server that starts anew must be given the number of rounds before it as `rounds_before`;
@@ -130,7 +130,7 @@ class Server:
         named = (bits_per_parameter, up, down, array_bits, budget, quality, rates)
         rule = RateArguments(scheme, bool(settings), *named).rule()
         self.rates = RoundRates(rule, scheme, settings, array_bits, overhead)
-        """The bits of each direction, and their measured effect."""
+        """The rates of both directions, and their measured effect."""
         self.rates.check(self.round)
         drawn = secrets.randbits(63) if seed is None else seed
         public = b"" if self._key is None else self._key.public
@@ -145,9 +145,9 @@ class Server:
         self._requests = 0
         self._lags: list[int] = []
         self.uplink_bytes = 0
-        """Bytes of all replies that counted, since the start."""
+        """Bytes of all accepted replies since the start."""
         self.downlink_bytes = 0
-        """Bytes of all requests, since the start."""
+        """Bytes of all requests since the start."""
         if model is not None:
             self.step(model)
             self.round = rounds_before + 1
@@ -189,7 +189,7 @@ class Server:
         self.uplink.begin()
 
     def step(self, model: Mapping[str, Any]) -> None:
-        """Lead all clients to this model, or as close to it as the bits allow, and start the next round.
+        """Lead all clients to this model, or as close to it as the rate allows, and start the next round.
 
         Names and shapes must be those of the model that the server holds; another model needs a new server.
         """
@@ -252,8 +252,8 @@ class Server:
         """Check that a reply was asked for, and read everything but the message of the scheme.
 
         A reply implies that the client holds the model. Raise `OutOfSync` if the client says that it does not: the next
-        `request` for this client then builds on no state. Raise `LostAgain` for a client that keeps saying so; it is
-        left out.
+        `request` for this client then builds on no state. Raise `LostAgain` for a client that keeps saying so; such a
+        client is left out.
         """
         reply = message_bytes("reply", reply)
         sent = self._sent.get(client)
@@ -279,7 +279,7 @@ class Server:
         return Reply.of(received, expected, nbytes)
 
     def receive(self, client: str, reply: bytes, *, weight: float = 1.0) -> dict[str, Array]:
-        """Return the arrays that a client trained, as precisely as the bits convey them, or none if it sent none.
+        """Return the arrays that a client trained, as precisely as the reply conveys them, or none if it sent none.
 
         `weight` is the client's weight in the average, in any unit; the noise of the average depends on it.
         """
@@ -376,7 +376,7 @@ class Server:
         self.rates.tell(self.round)
 
     def _learn(self, wanted: Arrays) -> None:
-        """Learn which rates the next messages need, from the last round's replies and the model made of them."""
+        """Learn which rates the next messages need, from the last round's replies and the model made from them."""
         rule = self._rule()
         model = rule.model(self.held.state)
         whole = rule.difference({}, wanted)
@@ -388,8 +388,8 @@ class Server:
     def _lost(self, client: str, sent: Sent) -> None:
         """Record that a client does not hold the model; raise `OutOfSync`, or `LostAgain` if it just had a snapshot.
 
-        A client gets its next snapshot only when the steps since the last one are together as large as a snapshot, so
-        that a client that always claims to have lost its model at most doubles the bytes that it is sent.
+        A client gets another snapshot only after so many rounds that the steps since its last snapshot are about as
+        large as a snapshot. A client that always claims to have lost its model thus costs at most twice the bytes.
         """
         sent.terms = {}
         latest = len(self.held.trail.steps[-1]) if self.held.trail.steps else math.inf

@@ -15,7 +15,7 @@ from klms.exchange.request import CompressionRequest
 
 @dataclass(frozen=True)
 class Ask:
-    """A request, the model that it refers to, and the coder of the answers."""
+    """A request, the model that it refers to, and the compressor and learner for the answers."""
 
     request: CompressionRequest
     model: Model
@@ -34,7 +34,7 @@ class Uplink:
     apart: Apart | None = None
     """Arrays that are not compressed; decided with the first model."""
     coder: "_Coder | None" = None
-    """Coder of the latest model; for another model, side information starts again."""
+    """Coder of the latest model; for another model, the side information is built up anew."""
 
     @property
     def integers(self) -> frozenset[str]:
@@ -58,7 +58,7 @@ class Uplink:
         return self.apart
 
     def ask(self, arrays: Mapping[str, Array], policy: CompressionPolicy) -> Ask:
-        """Return the request for clients that hold these arrays, and the coder of their answers."""
+        """Return the request for clients that hold these arrays, and the compressor and learner for their answers."""
         apart = self.apart_of(arrays)
         if self.updates:
             arrays = {name: np.zeros(array.shape, dtype=array.dtype) for name, array in arrays.items()}

@@ -5,8 +5,8 @@ A file has `rows` (a name and the settings that make the row; the name is the me
 data set (`by_data`) and for one row (`by_row`). Values are taken in this order, and the last one wins: the profile of
 the method, `settings` of the experiment, then of its profile, `by_data`, the row, `by_row`, and the seed.
 `times_target` in a row multiplies the KL target that the row would have otherwise. A profile may have `rows`, the rows
-that it runs, in this order, and `one_seed`, the rows with one seed only. `series` lists the fields of the ledger
-that the results keep for every round.
+that it runs, in this order, and `one_seed`, the rows that it runs with one seed only. `series` lists the fields of the
+ledger that the results keep for every round.
 """
 
 import tomllib
@@ -167,7 +167,7 @@ class Experiment:
 
 
 def _of_method(method: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that the method has; settings of masks, for instance, are for methods with masks."""
+    """Return those of the settings that the method has; settings of masks, for instance, are for methods with masks."""
     known = {name for kind in (*RUN_GROUPS, *METHODS[method].settings) for name in kind.model_fields}
     return {name: value for name, value in settings.items() if name in known}
 

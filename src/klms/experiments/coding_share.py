@@ -1,4 +1,4 @@
-"""The share of time for coding in a round of the paper's size: LeNet, 6,000 images per client, 8 bits per block."""
+"""The share of coding in the time of a round at the paper's size: LeNet, 6,000 images per client, 8 bits per block."""
 
 from pathlib import Path
 from typing import Any

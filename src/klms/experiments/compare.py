@@ -14,7 +14,7 @@ VERSIONS = ("torch", "numpy")
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A row with the seeds that both sides have; pairs are means of the committed results and of the user's runs."""
+    """A row with the seeds that both sides have. Pairs: mean of the committed results, mean of the user's runs."""
 
     row: str
     data: str

@@ -19,7 +19,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def errors(rows: Rows) -> str:
-    """Return a table of bits and of the error of the average: a peer's error, and the error of `trellis` over it."""
+    """Return a table of rates and errors of the average: a peer's error, and that of `trellis` divided by it."""
     kinds = list(dict.fromkeys(row["vectors"] for row in rows))
     lines = []
     for peer, setting in _settings(rows):
@@ -55,7 +55,7 @@ def _error_cell(row: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Draw the error of the average against bits, one panel per kind of vectors."""
+    """Draw the error of the average against bits per parameter, one panel per kind of vectors."""
     rows = results["rows"]
     kinds = list(dict.fromkeys(row["vectors"] for row in rows))
     figure = pictures.new_figure(13, 7.4)

@@ -46,7 +46,7 @@ def toy(results: dict[str, Any], path: Path | str) -> None:
 
 
 def both_ways(rows: Mapping[str, Entry], path: Path | str) -> None:
-    """Draw the bytes of both directions of every row, with its accuracy; the row of fewest bytes is at the top."""
+    """Draw every row's bytes in both directions and its accuracy; the row with the fewest bytes is on top."""
     totals = {name: megabytes(row, "up", "down") for name, row in rows.items()}
     shown = {name: rows[name] for name in sorted(totals, key=lambda name: -totals[name])}
     totals = {name: totals[name] for name in shown}
@@ -62,7 +62,7 @@ def both_ways(rows: Mapping[str, Entry], path: Path | str) -> None:
 
 
 def fewest_bits(results: Mapping[str, Results], path: Path | str) -> None:
-    """Draw accuracy against bits, one panel per data set."""
+    """Draw accuracy against bits per parameter, one panel per data set."""
     by_data = beside_klms(results)
     methods = dict.fromkeys(row["config"]["method"] for rows in by_data.values() for row in rows.values())
     figure = new_figure(11, 4.2)
@@ -84,7 +84,7 @@ def fewest_bits(results: Mapping[str, Results], path: Path | str) -> None:
 
 
 def mean_estimation(rows: Sequence[Row], clients: int, path: Path | str) -> None:
-    """Draw error against bits with default effort, one panel per kind of vectors, with the limit as a line."""
+    """Draw error against bits per parameter with default effort, and the limit; one panel per kind of vectors."""
     rows = with_default_effort(rows)
     kinds = list(dict.fromkeys(row.vectors for row in rows))
     labels = {row.scheme: row.scheme if row.unbiased else f"{row.scheme} (biased)" for row in rows}
@@ -110,7 +110,7 @@ def mean_estimation(rows: Sequence[Row], clients: int, path: Path | str) -> None
 
 
 def diloco(results: dict[str, Any], path: Path | str) -> None:
-    """Draw the loss against the bits that a worker sends and receives, one panel per number of workers."""
+    """Draw the loss against the bits per parameter that a worker sends and receives, a panel per number of workers."""
     rows = [row for row in diloco_rows(results) if math.isfinite(row.loss)]
     numbers = list(dict.fromkeys(row.workers for row in rows))
     families = list(dict.fromkeys(row.family for row in rows if row.family != "none"))
@@ -150,7 +150,7 @@ def accuracy_against_bytes(results: Mapping[str, Results], path: Path | str) -> 
 
 
 def over_rounds(runs: Mapping[str, Any], path: Path | str) -> None:
-    """Draw the bits chosen to hold a quality, and the resulting noise and harm, round by round."""
+    """Draw the rates chosen to keep a constant quality, and the resulting noise and harm, round by round."""
     shown = ("transformer, 3 clients, FedAvg", "lenet, 10 clients, FedAvg", "lora, 10 clients, FedAdam, skewed")
     figure = new_figure(11, 3.8)
     panels = figure.subplots(1, 3)

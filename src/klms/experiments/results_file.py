@@ -20,7 +20,7 @@ from klms.runs import execution
 from klms.runs.run_folder import RunFolder
 
 LARGEST = 1 << 24
-"""Bytes of the largest results file that is read; the largest committed file has a tenth of a megabyte."""
+"""Maximum size of a results file in bytes; the largest committed file, `panel.json`, has 1.3 million."""
 
 Entry = dict[str, Any]
 """A row on a data set: its configuration, the numbers of examples, and the numbers of every seed."""
@@ -35,7 +35,7 @@ class Changes:
     added: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-    """Runs that the file has already, with equal settings."""
+    """Runs that the file already had, with equal settings."""
 
     def __str__(self) -> str:
         parts = [f"{what} {'; '.join(runs)}" for what, runs in vars(self).items() if runs and what != "kept"]
@@ -133,7 +133,7 @@ def _runs(results: Results) -> list[dict[str, Any]]:
 def commit(
     path: Path, experiment: Experiment, profile: str, cells: Sequence[Cell], *, replace: bool = False
 ) -> Changes:
-    """Merge the complete runs among `cells` into the file at `path`; with `replace`, they replace runs of the file."""
+    """Merge the complete runs among `cells` into the file at `path`; with `replace`, they replace equal runs in it."""
     results = read(path)
     changes = merge(results, collect(experiment, cells), replace=replace)
     if changes.added or changes.replaced:

@@ -11,9 +11,9 @@ from klms.engine.ledger import LedgerRecord, coding_share
 from klms.experiments.results_file import Entry, Results
 
 TOLERANCE = 0.3
-"""Largest relative deviation of the index bits from the KL, in the comparison of block policies."""
+"""Maximum relative deviation of the index bits from the KL, in the comparison of block policies."""
 HALF_A_POINT = 0.005
-"""Largest loss of accuracy, compared with FedAvg, at which a method still counts as reaching FedAvg's accuracy."""
+"""Maximum loss of accuracy, compared with FedAvg, at which a method still counts as reaching FedAvg's accuracy."""
 
 
 class Claim(NamedTuple):
@@ -91,7 +91,7 @@ def _rows(rows: Mapping[str, Entry], columns: Sequence[str]) -> str:
 
 
 def uplink(results: Results) -> str:
-    """Return a table of accuracies and bits for every data set, with one line per row of the experiment."""
+    """Return a table of accuracies and bits per parameter for every data set, with a line per row of the experiment."""
     parts = []
     for data, rows in results.items():
         bayesian = all(row["config"]["method"] in ("sgld", "qlsd", "sgld-klms") for row in rows.values())
@@ -150,7 +150,7 @@ def beside_klms(results: Mapping[str, Results]) -> dict[str, dict[str, Entry]]:
 
 
 def fewest_bits(results: Mapping[str, Results]) -> str:
-    """Return a table of all rows, by bits, which marks the rows that reach the accuracy of FedAvg."""
+    """Return a table of all rows, sorted by bits per parameter; it marks the rows that reach the accuracy of FedAvg."""
     lines = []
     for data, rows in beside_klms(results).items():
         wanted = mean(rows["fedavg"], "accuracy") - HALF_A_POINT

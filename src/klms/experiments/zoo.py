@@ -2,7 +2,7 @@
 
 The page joins two measurements. Experiments train a model with a scheme, and give accuracies. The bench of mean
 estimation codes updates of the same kind of model, and gives errors and times. The row of a trained model takes its
-error and times from the bench's row with the same scheme and model and the nearest bits, if the bits differ by less
+error and times from the bench's row with the same scheme and model and the nearest rate, if the rates differ by less
 than a factor of `NEAR`.
 """
 
@@ -106,7 +106,7 @@ def _trained(row: Entry, bench: Sequence[Row]) -> list[str]:
 
 
 def _nearest(config: Mapping[str, Any], bits: float, bench: Sequence[Row]) -> Row | None:
-    """Return the row of the bench with the run's scheme and model and the nearest bits; None if none is near."""
+    """Return the row of the bench with the run's scheme and model and the nearest rate; None if none is near."""
     alike = [row for row in bench if row.scheme == config["method"] and row.vectors == config["model"]]
     distances = [(abs(math.log(row.bits_per_parameter / bits)), place) for place, row in enumerate(alike)]
     distance, place = min(distances, default=(math.inf, 0))

@@ -87,7 +87,10 @@ class Answer:
         return encoded + sum(array.size for own in self.plain.values() for array in own.values())
 
     def usable(self, key: str | None) -> bool:
-        """Return whether a strategy can use the answer: it has arrays, and one weight if the strategy has a key."""
+        """Return whether a strategy can use the answer.
+
+        A usable answer has arrays and, if the strategy weights answers by a metric (`key`), one value of that metric.
+        """
         has_arrays = any(self.plain.values()) or self.coded
         return has_arrays and len(self._weights(key)) == 1
 
@@ -99,7 +102,7 @@ class Answer:
         return float(weight)
 
     def _weights(self, key: str | None) -> list[object]:
-        """Return the metrics by which the strategy may weight the answer; without a key, all weights are equal."""
+        """Return the values of the metric `key`, by which the strategy weights answers; without a key, 1."""
         records = self.message.content.metric_records.values()
         return [1.0] if key is None else [record[key] for record in records if key in record]
 

@@ -44,11 +44,11 @@ class Run:
     counted: int = 0
     """Answers that were aggregated."""
     entries_up: int = 0
-    """Parameters of all answers that count."""
+    """Number of parameters of all accepted answers."""
     entries_down: int = 0
-    """Parameters of all arrays that were sent, compressed or not."""
+    """Number of parameters of all arrays that were sent, compressed or not."""
     first_failure: str = ""
-    """Reason why the first bad reply failed or did not count; empty if there was none."""
+    """Reason why the first bad reply failed or was refused; empty if there was none."""
     _told: set[str] = field(default_factory=set)
 
     @property
@@ -187,7 +187,7 @@ class Phase:
         return RECORD not in reply.content.config_records
 
     def _answer(self, asked: Asked, reply: Message) -> Answer:
-        """Read an answer; raise a `KLMSError` if it does not count, and `OutOfSync` if the node must be asked again."""
+        """Read an answer; raise a `KLMSError` to refuse it, or `OutOfSync` if the node must be asked again."""
         record = reply.content.config_records.get(RECORD)
         if record is None or not asked.places:
             if asked.places and self.server.sealed and reply.content.array_records:
@@ -200,7 +200,7 @@ class Phase:
         return Answer.read(asked, reply, opened)
 
     def trained(self, answers: Sequence[Answer], key: str | None, robust: Robust | None) -> list[Message]:
-        """Decode the training answers that count, and return them; strategies need all their arrays in memory.
+        """Decode the training answers and return those that are accepted; strategies need all arrays in memory.
 
         `key` is the metric by which the strategy weights clients; None if there is none.
         """
@@ -230,7 +230,7 @@ class Phase:
         return self._put(self._decoded(answers, lambda one: 0.0))
 
     def _decoded(self, answers: Sequence[Answer], weight: Callable[[Answer], float]) -> Decoded:
-        """Return the answers with their arrays; those for which `weight` raises an error do not count."""
+        """Return the answers with their arrays; those for which `weight` raises an error are refused."""
         decoded: Decoded = []
         for one in answers:
             try:
@@ -263,7 +263,7 @@ class Phase:
         return [one.message for one, _ in decoded]
 
     def refuse(self, reply: Message, error: KLMSError) -> None:
-        """Count a reply that is left out, by its cause."""
+        """Count a reply that is left out, under the cause of its refusal."""
         self.counts[cause_of(error)] += 1
         self.run.failed(reply.metadata.src_node_id, str(error))
         log.warning("klms: the reply of node %d does not count: %s", reply.metadata.src_node_id, printable(error))

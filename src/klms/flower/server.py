@@ -117,9 +117,9 @@ class FlowerClients:
     waited_for: set[int] = field(default_factory=set)
     """Clients for which the server has already waited."""
     causes: Counter[str] = field(default_factory=Counter)
-    """Replies of this round that do not count, by cause."""
+    """Number of missing and refused replies in this round, by cause."""
     payload_bytes: dict[int, int] = field(default_factory=dict)
-    """Bytes of every payload of this round that counts, by client."""
+    """Number of bytes of every accepted payload in this round, by client."""
     downlink_bytes: int = 0
     resyncs: int = 0
     """Number of clients of this round that held another state than the server assumed, and got a snapshot."""
@@ -179,7 +179,7 @@ class FlowerClients:
         return replies
 
     def refuse(self, client: int, error: KLMSError) -> None:
-        """Count a reply by its cause; its bytes do not count."""
+        """Record a refused reply under the cause of its refusal, and leave its bytes out of the totals."""
         self.payload_bytes.pop(client, None)
         self._count(f"client {client}", error)
 

@@ -31,10 +31,10 @@ class Compressed(Strategy):
     """Any strategy, with models and updates at few bits per parameter. Clients without the mod take part uncompressed.
 
     `exchange` are the arguments of `klms.Server`: `bits_per_parameter`, `up`, `down`, `budget`, `scheme`, `seed` and so
-    on. A function that sets bits may ask for the `round` and, for the uplink, for the `node`. With fewer than
+    on. A function that sets a rate may ask for the `round` and, for the uplink, for the `node`. With fewer than
     `min_replies` sound replies, the model stays unchanged or training stops with an error, as `on_failure` says. If no
-    reply counts in any round, training always ends with an error. Updates are passed on as clients sent them, unless
-    `robust` is given: the share of clients that may be hostile, whose influence is then bounded
+    reply is accepted in any round, training always ends with an error. Updates are passed on as clients sent them,
+    unless `robust` is given: the share of clients that may be hostile, whose influence is then bounded
     (`klms.exchange.robust`). A model that is not finite is discarded.
     """
 
@@ -75,12 +75,12 @@ class Compressed(Strategy):
 
     @property
     def uplink_bytes(self) -> int:
-        """Bytes of all replies that counted, since the start."""
+        """Bytes of all accepted replies since the start."""
         return self.server.uplink_bytes
 
     @property
     def downlink_bytes(self) -> int:
-        """Bytes of all models that were sent, compressed or not, since the start."""
+        """Bytes of all models that were sent since the start, compressed or not."""
         return self.server.downlink_bytes
 
     def summary(self) -> None:

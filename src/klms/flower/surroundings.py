@@ -14,7 +14,7 @@ _AT_CLIENTS = (
     strategies.DifferentialPrivacyClientSideFixedClipping,
 )
 _PICKING = {strategies.Krum: 4.0, strategies.Bulyan: 4.0, strategies.MultiKrum: 2.0}  # Krum is a kind of MultiKrum
-"""Fewest bits per parameter at which these strategies do as well as without compression, as measured by
+"""Minimum bits per parameter at which these strategies do as well as without compression, as measured by
 `examples/flower-picking` for Krum and MultiKrum; Bulyan is assumed to be as sensitive as Krum."""
 
 
@@ -32,7 +32,7 @@ def check_kind(strategy: object, methods: Iterable[str]) -> None:
 
 
 def check_within(strategy: Strategy, bits: float | None) -> None:
-    """Raise an error if an inner strategy cannot work with compression, and warn if it may not work at `bits` bits."""
+    """Raise an error if an inner strategy cannot work with compression; warn if `bits` per parameter may be too few."""
     found = [strategy]
     for inner in found:
         held = [value for value in vars(inner).values() if isinstance(value, Strategy)]

@@ -59,7 +59,7 @@ class Outcome:
 class Received:
     """Running sums over the messages of a round, whose memory does not grow with the number of clients.
 
-    With `robust`, all updates are kept until their robust average is computed; it ignores weights.
+    With `robust`, all updates are kept until their robust average is computed, which ignores weights.
     """
 
     def __init__(self, d: int, learner: SideLearner, robust: Robust | None = None) -> None:
@@ -150,7 +150,7 @@ class Method(ABC):
     vector_name: ClassVar[str | None] = "weights"
     """Name of the shared array that a coded downlink codes; None if unsupported."""
     noisy_steps: ClassVar[bool] = False
-    """Whether the steps of this array are mostly sampling noise, so that coding should not add more."""
+    """Whether steps of the array `vector_name` are mostly sampling noise, so that coding should not add more noise."""
     server_only: ClassVar[frozenset[str]] = frozenset()
     """Private arrays that `aggregate` does not need, so that no client needs them either."""
 
@@ -191,7 +191,7 @@ class Method(ABC):
         return 1.0
 
     def receive(self, state: State) -> Received:
-        """Return the empty sums of the round after `state`; a method that needs all updates at once overrides this."""
+        """Return empty sums for the round after `state`; a method that needs all updates at once overrides this."""
         learner = self.compressor_after(state).learner(state.shared)
         return Received(self.layout.d, learner, self.robust)
 

@@ -44,7 +44,7 @@ class Dense(Method):
 
     @property
     def scales_mean(self) -> bool:
-        """Whether a step is the mean update times `server_lr`; if not, its gain must be measured to hold a quality."""
+        """Whether a step is the mean update times `server_lr`; if not, constant quality requires measuring the gain."""
         return type(self).aggregate is Dense.aggregate
 
     def compressor_after(self, state: State) -> Compressor:
@@ -85,7 +85,7 @@ def entry(
 ) -> MethodEntry:
     """Return the method that sends its differences through `scheme`; its name, title and so on default to the scheme's.
 
-    `settings` are further groups of settings, which not every `Dense` has; each of these settings is a field of `kind`
+    `settings` are groups of settings in addition to those of every `Dense`; each of these settings is a field of `kind`
     with the same name. `overrides` are the method's own defaults.
     """
 

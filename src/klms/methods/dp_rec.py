@@ -1,4 +1,4 @@
-"""DP-REC's training: FedAvg through DP-REC's compressor, with the privacy of its noise in the ledger.
+"""DP-REC's training: FedAvg through DP-REC's compressor. The ledger records the privacy that its noise provides.
 
 A message is nearly a sample of `N(clip(v), sigma^2)`: the Gaussian mechanism with sensitivity `2 clip`, since replacing
 all of a client's data can move its clipped update that far. `(epsilon, delta)` is a client's privacy against everybody,

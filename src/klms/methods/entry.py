@@ -158,7 +158,7 @@ class RunSettings(DownlinkSettings, TrainingSettings, ClientSettings, DataSettin
 
     @property
     def rates(self) -> RateRule:
-        """The rule for the bits of each direction in a round."""
+        """The rule for the rate of each direction in a round."""
         if self.quality:
             return ConstantQuality(TARGET / self.quality)
         if self.round_budget:  # a client sends one message, and receives one coded step or all relayed messages
@@ -211,7 +211,7 @@ class Setup:
         return Robust(share) if share else None
 
     def parts(self, compressor: str | Compressor) -> tuple["Learner", int, int, Compressor]:
-        """Return the first fields of a `Method`; a scheme's name stands for its compressor at the run's settings."""
+        """Return the first fields of a `Method`; a scheme's name stands for its compressor with the run's settings."""
         if isinstance(compressor, str):
             scheme = SCHEMES[compressor]
             compressor = scheme.make(self.layout, self.settings(scheme.settings), self.threads)
@@ -266,7 +266,7 @@ class MethodEntry:
 
     @property
     def needs(self) -> Needs:
-        """Values that other settings must have for a setting to have an effect; nothing may override `rate`."""
+        """Values that other settings must have for a setting to have an effect; for `rate`, none may override it."""
         together: dict[str, Mapping[str, object]] = {"rate": {"rate_schedule": "", "round_budget": 0, "quality": 0}}
         for kind in self.groups:
             together |= kind.needs

@@ -31,8 +31,8 @@ class RobustSettings(Settings):
 class MessageBound:
     """Refuses messages of a round that spend more than `factor` times as many bits as the median message.
 
-    A `factor` of 0 refuses none. A client of KLMS sends as many blocks as its KL needs, so that no setting bounds its
-    messages. Clients that changed nothing have no KL and do not count for the median. If the number of messages is
+    A `factor` of 0 refuses no message. A client of KLMS sends as many blocks as its KL needs, so that no setting bounds
+    its messages. The median leaves out clients that changed nothing, which have no KL. If the number of messages is
     even, the upper median is used, so that neither of two messages is refused because of the other.
     """
 

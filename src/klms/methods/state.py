@@ -29,7 +29,7 @@ class Sound:
 
 @dataclass(frozen=True)
 class Learned:
-    """The server's knowledge of rates in a run that holds a quality."""
+    """What the server has learned about rates, in a run with a constant quality (`exchange/quality.py`)."""
 
     known: Knowledge = field(default_factory=Knowledge)
     down: float = FIRST_ROUND
@@ -57,12 +57,12 @@ class State:
     private: Arrays = field(default_factory=dict)
     clients: Mapping[int, Arrays] = field(default_factory=dict)
     held: Held[Arrays | None] = field(default_factory=lambda: Held(None))
-    """The state that clients hold: the shared arrays that coded steps lead to, or None for those of this state."""
+    """The state that clients hold: the shared arrays that coded steps lead to, or None if they are `shared`."""
     sound: Sound | None = None
     learned: Learned | None = None
     """None if the settings fix the rates."""
     last_step: Vector = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
-    """The server's last step, if rates follow from the gain of its steps; empty if not, or if it is unknown."""
+    """The server's last step, kept if rates depend on the measured gain of steps; empty otherwise, or if unknown."""
 
     def after(self, shared: Arrays, private: Arrays | None = None) -> Self:
         return replace(self, round=self.round + 1, shared=shared, private=self.private if private is None else private)

@@ -65,7 +65,7 @@ def take_logarithms(values: Float64, scratch: Float64) -> None:
 
 @kernel
 def subtract_largest(values: Float64) -> float:
-    """Subtract the maximum of 2, 4, 8, ... values from each of them, and return it.
+    """Subtract the maximum from all values, and return the maximum. There must be 2, 4, 8, ... values.
 
     Four running maxima let the loop vectorise.
     """
@@ -102,7 +102,7 @@ def keep_largest(table: Float32 | Float64, largest: Float32 | Float64, row_of: I
 
 @kernel
 def total(values: Float64) -> float:
-    """Return the sum of 2, 4, 8, ... values, in a fixed order; four running sums let the loop vectorise."""
+    """Return the sum, in a fixed order, of 2, 4, 8, ... values; four running sums let the loop vectorise."""
     if values.size < 4:
         return float(values[0] + values[values.size - 1])
     a, b, c, d = 0.0, 0.0, 0.0, 0.0

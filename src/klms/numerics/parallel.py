@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Progress = Callable[[int, int], None]
-"""Called in the waiting thread with the numbers of finished steps and of all steps; an exception ends the work."""
+"""Called in the waiting thread with the number of finished steps and their total number; an exception ends the work."""
 
 _MIN_COORDINATES_PER_THREAD = 20_000  # with fewer, starting a thread costs more than it saves
 

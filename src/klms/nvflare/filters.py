@@ -97,7 +97,7 @@ class SendModel(_Filter):
 
 
 class ReceiveUpdate(_Filter):
-    """Decodes the replies of clients. An error raised for a reply that does not count is handled by NVFlare."""
+    """Decodes the replies of clients. For a bad reply, it raises an error, which NVFlare handles."""
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         if _KLMS not in dxo.meta:

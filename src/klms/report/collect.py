@@ -35,7 +35,7 @@ class ReportedRun:
     """Name of the run's row in its experiment; the method if it belongs to no experiment."""
     seed: str
     rounds: int
-    """Number of rounds after which the run ends at the latest."""
+    """Maximum number of rounds of the run."""
     finished: bool
     settings: dict[str, object]
     versions: dict[str, str]
@@ -49,7 +49,7 @@ class ReportedRun:
     """The last record that holds an evaluation; the last record if none does."""
     columns: dict[str, Column]
     bits: float
-    """Bits per parameter up."""
+    """Bits per parameter of the uplink."""
 
 
 @dataclass(frozen=True)

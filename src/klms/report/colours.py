@@ -18,7 +18,7 @@ COLOURS: tuple[tuple[str, str], ...] = (
 """Each colour on a light and on a dark page. The last one is grey, for anything that does not belong to one method."""
 HUES = len(COLOURS)
 SHADES = 3
-"""Shades of each colour, which `assets/page.css` derives."""
+"""Number of shades of each colour, which `assets/page.css` derives."""
 
 
 def as_css() -> str:

@@ -17,7 +17,8 @@ WIDE = 30.0
 """An axis is logarithmic if its largest value is more than this many times the smallest."""
 PHASES = (*WORK_PHASES, "evaluate")
 MOST_COLUMNS, MOST_STEPS = 100, 2000
-"""Most columns and steps of a figure; more rounds or blocks are averaged, since they could not be told apart."""
+"""Maximum numbers of columns and steps in a figure. If there are more rounds or blocks, neighbouring ones are averaged,
+since they could not be told apart."""
 
 Line = tuple[object, ...]
 """A line of a CSV file."""
@@ -81,7 +82,7 @@ def _curves(task: Task, curve: Curve) -> Figure | None:
 
 
 def _points(task: Task) -> Figure | None:
-    """Return each row's accuracy against the bits and bytes that it sent, and the paper's points."""
+    """Return each row's accuracy against the bits per parameter and bytes that it sent, and the paper's points."""
     points = []
     for row in task.rows:
         accuracies = [run.evaluated.accuracy for run in row.runs if run.evaluated.accuracy is not None]

@@ -33,7 +33,7 @@ class Row:
     title: str
     """Name of the row in its experiment; the method for runs of no experiment."""
     settings: str
-    """The fewest settings that distinguish the row from others with the same title."""
+    """The smallest set of settings that distinguishes the row from others with the same title."""
     style: Style
     all_runs: list[ReportedRun]
 

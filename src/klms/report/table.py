@@ -33,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """All columns but the first, which has the names of the rows."""
+    """All columns but the first, which lists the names of the rows."""
 
     columns: list[Column]
     paper: str

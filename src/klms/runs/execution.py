@@ -30,7 +30,7 @@ class Summary:
     rounds: int
     metrics: dict[str, float]
     bits_per_parameter: float
-    """Bits per parameter up, mean over rounds."""
+    """Bits per parameter of the uplink, averaged over rounds."""
     uplink_bytes: int
     """Bytes that all clients sent."""
     downlink_bytes: int

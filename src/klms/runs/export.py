@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 LARGEST = (1 << 30) + (1 << 20)
-"""Bytes of the largest exported model: float32 weights of as many parameters as a message may have, and a description.
+"""Maximum size of an exported model in bytes: float32 weights of 2^28 parameters, and a description.
 
-ResNet-18, the largest built-in model, has a twentieth of that size."""
+ResNet-18, the largest built-in model, is less than a twentieth of that size."""
 _MASK_PARAMETERS_PER_BYTE = 1024  # ten times as many as in the most skewed masks of FedPM
 _SMALLEST_BOUND = 1 << 16  # parameters that a file of any size may describe
 _PARAMETERS = "parameters"

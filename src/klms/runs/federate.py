@@ -96,7 +96,7 @@ def federate(
         test: A data set to evaluate on; None for no evaluation.
         loss: Function of the model's output and the labels; by default the cross-entropy of the output, or of the
             `logits` in it.
-        workers: Processes that train clients in parallel, with the same result.
+        workers: Number of processes that train clients in parallel; the result does not depend on it.
         folder: Folder to which every round is written, and from which an interrupted run resumes; with more `rounds`, a
             finished run is extended.
         progress: Function that is called after every round; by default, a line per round on a terminal.

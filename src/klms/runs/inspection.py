@@ -20,7 +20,7 @@ from klms.runs.run_folder import RunFolder
 from klms.update_message import carries_key, is_difference
 
 LARGEST = export.LARGEST
-"""Bytes of the largest file that is read: no message is larger than the weights as float32."""
+"""Maximum size in bytes of a file that is read, whether it holds a message or a model."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The files of a run folder by name, and the largest size of each for reading and for writing.
+"""The files of a run folder by name, and the maximum size of each for reading and for writing.
 
 A folder may come from anybody, so all of its files are read through `klms.files`. A file that would be too large to
 read again is not written, and the run ends with an error.
@@ -22,9 +22,9 @@ LARGEST = {
     TABLE: 1 << 28,  # numbers of the ledger
     CHECKPOINT: 1 << 34,  # 16 vectors of 2^28 parameters, or residuals of 128 clients with a model of 2^25
 }
-"""Largest size of each file in bytes."""
+"""Maximum size of each file in bytes."""
 LONGEST_LINE = 1 << 24
-"""Largest size of a line of the ledger in bytes: a round with a million clients."""
+"""Maximum size in bytes of a line of the ledger: a round with a million clients."""
 
 
 def opened(folder: Path, name: str) -> AbstractContextManager[IO[bytes]]:

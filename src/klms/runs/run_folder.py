@@ -5,7 +5,7 @@ damaged parts are left out and explained. The line of a round is written before 
 at any moment has at least the lines of its checkpoint; resuming drops lines beyond the checkpoint, and so loses at most
 one round. Every file carries a digest or a checksum of itself (`digests.py`, and the frame of the checkpoint), and
 resuming refuses a folder in which a digest or checksum does not match. A folder may come from anybody; `run_files.py`
-states the largest size of every file, and only its functions read and write files.
+states the maximum size of every file, and only its functions read and write files.
 """
 
 import csv

@@ -31,7 +31,7 @@ PRESETS: dict[str, dict[str, object]] = {
 """Settings of the codec by name; `paper` is the paper's own rule, for comparison with the tuned settings."""
 
 RATES = frozenset({"rate", "rate_schedule", "down_rate", "down_rate_schedule", "round_budget"})
-"""Settings that fix bytes: where one of them is given, a method does not choose its rates itself."""
+"""Settings that determine the rates: where one of them is given, a method does not choose its rates itself."""
 
 
 def resolve(

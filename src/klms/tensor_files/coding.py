@@ -37,7 +37,7 @@ class Encoded:
 
     tensors: int
     parameters: int
-    """Floating-point entries, which are coded; other entries are sent unchanged."""
+    """Number of floating-point entries, which are coded; other entries are sent unchanged."""
     file_bytes: int
     message_bytes: int
     relative_error: float
@@ -71,7 +71,7 @@ def encode(
         base: A file with the same tensors, from which the difference is coded. `decode` needs this file as well.
         budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.
         unbiased: Whether the noise has mean zero, for messages that are averaged, as in `klms.compress`. Otherwise each
-            message by itself has the least error, which never exceeds the error of sending zeros.
+            message by itself has the smallest error, which never exceeds the error of sending zeros.
         effort: Trade-off between encoding time and error, with the same decoder.
         threads: Number of threads, by default one per core.
         rng: Source of randomness, by default the operating system's.

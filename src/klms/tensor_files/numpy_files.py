@@ -19,7 +19,7 @@ from klms.numerics.checks import checked_shape
 from klms.tensor_files.source import StoredSource, TensorFile
 
 _SUFFIX = ".npy"
-_LONGEST = 8  # most bytes of a number that is sent in its own type
+_LONGEST = 8  # maximum number of bytes of a number that is sent in its own type
 _FREE_BYTES, _BYTES_PER_BYTE = 1 << 28, 1 << 10  # limit on an archive's arrays, fixed and per byte of the archive
 _KINDS = "fiub"
 _UNREADABLE = (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, CorruptMessage)

@@ -17,7 +17,7 @@ from klms.errors import DataError
 from klms.numerics.jit import Float32
 
 LARGEST = 1 << 50
-"""Size limit for files, in bytes. Headers have limits of their own, and arrays are limited by the file's content."""
+"""Maximum size of a file in bytes. Headers have limits of their own, and arrays are limited by the file's content."""
 
 
 class TensorFile(AbstractContextManager["TensorFile"]):

@@ -128,7 +128,7 @@ def _write_bit(coder: Coder, bit: int, chance: int) -> None:
 
 
 def finish(coder: Coder) -> int:
-    """Write the byte that identifies the last interval; return the total number of bytes, written or not."""
+    """Write the byte that identifies the last interval; return the total number of bytes, even if not all had room."""
     low, place = int(coder.interval[0]), int(coder.interval[2])
     if place < coder.data.size:
         coder.data[place] = (low >> 24) + int(low & 0xFFFFFF > 0)
@@ -210,6 +210,6 @@ def _byte(data: UInt8, place: int) -> int:
 
 @kernel
 def geometric_bits(mean: float) -> float:
-    """Return the entropy of a geometric variable with this mean, which estimates the bits that a number takes."""
+    """Return the entropy of a geometric variable with this mean, an estimate of the bits that a number takes."""
     mean = max(mean, 1e-3)
     return (mean + 1) * math.log2(mean + 1) - mean * math.log2(mean)

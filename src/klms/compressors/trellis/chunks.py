@@ -7,7 +7,7 @@ Without its low-rank part, a chunk has a different curve; the new curves determi
 chunks are coded one by one. Bits thus go where they remove the most error, as within a chunk.
 
 A chunk holds whole arrays, at most 4096, or consecutive rows of one array that is larger than a chunk. An update that
-fits into one chunk has a single message of the dense scheme. Otherwise each message is preceded by its length (u32),
+fits into one chunk is a single message of the dense scheme. Otherwise each message is preceded by its length (u32),
 and the seed of chunk `n` is an 8-byte BLAKE2b hash of the 20 bytes of the key and of `n` (u32), so that no two chunks
 share randomness.
 """
@@ -34,7 +34,7 @@ from klms.errors import CorruptMessage, InvalidArgument
 from klms.numerics.jit import Float32
 
 CHUNK = 1 << 25
-"""Largest number of parameters of a chunk, a constant of the format."""
+"""Maximum number of parameters of a chunk, a constant of the format."""
 _LENGTH = struct.Struct("<I")
 _MOST_ARRAYS = 4096  # of a chunk, if there are several chunks: the statistics of an array take 24 kB
 _LOWER_RATE = 0.9  # relative to the rate at which a message did not fit into its bytes
@@ -85,7 +85,7 @@ def cut(layout: Layout, most: int | None = None) -> list[Chunk]:
 
 
 def _segments(number: int, shape: tuple[int, ...], size: int, most: int) -> Iterator[tuple[Segment, tuple[int, ...]]]:
-    """Yield the segments of an array with their shapes: as many rows as fit, or entries if not even a row does."""
+    """Yield the segments of an array with their shapes: as many whole rows as fit, or parts of a row if none fits."""
     if 0 < size <= most:
         yield Segment(number, 0, size), shape
     elif size > most:
@@ -173,7 +173,7 @@ class ChunkedTrellis(Compressor):
         for n, chunk in enumerate(self.chunks):
             length = rest if single else _LENGTH.unpack(read(_LENGTH.size))[0]
             scheme = self._scheme(n, self.settings.rate, 0)
-            if not single:  # chunks have their own rates; only together do they keep to the agreed one
+            if not single:  # chunks have their own rates; only all chunks together keep to the agreed rate
                 scheme = replace(scheme, agreed=False)
             decoded = scheme.decode(read(length), {}, key=key if single else key_of_chunk(key, n))
             vector = np.asarray(decoded.vector, dtype=np.float32)
@@ -196,7 +196,7 @@ class ChunkedTrellis(Compressor):
         return curve
 
     def _at_one_price(self, curves: Sequence[PriceCurve], plans: Sequence[LowRankPlan]) -> list[Trellis]:
-        """Return the scheme of each chunk, at the rate that follows from one price for all chunks.
+        """Return the scheme of each chunk, with the rate that follows from one price per bit for all chunks.
 
         At this price, all chunks together take the available bits.
         """

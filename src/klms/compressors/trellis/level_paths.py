@@ -1,11 +1,11 @@
-"""Normal coordinates at about 0.7 bits and more: a path through a trellis of two quantisers, entropy-coded.
+"""Normal coordinates at about 0.7 bits each and more: a path through a trellis of two quantisers, entropy-coded.
 
 Trellis-coded quantisation (Marcellin and Fischer, 1990) with entropy coding, in the form of dependent quantisation
 (Schwarz et al., 2019). Two quantisers share the grid of multiples of `step`: quantiser 0 has the even ones, quantiser 1
 the odd ones and zero. A state machine of `2^memory` states decides which quantiser codes a coordinate, and the parity
 of the chosen index `k` determines the next state; the machines are Ungerboeck's codes (1982). The encoder takes the
-path of least `error + LAGRANGE step^2 bits` (Viterbi). The indices are coded by range asymmetric numeral systems (Duda,
-2013), with probabilities that follow from `step`, because the coordinates are known to be normal.
+path that minimises `error + LAGRANGE step^2 bits` (Viterbi). The indices are coded by range asymmetric numeral systems
+(Duda, 2013), with probabilities that follow from `step`, because the coordinates are known to be normal.
 
 A piece is cut into `LANES` equal lanes, coded in parallel: their paths and their entropy coders are independent, which
 lets the encoder use vector instructions, and the decoder overlap eight dependent chains. All the pieces of a run
@@ -26,7 +26,8 @@ STATES = 4 * LANES
 """Bytes of the states of the entropy coders, at the start of the words of a run."""
 MEMORIES = (2, 3, 4, 5, 6, 7, 8)
 STEP_INDICES = 2048
-"""The step is `2^(1 - index / 256)`: from 2, about 0.6 bits per coordinate, to 1/128, about 8 bits."""
+"""Number of steps. Step `index` is `2^(1 - index / 256)`: from 2, below 0.6 bits per coordinate, to about 1/128 and 8
+bits per coordinate."""
 LAGRANGE = 0.25
 MEASURED_STEPS = (64, 72, 80, 88, 96, 112, 128, 160, 208, 256, 384, 512, 768, 1024, 1536, 2047)
 MEASURED_RATES = {
@@ -34,7 +35,7 @@ MEASURED_RATES = {
     5: (0.535, 0.634, 0.693, 0.729, 0.756, 0.793, 0.826, 0.904, 1.075, 1.251, 1.726, 2.183, 3.125, 4.088, 6.062, 8.058),
     8: (0.596, 0.649, 0.691, 0.707, 0.721, 0.761, 0.8, 0.888, 1.068, 1.248, 1.718, 2.188, 3.125, 4.09, 6.062, 8.06),
 }
-"""Bits per normal coordinate at `MEASURED_STEPS` (indices), by memory, for the encoder's plans."""
+"""Bits per normal coordinate by memory, at the steps with the indices `MEASURED_STEPS`, for the encoder's plans."""
 _FEEDBACK = (0o5, 0o13, 0o23, 0o45, 0o103, 0o235, 0o515)  # parity-check polynomials for amplitude modulation, by memory
 _FORWARD = (0o2, 0o04, 0o04, 0o10, 0o024, 0o126, 0o362)
 _LARGEST = 6.0  # end of the grid; one normal coordinate in 500 million lies beyond it
@@ -159,7 +160,7 @@ def _find_nearest(nearest: Int16, levels: Float32, costs: Float32) -> None:
 
 @kernel
 def _gain(x: np.float32, level: np.float32, cost: np.float32) -> np.float32:
-    """Return half of what a level improves a path's objective by, compared with level 0 at no cost."""
+    """Return half of the amount by which a level improves a path's objective over level 0, which costs nothing."""
     return level * (x - np.float32(0.5) * level) - cost
 
 
@@ -237,7 +238,7 @@ def new_coders(coordinates: int) -> Coders:
 
 @kernel
 def write_levels(indices: Int16, table: Code, states: Machine, coders: Coders, out: Float32) -> None:
-    """Code the indices of a piece, in reverse, and set `out` to their levels. The last piece must come first."""
+    """Code the indices of a piece in reverse, and set `out` to their levels. Pieces must also come in reverse order."""
     lane = indices.size // LANES
     quantisers = np.empty(indices.size, dtype=np.uint8)
     for m in range(LANES):

@@ -4,10 +4,11 @@ A matrix is sent as a sum of products of a column and a row (`low_rank_coder.py`
 other stages, so that an unbiased code of the rest makes the whole unbiased.
 
 The price of a bit decides which products pay, as for outliers: at `2 ln 2 theta` per bit, a product that takes `B` bits
-and removes `E` of the squared norm is sent if `gain E > 2 ln 2 theta B`. `gain` is the error of the rest relative to
-its squared norm, at the rate that is best at that price. The step `D` satisfies `gain D^2 / 12 = theta`. Once products
-are taken out, the rest is smaller and a bit costs less, perhaps by orders of magnitude. The search therefore continues
-until the price at which the products were chosen is the price that results from them.
+and removes `E` of the squared norm is sent if `gain E > 2 ln 2 theta B`. `gain` is the squared error of the rest
+divided by its squared norm, if the rest is coded at the best rate for that price. The step `D` satisfies
+`gain D^2 / 12 = theta`. Once products are taken out, the rest is smaller and a bit costs less, perhaps by orders of
+magnitude. The search therefore continues until the price at which the products were chosen is the price that results
+from them.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The low-rank part as bytes, and back: columns and rows in whole steps, coded adaptively (`adaptive_bits.py`).
+"""The low-rank part as bytes, and back: columns and rows as multiples of a step, coded adaptively (`adaptive_bits.py`).
 
 An array of two or more dimensions is a matrix with one row per entry of its first dimension. It is sent as a sum of
 products `a b^T / |a|` of a column `a` and a row `b`.
@@ -21,9 +21,9 @@ from klms.compressors.trellis.pieces import Pieces, product
 from klms.errors import CorruptMessage
 from klms.numerics.jit import Float32, Float64, Int64, UInt8, kernel
 
-_NARROWEST = 4  # rows or columns per product: products may not cost more than a fraction of the matrix itself
+_NARROWEST = 4  # minimum number of rows and of columns per product, so that products cost a fraction of the matrix
 _MOST_PRODUCTS = 32
-_LARGEST = 1 << 20  # steps in a number, at most
+_LARGEST = 1 << 20  # maximum number of steps in a number
 _STEP = struct.Struct("<H")
 
 
@@ -62,7 +62,7 @@ def matrices(pieces: Pieces) -> list[Matrix]:
 
 
 def write_products(chosen: Sequence[Products], room: int = 2) -> bytes:
-    """Return the content, empty if there are no products; `room` is the space to reserve per number, in bytes."""
+    """Return the content; it is empty if there are no products. `room` is the space to reserve per number, in bytes."""
     if not any(products.step for products in chosen):
         return b""
     head = b"".join(bytes([p.rows.shape[0]]) + (_STEP.pack(p.step) if p.step else b"") for p in chosen)

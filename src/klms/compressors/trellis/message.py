@@ -26,8 +26,8 @@ NUMBER = 12
 """Number of the scheme in its messages."""
 _OUTLIERS_PAY = 0.2  # bits per parameter from which `fast` looks for outliers
 _MOSTLY = 0.5  # echo above which later messages can make up for what is left out of this one
-# Bound on the length over the rate, which was at most 0.99 in 1,800 honest messages, some of heavy-tailed or constant
-# updates.
+# Bound on the ratio of a message's length to the length at its rate. The ratio was at most 0.99 in 1,800 honest
+# messages, some of heavy-tailed or constant updates.
 _SPARE_RATE = 1.25
 _CHEAP_SIGNS = 0.03  # bits per parameter up to which signs have one more bit of memory
 
@@ -57,8 +57,8 @@ class Trellis(Compressor):
     effort: Effort = "balanced"
     threads: int | None = None
     echo: float = 0.0
-    """Share of this message's error that the next vector is expected to hold: with 0 the estimate is unbiased, with 1
-    it has the least error, and in between it is a compromise (`paths.py`). The decoder does not depend on it."""
+    """Share of this message's error that the next vector is expected to contain. At 0, the estimate is unbiased; at 1,
+    its error is smallest; values in between are a compromise (`paths.py`). The decoder does not depend on the echo."""
     agreed: bool = True
     """Whether the sender is bound to the rate: a message that is much longer, or has smaller pieces, is refused."""
     progress: Progress | None = None
@@ -77,13 +77,13 @@ class Trellis(Compressor):
 
     @property
     def memories(self) -> Memories:
-        """Memory of both trellises; at low rates, signs have fewer blocks, and can afford one more bit of memory."""
+        """Memory of both trellises. At low rates, there are few blocks of signs, so one more bit is affordable."""
         signs, levels = _MEMORIES[self.effort]
         return Memories(signs + (self.rate <= _CHEAP_SIGNS), levels)
 
     @property
     def free_bits(self) -> float:
-        """Bits of a message at this rate that are left to the three stages."""
+        """Number of bits of a message at this rate that are left for the three stages."""
         heads = OVERHEAD + HEAD_BYTES + self._stages(self.pieces, self.memories).paths.head_bytes(self.rate)
         return self.rate * self.d - 8 * heads
 
@@ -149,9 +149,9 @@ class Trellis(Compressor):
 
 
 def most_bytes(rate: float, pieces: Pieces) -> int:
-    """Return the largest accepted length: `_SPARE_RATE` times the rate, plus all heads and a minimum per piece.
+    """Return the maximum accepted length: `_SPARE_RATE` times the rate, plus all heads and a minimum per piece.
 
-    The time to decode outliers and products grows with their bytes, so this bounds the time as well.
+    The time to decode outliers and products grows with their bytes, so this limit bounds the time as well.
     """
     heads = 64 * pieces.bounds.size + 16 * pieces.regions.sizes.size + 256
     return heads + int(_SPARE_RATE * rate * pieces.padded / 8)

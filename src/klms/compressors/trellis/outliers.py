@@ -4,8 +4,8 @@ An outlier is an entry whose magnitude is at least the threshold of its region. 
 
 A search over a histogram of magnitudes finds the outliers that pay. The other entries of a region are coded at the rate
 that is best at a price of `2 ln 2 theta` per bit (`rates.py`), and the step `D` of outliers satisfies
-`D^2 / 12 = theta`. At every `theta`, each region takes the threshold with the least sum of error and price; the search
-ends at the `theta` at which everything fits into the available bits.
+`D^2 / 12 = theta`. At every `theta`, each region takes the threshold that minimises its error plus the price of
+its bits; the search ends at the `theta` at which everything fits into the available bits.
 
 A sparse region may do without the rotation, which gives every zero a share of the error: then each entry `v` below the
 threshold `t` is rounded to `t` with probability `|v| / t`, else to 0, with error `|v| (t - |v|)`, as in QSGD. The
@@ -68,7 +68,7 @@ class Outliers(Stage[OutlierPlan]):
     contracting: bool = False
 
     def price(self, rest: Float32, bits: float) -> tuple[float, float]:
-        """Return `theta` and the error with `bits` bits for the vector: one more bit saves `2 ln 2 theta` of error."""
+        """Return `theta` and the error of the vector at `bits` bits; one more bit would save `2 ln 2 theta` of it."""
         if bits <= 0:
             return math.inf, math.inf
         histograms = _histograms(rest, self.regions.bounds)

@@ -4,12 +4,12 @@ The pieces are rotated, so that their coordinates look like draws from a normal 
 at low rates (`sign_paths.py`) and by entropy-coded levels at higher ones (`level_paths.py`). The scale `|v|^2 / <v, Q>`
 of a piece `v` with code `Q` makes the estimate unbiased over rotations, as in EDEN.
 
-The scale `<v, Q> / |Q|^2` has the least error instead. It suits a sender whose next vector holds the error again,
+The scale `<v, Q> / |Q|^2` minimises the error instead. It suits a sender whose next vector contains the error again,
 whereas a receiver that averages many messages needs unbiased estimates. Between these two cases is a server whose
 clients undo a share `echo` of an error with their next updates. Let `x` be the error of the server's model, and
-`v = -echo x` the vector that it sends. Let the scale of least error be `a` times the unbiased scale. With `g` times the
-unbiased scale, `x` becomes `x + g v` plus noise of energy `g^2 |v|^2 (1 / a - 1)`. The total energy is least for
-`g = a / echo`, as long as this is below 1.
+`v = -echo x` the vector that the server sends. Let the scale that minimises the error be `a` times the unbiased scale.
+With `g` times the unbiased scale, `x` becomes `x + g v` plus noise of energy `g^2 |v|^2 (1 / a - 1)`. The total energy
+is smallest for `g = a / echo`, as long as this is below 1.
 
 Consecutive pieces form runs, each of which is coded by one thread. The content: the fine part of all rates (u8); for
 each piece the coarse part of its rate (u8; 0 if the piece is zero) and its scale (u16); for each run the number of
@@ -37,7 +37,7 @@ from klms.numerics.bit_packing import pack_bits, unpack_bits
 from klms.numerics.jit import Float32, Float64, Int64, UInt8, UInt16
 from klms.numerics.parallel import Progress, each
 
-_RUN = 1 << 18  # coordinates of a run, at least
+_RUN = 1 << 18  # minimum number of coordinates of a run
 _NEGLIGIBLE = 1e-60  # mean square of a piece below which it counts as zero: its scale would underflow
 _LENGTH = np.dtype("<u4")
 
@@ -50,7 +50,7 @@ class PathPlan(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One piece: its place, its rate, and the factor on its coordinates."""
+    """One piece: its place, its rate, and the factor by which its coordinates are multiplied."""
 
     start: int
     end: int

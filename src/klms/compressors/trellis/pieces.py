@@ -18,14 +18,14 @@ from klms.compressors.rotation import SMALLEST, piece_holding, powers_of_two, ro
 from klms.numerics.jit import Float32, Float64, Int64, kernel
 from klms.numerics.parallel import over
 
-_BITS_OF_A_PIECE = 256  # at least, on average: a scale estimated from fewer is unreliable, and costs 24 bits itself
+_BITS_OF_A_PIECE = 256  # minimum, on average: a scale estimated from fewer bits is unreliable, and costs 24 bits itself
 _BITS_OF_A_LARGE_PIECE = 4096
 LEAST_LARGEST = 1 << 16
-"""The largest pieces have at least this size, which still fits into a cache; smaller ones would only cost time."""
+"""Minimum size of the largest pieces. It still fits into a cache; smaller pieces would only cost time."""
 
 
 class Regions(NamedTuple):
-    """Boundaries of the regions in a gathered vector, padding included, and the entries of each without padding."""
+    """Boundaries of the regions in a gathered vector, with padding, and each region's number of entries without it."""
 
     bounds: Int64
     sizes: Int64

@@ -1,13 +1,13 @@
 """Rates of pieces: bits per coordinate that follow from the pieces' norms, as a byte per piece and a shared remainder.
 
 At the price of `2 ln 2 theta` per bit, a piece of `n` entries with mean square `s^2` is best coded at the rate `r` at
-which `u = 4^r` solves `theta (u - 1)^2 = s^2 u`; its error is `n s^2 / (u - 1)`. For estimates of least error
-(contracting), whose error is `n s^2 / u`, the best rate has `u = s^2 / theta`, or 1 if that is less. With one `theta`
-for all pieces, the sum of their errors is the least for their bits.
+which `u = 4^r` solves `theta (u - 1)^2 = s^2 u`; its error is `n s^2 / (u - 1)`. For estimates that minimise the error
+(`contracting`), which is then `n s^2 / u`, the best rate has `u = s^2 / theta`, or 1 if that ratio is below 1. With one
+`theta` for all pieces, the sum of their errors is the smallest possible with their total number of bits.
 
 A rate is a number `FINE coarse + fine`, where `fine` is common to all pieces of a message. From `LEVELS` on, the piece
-is coded by levels with the step of index `number - LEVELS`; below, by signs at `2^((number - LEVELS) / 128)` bits; at
-`coarse = 0` it is all zeros.
+is coded by levels with the step of index `number - LEVELS`; below, by signs at `2^((number - LEVELS) / 128)` bits per
+coordinate; at `coarse = 0` it is all zeros.
 """
 
 import math
@@ -24,11 +24,11 @@ FINE = 16
 LEVELS = 2048
 _COARSEST = 255
 _SIGNS_PER_OCTAVE = 128
-SIGNS_UP_TO = 0.65  # bits; above this, levels have less error
-_LEAST = 1e-5  # bits
-_WORTHWHILE = 16  # bits: a piece that gets fewer still costs more than that, and is left out if `contracting`
+SIGNS_UP_TO = 0.65  # bits per coordinate; above this rate, levels have less error
+_LEAST = 1e-5  # bits per coordinate
+_WORTHWHILE = 16  # bits: any coded piece costs more than this; if `contracting`, pieces that get fewer are left out
 _SEARCH_STEPS = 24
-_LOSS = 1.25  # approximate error of a coded piece over the least possible one
+_LOSS = 1.25  # approximate error of a coded piece, relative to the smallest possible error
 
 
 class PieceRates(NamedTuple):

@@ -1,4 +1,4 @@
-"""Normal coordinates below about 0.7 bits: blocks of signs, addressed by a path through a trellis.
+"""Normal coordinates at less than about 0.7 bits each: blocks of signs, addressed by a path through a trellis.
 
 A block of coordinates is coded by `BITS` bits, and its candidate is addressed by the last `BITS + memory` bits `c` of
 the index stream, as in `codec/paths.py`. Candidate `c` gives coordinate `i` the sign `(-1)^<g_i, c>`, where `g_i` is

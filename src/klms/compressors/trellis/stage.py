@@ -16,7 +16,7 @@ class Stage(ABC, Generic[P]):
 
     @abstractmethod
     def plan(self, rest: Float32, bits: float, rng: np.random.Generator) -> P:
-        """Decide what to send if this stage and the following ones have `bits` bits in all."""
+        """Decide what to send if this stage and the following stages have `bits` bits in total."""
 
     @abstractmethod
     def encode(self, plan: P, rest: Float32, key: SharedKey, rng: np.random.Generator) -> bytes:

@@ -99,13 +99,13 @@ class Row(NamedTuple):
 
     @property
     def family(self) -> str:
-        """The scheme, and whether it has error feedback on top, without its bits or its rank."""
+        """The scheme, and whether it has error feedback on top, without its rate or its rank."""
         scheme, *details = self.way.split(", ")
         return f"{scheme}, error feedback" if "error feedback" in details else scheme
 
 
 def rows(results: dict[str, Any]) -> list[Row]:
-    """Return the rows by workers, in the order of the runs."""
+    """Return the rows by number of workers, in the order of the runs."""
     groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for name, outcome in results["runs"].items():
         workers, way, _ = name.split("; ")

@@ -1,1 +1,1 @@
-"""The experiment `panel`: the cost of a quality, or of a number of bits, for models of a dozen kinds."""
+"""The experiment `panel`: what a constant quality, or a fixed rate, costs for models of a dozen kinds."""

@@ -22,7 +22,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Coding:
-    """How messages are coded: not at all, at a quality, or with the same bits per parameter in both directions."""
+    """How messages are coded: not at all, at a constant quality, or at the same fixed rate in both directions."""
 
     quality: float | None = None
     bits: float | None = None
@@ -85,7 +85,7 @@ SEEDS = 3
 
 
 def affected(coding: Coding) -> tuple[Federation, ...]:
-    """Return the federations in which a coding differs from the default quality, or all if it is not an ablation."""
+    """Return the federations in which an ablation differs from the default quality; for other codings, all of them."""
     if coding.constant is None or coding.constant[0] == "WEIGHTS":
         return FEDERATIONS
     return tuple(one for one in FEDERATIONS if one.optimizer != "FedAvg")

@@ -65,7 +65,7 @@ def lost(coded: dict[str, Any], stock: dict[str, Any]) -> float:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Return a table of every coding's loss and saving in bytes in every federation, averaged over seeds."""
+    """Return a table of what every coding costs in accuracy and saves in bytes, per federation, averaged over seeds."""
     shown_codings = [str(coding) for coding in CODINGS]
     rows = [row for row in _rows(results) if row.coding in shown_codings]
     codings = list(dict.fromkeys(row.coding for row in rows))
@@ -98,7 +98,7 @@ def ablations(results: dict[str, Any]) -> str:
 
 
 def _of_runs(runs: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Return the mean and the largest loss of some runs, and the median factor by which fewer bytes were sent."""
+    """Return the mean and the maximum of what runs `lost`, and the median factor by which they sent fewer bytes."""
     losses, times = [], []
     for name in names:
         federation, _, seed = name.split("; ")
