@@ -148,6 +148,11 @@ def test_no_key_is_used_twice_whatever_is_asked():
         server.step(server.model)  # nobody answered, and the model stays
     with pytest.raises(InvalidArgument, match="keys of an earlier one"):
         server.begin(1)
+    server.begin(server.round)  # nobody was asked in this round yet
+    server.request("a")
+    with pytest.raises(InvalidArgument, match="keys of an earlier one"):
+        server.begin(server.round)
+    server.begin(server.unused_round)
 
 
 def test_the_same_model_is_not_sent_again_whatever_objects_hold_it():

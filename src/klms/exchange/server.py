@@ -176,9 +176,14 @@ class Server:
         """The model that clients decode from their requests, and train."""
         return dict(self.held.state)
 
+    @property
+    def unused_round(self) -> int:
+        """Smallest number that `begin` accepts: the keys of a round are used by its first request."""
+        return self.round + 1 if self._number else self.round
+
     def begin(self, round_: int) -> None:
-        """Start a round with the caller's own number, above all earlier numbers; `step` starts rounds by itself."""
-        if round_ < self.round:
+        """Start a round with the caller's own number, at least `unused_round`; `step` starts rounds by itself."""
+        if round_ < self.unused_round:
             raise InvalidArgument(f"round {round_} would use the keys of an earlier one; this is round {self.round}")
         self.clients = self._requests or self.clients
         self.round = round_

@@ -142,7 +142,7 @@ class Compressed(Strategy):
         """Put a request into every message of the strategy."""
         self.server.clients = self.server.clients or self._likely_clients(grid)
         number = int(self._exchange.get("rounds_before", 0)) + server_round
-        self.server.begin(max(number, self.server.round))
+        self.server.begin(max(number, self.server.unused_round))
         messages = self._prepared("configure_train", server_round, arrays, config, grid)
         self._run.asked += len(messages)
         return messages
