@@ -23,6 +23,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from klms.container import little
 from klms.errors import CorruptMessage, KLMSError, OutsizedMessage, SideInformationMismatch, UnsupportedMessage
 
 MAGIC = b"KX"
@@ -54,6 +55,10 @@ class Kind(IntEnum):
     """An exported model."""
     RESIDUAL = 11
     """The state of `klms.ErrorFeedback`."""
+    SERVER = 12
+    """The state of a `klms.Server`."""
+    CLIENT = 13
+    """The state of a `klms.Client`."""
 
 
 class WrongRound(SideInformationMismatch):
@@ -157,7 +162,7 @@ def digest_of(number: int, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     """Return eight bytes that differ when the number or any array differs."""
     state = hashlib.blake2b(str(number).encode(), digest_size=8)
     for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
+        array = little(arrays[name])
         state.update(f"|{name}|{array.dtype.str}|{array.shape}|".encode())
         state.update(array.reshape(-1).view(np.uint8).data)
     return state.digest()

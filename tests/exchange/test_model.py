@@ -45,6 +45,8 @@ def test_everything_is_compressed_but_integers_and_what_cannot_bear_noise():
         ("norm.weight", [1, 1], False),
         ("layers.0.layer_norm.scale", [1, 1], False),
         ("3", [[1, 1]], False),
+        ("lstm.bias_hh_l0", [0, 1], False),
+        ("theta", [0.5] * 5000, False),  # more than a normalisation layer has channels
     ],
 )
 def test_running_statistics_are_known_by_their_names_or_may_be_some(name, values, expected):
@@ -86,8 +88,28 @@ def test_what_would_poison_an_average_is_refused_where_it_arrives():
     with pytest.raises(CorruptMessage, match="conv cannot be int64"):
         MODEL.read_head(bytes([7]) + head[1:])
     dtypes, unchanged = MODEL.read_head(MODEL.write_head(trained(), np.random.default_rng(0)))
-    with pytest.raises(CorruptMessage, match="table is not finite"):  # 1e5 is too large for float16
-        MODEL.apply(np.full(MODEL.layout.d, 1e5, dtype=np.float32), dtypes, unchanged)
+    update = np.zeros(MODEL.layout.d, dtype=np.float32)
+    update[-1] = np.inf
+    with pytest.raises(CorruptMessage, match="table is not finite"):
+        MODEL.apply(update, dtypes, unchanged)
+
+
+def test_noise_does_not_carry_float16_beyond_its_range():
+    dtypes, unchanged = MODEL.read_head(MODEL.write_head(trained(), np.random.default_rng(0)))
+    found = MODEL.apply(np.full(MODEL.layout.d, 1e5, dtype=np.float32), dtypes, unchanged)
+    assert (found["table"] == np.finfo(np.float16).max).all()
+
+
+@pytest.mark.parametrize("new", [[-1.0, -2.0, 0.5], [0.0, 0.001, 0.5]])
+@pytest.mark.parametrize("start", [[0.5, 0.5, 0.5], [-0.5, 0.5, 0.5]])
+def test_only_arrays_that_were_trained_without_negative_entries_arrive_without_them(start, new):
+    arrays = {"running_mean": np.array(start, dtype=np.float32), "weight": np.zeros((100, 100), dtype=np.float32)}
+    model = Apart.of(arrays).model(arrays, 1.0)
+    sent = {**arrays, "running_mean": np.array(new, dtype=np.float32)}
+    for seed in range(20):
+        _, unchanged = model.read_head(model.write_head(sent, np.random.default_rng(seed)))
+        np.testing.assert_allclose(unchanged["running_mean"], new, atol=2.5 / 127)
+        assert min(new) < 0 or (unchanged["running_mean"] >= 0).all()
 
 
 def test_a_head_that_is_too_short_or_too_long_is_refused():

@@ -155,6 +155,207 @@ def test_no_key_is_used_twice_whatever_is_asked():
     server.begin(server.unused_round)
 
 
+def test_another_model_does_not_use_the_keys_of_the_first():
+    server, keys = Server(bits_per_parameter=1, seed=1), []
+    for size, value in ((50, 1), (50, 2), (60, 3), (60, 4), (50, 5)):
+        server.lead({"w": np.full((size, size), value, np.float32)})
+        keys.append(server._rule().key(server.held.number).round)
+    assert keys == sorted(set(keys))
+
+
+@pytest.mark.parametrize("lost", [2, 3])
+def test_a_lost_reply_to_a_request_with_other_terms_costs_no_snapshot(lost):
+    server, fleet = Server(model(), up=lambda round_: 2 if round_ == lost else 1, down=1, seed=1), Fleet()
+    for number in range(1, 7):
+        if number == lost:
+            fleet.answer(server, "a", server.request("a"))  # the reply is lost on its way
+            server.step({name: array * 2 for name, array in server.model.items()})
+        else:
+            fleet.round(server, ["a"])
+    assert fleet.resyncs == 0
+
+
+def test_late_and_reordered_replies_do_not_take_back_what_the_server_knows():
+    rates = {1: 1, 2: 2, 3: 1.5, 4: 1}
+    server, fleet = Server(model(), up=lambda round_: rates.get(round_, 1), down=1, late=4, seed=1), Fleet()
+    replies = []
+    for _ in range(4):
+        replies.append(fleet.answer(server, "a", server.request("a"))[1])
+        server.step({name: array * 1.5 for name, array in server.model.items()})
+    server.receive("a", replies[3])
+    known = server.held.by("a")
+    for reply in replies[:3]:
+        server.receive("a", reply)
+    assert server.held.by("a") == known
+    fleet.round(server, ["a"])
+    assert fleet.resyncs == 0
+
+
+@pytest.mark.parametrize("scheme", ["qsgd-klms", "signsgd-klms"])
+def test_a_late_reply_changes_nothing_of_the_round_in_which_it_comes(scheme):
+    step = {"step": 0.002} if scheme == "signsgd-klms" else {}
+    server, fleet = Server(model(), scheme=scheme, late=1, down=2, seed=1, **step), Fleet(noise=0.1)
+    late = fleet.answer(server, "a", server.request("a"))[1]
+    for name in ("b", "c"):
+        server.receive(name, fleet.answer(server, name, server.request(name))[1])
+    server.step({name: array + 1 for name, array in server.model.items()})
+    answers = [(name, fleet.answer(server, name, server.request(name))[1]) for name in ("b", "c")]
+    server.receive("a", late)
+    for name, answer in answers:
+        server.receive(name, answer)
+
+
+def test_the_server_s_model_cannot_be_changed_by_accident():
+    server = Server(model(), seed=1)
+    for arrays in (server.model, server.view, server.lead(model())):
+        with pytest.raises(ValueError, match="read-only"):
+            arrays["weight"] += 1
+
+
+def test_received_arrays_belong_to_the_caller():
+    server, fleet = Server(model(), bits_per_parameter=1, seed=1), Fleet()
+    found = server.receive("a", fleet.answer(server, "a", server.request("a"))[1])
+    for array in found.values():
+        array += 1
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -1, 1e200, "3", None])
+def test_a_weight_that_would_spoil_the_average_is_refused(weight):
+    server, fleet = Server(model(), seed=1), Fleet()
+    reply = fleet.answer(server, "a", server.request("a"))[1]
+    with pytest.raises(InvalidArgument, match="weight"):
+        server.receive("a", reply, weight=weight)
+
+
+def test_the_type_of_a_weight_does_not_matter():
+    rates = []
+    for weight in (60_000, np.int32(60_000), np.uint16(60_000), 60_000.0):
+        server, fleet = Server(model(), seed=1), Fleet(seed=1)
+        for _ in range(2):
+            for name in ("a", "b"):
+                server.receive(name, fleet.answer(server, name, server.request(name))[1], weight=weight)
+            server.step({name: array * np.asarray(1.1, array.dtype) for name, array in server.model.items()})
+        rates.append((server.rates.control.up, server.rates.control.down))
+    assert len(set(rates)) == 1
+
+
+def test_a_reply_that_is_refused_teaches_the_server_nothing():
+    server, client = (
+        Server({"running_var": np.ones(5, np.float32), "w": np.ones((90, 90), np.float32)}, seed=1),
+        Client(),
+    )
+    received = client.receive(server.request("hostile"))
+    reply = Frame.from_bytes(client.reply({**received, "w": received["w"] + 1e4}), Kind.REPLY)
+    body = bytearray(reply.body)
+    at = 9 + 2  # after flags, norm and length, and the types of two arrays, comes the step of the variances
+    body[at : at + 4] = np.float32(np.inf).tobytes()
+    with pytest.raises(CorruptMessage, match="not finite"):
+        server.receive("hostile", replace(reply, body=bytes(body)).to_bytes())
+    assert server.rates.control._replies is None
+
+
+@pytest.mark.parametrize("idle", [1, 4])
+def test_a_round_in_which_nothing_was_trained_says_nothing_about_rates(idle):
+    def distances(idle: int) -> float:
+        server, fleet = Server(model(), seed=1), Fleet()
+        for number in range(1, 9):
+            if number == idle:
+                for name in ("a", "b", "c"):
+                    client = Client(fleet.states.get(name, b""))
+                    server.receive(name, client.reply(client.receive(server.request(name))))
+                    fleet.states[name] = client.state
+                server.step(server.model)
+            else:
+                fleet.round(server, ["a", "b", "c"])
+        return distance(server.model)
+
+    assert distances(idle) < 2 * distances(0) + 0.02
+
+
+def test_a_budget_counts_each_client_once_and_remembers_their_number():
+    names = [f"client {n}" for n in range(10)]
+    budget = 20_000
+    server, fleet = Server(model(), budget=budget, seed=1), Fleet()
+    fleet.round(server, names)
+    restored = Server.restored(server.state, budget=budget)
+    for one in (server, restored):
+        states = dict(fleet.states)
+        for _ in range(2):
+            before = one.uplink_bytes + one.downlink_bytes
+            fleet.round(one, names)
+            assert one.clients == 10
+            spent = one.uplink_bytes + one.downlink_bytes - before
+        assert 0.5 * budget < spent < 1.2 * budget
+        fleet.states = states
+    server.request(names[0])
+    server.request(names[0])
+    server.step({name: array * 2 for name, array in server.model.items()})
+    assert server.clients == 1
+
+
+def test_big_endian_models_are_served():
+    start = {"w": np.ones((40, 40), dtype=">f4"), "n": np.array(3, dtype=">i8")}
+    server = Server(start, bits_per_parameter=2, seed=1)
+    client = Client()
+    for _ in range(3):
+        received = client.receive(server.request("a"))
+        server.receive("a", client.reply({"w": received["w"] + 1, "n": received["n"]}))
+        server.step({"w": (server.model["w"] + 1).astype(">f4"), "n": np.array(3, dtype=">i8")})
+    assert server.model["w"].mean() == pytest.approx(4, abs=0.2)
+
+
+def test_float16_models_with_the_largest_numbers_are_served():
+    mask = np.triu(np.full((64, 64), -65504, np.float16), 1)
+    server, client = Server({"w": np.ones((64, 64), np.float16), "mask": mask}, bits_per_parameter=2, seed=1), Client()
+    server.receive("a", client.reply(client.receive(server.request("a"))))
+
+
+def test_damaged_states_are_recognised():
+    server, fleet = Server(model(), bits_per_parameter=1, seed=1), Fleet()
+    fleet.round(server, ["a"])
+    state, kept = server.state, fleet.states["a"]
+    for place in np.random.default_rng(0).integers(0, 8 * len(state), 50):
+        damaged = bytearray(state)
+        damaged[place // 8] ^= 1 << (place % 8)
+        with pytest.raises(KLMSError):
+            Server.restored(bytes(damaged), bits_per_parameter=1)
+    for place in np.random.default_rng(0).integers(0, 8 * len(kept), 50):
+        damaged = bytearray(kept)
+        damaged[place // 8] ^= 1 << (place % 8)
+        assert Client(bytes(damaged)).state == Client().state
+
+
+def test_a_residual_is_not_sent_to_another_server():
+    client = Client()
+    for seed in (1, 2):
+        server = Server(model(), scheme="topk", down=32, seed=seed)
+        received = client.receive(server.request("a"))
+        sent = {**received, "weight": received["weight"] + np.float32(1)} if seed == 1 else received
+        found = server.receive("a", client.reply(sent))
+    np.testing.assert_array_equal(found["weight"], received["weight"])
+
+
+def test_restored_says_which_argument_is_wrong():
+    state = Server(model(), bits_per_parameter=1, seed=1).state
+    Server.restored(state, bits_per_parameter=1, seed=1)
+    with pytest.raises(InvalidArgument, match="bits_per_parameter"):
+        Server.restored(state, bits_per_paramter=1)
+
+
+def test_an_answer_that_cannot_be_sent_may_be_repaired():
+    server, client = Server(model(), bits_per_parameter=1, seed=1), Client()
+    received = client.receive(server.request("a"))
+    with pytest.raises(KLMSError):
+        client.reply({**received, "weight": received["weight"] * np.float32(np.nan)})
+    server.receive("a", client.reply(received))
+
+
+@pytest.mark.parametrize("late", [-1, "3", 1.5])
+def test_late_is_a_number_of_rounds(late):
+    with pytest.raises(InvalidArgument, match="late"):
+        Server(model(), late=late)
+
+
 def test_the_same_model_is_not_sent_again_whatever_objects_hold_it():
     server = Server(model(), bits_per_parameter=1, seed=1)
     number = server.held.number

@@ -95,6 +95,7 @@ def _array(name: str, value: object, *, copy: bool) -> Array:
         if is_bfloat16(getattr(value, "dtype", None)):
             source = sources_of(value)[""]
             return source.floats(0, math.prod(source.shape)).reshape(source.shape)
-        return np.array(value) if copy else np.asarray(value)
+        array = np.array(value) if copy else np.asarray(value)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors on another device
         raise InvalidArgument(f"array {name!r} cannot become a NumPy array, convert it first: {error}") from error

@@ -13,13 +13,14 @@ from klms.compressors.arguments import message_bytes, named_arrays
 from klms.compressors.base import Vector
 from klms.compressors.trellis import product
 from klms.container import Array, Arrays, grouped, joined, read_arrays, write_arrays
-from klms.errors import InvalidArgument, KLMSError, OutOfSync
+from klms.errors import CorruptMessage, InvalidArgument, KLMSError, OutOfSync
 from klms.exchange.held import follow
 from klms.exchange.model import Model
 from klms.exchange.model_steps import ModelSteps
 from klms.exchange.reply import looks_like_updates, write_reply
 from klms.exchange.request import CompressionRequest, RequestBody, Terms, agreement
 from klms.frame import Frame, Kind, digest_of
+from klms.numerics.checks import integer
 
 log = logging.getLogger("klms")
 _LONG = 2.0  # seconds of encoding that are worth a log line
@@ -50,7 +51,8 @@ class _Memory:
     def to_bytes(self) -> bytes:
         lost = {} if self.lost is None else {"vector": self.lost}
         kept = joined({"model": self.arrays, "lost": lost})
-        return write_arrays(kept, {"number": self.number, "terms": self.terms})
+        body = write_arrays(kept, {"number": self.number, "terms": self.terms})
+        return Frame(Kind.CLIENT, 0, 0, bytes(8), body).to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "_Memory":
@@ -58,10 +60,10 @@ class _Memory:
         if not data:
             return cls()
         try:
-            kept, meta = read_arrays(data)
+            kept, meta = read_arrays(Frame.from_bytes(data, Kind.CLIENT).body)
             groups = grouped(kept, ("model", "lost"))
             return cls(int(meta["number"]), groups["model"], dict(meta["terms"]), groups["lost"].get("vector"))
-        except (KLMSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (KLMSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             log.warning("klms: the state that this client kept cannot be read, and is dropped: %s", error)
             return cls()
 
@@ -76,7 +78,7 @@ class Client:
 
     def __init__(self, state: bytes = b"", *, threads: int = 1, seed: int | None = None) -> None:
         self.threads = threads
-        self.seed = seed
+        self.seed = None if seed is None else integer("seed", seed, 0, 2**63 - 1)
         self._memory = _Memory.from_bytes(message_bytes("state", state))
         self._pending: _Pending | None = None
 
@@ -106,11 +108,11 @@ class Client:
         body = RequestBody.from_bytes(frame.body)
         held = self._memory
         terms = body.merged(held.terms)
-        number, arrays, digests = held.number, held.arrays, []
+        number, arrays, lost, digests = held.number, held.arrays, held.lost, []
         if body.broadcast:
             steps = ModelSteps.read_agreed(terms.get(_STEPS), self.threads)
             if held.terms.get(_STEPS) != terms[_STEPS]:  # another server, which numbers its states anew
-                number, arrays = 0, {}
+                number, arrays, lost = 0, {}, None
             number, arrays, digest = follow(steps, body.broadcast, number, arrays)
             digests.append(digest)
         received = {**(arrays if body.broadcast else {}), **beside}
@@ -119,7 +121,7 @@ class Client:
         if agreement(terms, body.side, iter(digests)) != frame.digest:
             raise OutOfSync("the server and this client disagree on the terms or on the arrays beside the request")
         request = CompressionRequest.read(terms, body.side)
-        self._memory = _Memory(number, arrays, terms, held.lost)
+        self._memory = _Memory(number, arrays, terms, lost)
         return _Pending(frame, request, received)
 
     @property
@@ -157,9 +159,11 @@ class Client:
         """
         asked = self._asked()
         self.check(trained)
+        reply = self._reply(asked, trained) if trained else write_reply(asked.frame)
         self._pending = None
-        if not trained:
-            return write_reply(asked.frame)
+        return reply
+
+    def _reply(self, asked: _Pending, trained: Mapping[str, Any]) -> bytes:
         request, model = asked.request, model_of(asked.request, asked.received)
         arrays = named_arrays("reply", trained)
         sent = model.only(arrays)
@@ -189,6 +193,8 @@ class Client:
             lost = self._memory.lost
             if lost is not None and lost.shape == update.shape:
                 update = update + lost.astype(np.float32)
+        if lacking := compressor.start().keys() - request.side.keys():
+            raise CorruptMessage(f"the request lacks side information for {request.scheme}: {', '.join(lacking)}")
         message = compressor.encode(update, request.side, key=key, rng=rng)
         if request.error_feedback:
             left = update - compressor.decode(message, request.side, key=key).vector

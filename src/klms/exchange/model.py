@@ -7,7 +7,8 @@ Integers and booleans are sent unchanged.
 
 The head of a payload holds the dtype of every array (one byte each, 0 for an array that the client did not return)
 and, end to end, the arrays that are not in the vector: unchanged, or as a step (f32) and a number of steps for each
-entry (i8).
+entry (i8). The sign of the step says whether the trained array has negative entries; if it has none, as a variance,
+rounding must not make any.
 """
 
 import math
@@ -32,6 +33,7 @@ _MOST_STEPS = 127
 _SEPARATORS = re.compile(r"[./|]")
 _STATISTICS = ("running_", "moving_")
 _PARAMETERS = ("weight", "bias", "kernel", "scale", "gamma", "beta")
+_MOST_CHANNELS = 4096  # of a normalisation layer; ResNets have 2,048 at most
 _STEP = struct.Struct("<f")
 
 DTypes = dict[str, np.dtype[Any]]
@@ -97,9 +99,7 @@ class Model:
         """Return the head of the payload. `trained` has passed `check`. Coarse arrays are rounded at random."""
         dtypes = bytes(_NUMBERS[trained[name].dtype] if name in trained else _ABSENT for name in self.arrays)
         parts = [
-            _coarsely(trained[name].astype(np.float64) - self.arrays[name], rng)
-            if name in self.coarse
-            else trained[name].tobytes()
+            _coarsely(self.arrays[name], trained[name], rng) if name in self.coarse else trained[name].tobytes()
             for name in self.arrays
             if name in trained and name not in self._compressed
         ]
@@ -122,13 +122,9 @@ class Model:
                 raise CorruptMessage(f"the head ends in {name}, or has another type for it")
             shape = self.arrays[name].shape
             if is_coarse:
-                change = np.frombuffer(head[start + _STEP.size : at], dtype=np.int8) * _STEP.unpack_from(head, start)[0]
-                with np.errstate(over="ignore", invalid="ignore"):
-                    base = self.arrays[name]
-                    least = 0.0 if base.size and base.min() >= 0 < base.max() else -np.inf
-                    value = np.asarray(np.maximum(self.arrays[name] + change.reshape(shape), least), dtype=dtype)
+                value = _refined(self.arrays[name], head[start:at], dtype)
             else:
-                value = np.frombuffer(head[start:at], dtype=dtype).reshape(shape)
+                value = np.frombuffer(head[start:at], dtype=dtype).reshape(shape).copy()
             unchanged[name] = value
         if at != len(head):
             raise CorruptMessage(f"the head has {len(head) - at} bytes after the arrays")
@@ -136,14 +132,11 @@ class Model:
         return dtypes, unchanged
 
     def apply(self, update: Vector, dtypes: DTypes, unchanged: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the client's arrays, as precisely as the scheme conveys them; they reuse the update's memory."""
+        """Return the client's arrays, as precisely as the scheme conveys them."""
         changed: dict[str, Array] = {}
         with np.errstate(over="ignore"):
             for name, change in self.layout.split(update):
-                if self.arrays[name].dtype == dtypes[name] == np.float32:
-                    changed[name] = np.add(self.arrays[name], change, out=change)
-                else:
-                    changed[name] = np.asarray(self.arrays[name] + change, dtype=dtypes[name])
+                changed[name] = _as_type(self.arrays[name] + change, dtypes[name])
         check_finite(changed)
         return {name: (changed if name in changed else unchanged)[name] for name in self.arrays}
 
@@ -198,22 +191,43 @@ class Apart:
         return Model(arrays, self.integers | self.statistics)
 
 
-def _coarsely(change: npt.NDArray[np.float64], rng: np.random.Generator) -> bytes:
+def _as_type(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Return values as another type; those beyond the range of a narrower type become its largest numbers."""
+    if values.dtype.itemsize > dtype.itemsize and np.isfinite(values).all():
+        limit = float(np.finfo(dtype).max)
+        values = np.clip(values, -limit, limit)
+    return np.asarray(values, dtype=dtype)
+
+
+def _coarsely(base: Array, trained: Array, rng: np.random.Generator) -> bytes:
     """Return differences as a step and a number of steps for each, rounded at random so that they are unbiased."""
-    step = np.float32(np.abs(change).max(initial=0) / _MOST_STEPS)
-    with np.errstate(invalid="ignore", over="ignore"):
-        exact = change / np.float64(step) if step > 0 else np.zeros(change.shape)
-        steps = np.clip(np.floor(exact + rng.random(change.shape)), -128, 127)
-    if not np.isfinite(exact).all():
+    change: npt.NDArray[np.float64] = trained.astype(np.float64) - base
+    if not np.isfinite(change).all():
         raise TrainingDiverged("an array of the reply is not finite: training diverged; lower the learning rate")
-    return _STEP.pack(step) + steps.astype(np.int8).tobytes()
+    step = np.float32(np.abs(change).max(initial=0) / _MOST_STEPS)
+    exact = change / np.float64(step) if step > 0 else np.zeros(change.shape)
+    steps = np.clip(np.floor(exact + rng.random(change.shape)), -128, 127)
+    is_signed = trained.size > 0 and trained.min() < 0
+    return _STEP.pack(-step if is_signed else step) + steps.astype(np.int8).tobytes()
+
+
+def _refined(base: Array, part: bytes, dtype: np.dtype[Any]) -> Array:
+    """Undo `_coarsely`."""
+    (step,) = _STEP.unpack_from(part)
+    steps = np.frombuffer(part[_STEP.size :], dtype=np.int8).reshape(base.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = base + steps * abs(step)
+        if not np.signbit(step):
+            value = np.maximum(value, 0.0)
+        return _as_type(np.asarray(value), dtype)
 
 
 def statistics_of(arrays: Mapping[str, Array]) -> frozenset[str]:
     """Return the names of running statistics, which do not tolerate noise.
 
     Running statistics are recognised by their names in torch, Keras and Flax. Where names say nothing, as in a list of
-    arrays, a one-dimensional array without negative entries may be a variance, and is treated as a running statistic.
+    arrays, a one-dimensional array without negative entries may be a variance, and is treated as a running statistic
+    unless it has more entries than normalisation layers have channels.
     """
     return frozenset(name for name, array in arrays.items() if array.dtype.kind == "f" and _is_statistic(name, array))
 
@@ -222,7 +236,7 @@ def _is_statistic(name: str, array: Array) -> bool:
     last = _SEPARATORS.split(name)[-1]
     if last.startswith(_STATISTICS):
         return True
-    if array.ndim != 1 or last.endswith(_PARAMETERS) or not array.size:
+    if array.ndim != 1 or any(word in last for word in _PARAMETERS) or not 0 < array.size <= _MOST_CHANNELS:
         return False
     return bool(array.min() >= 0 < array.max())
 

@@ -57,7 +57,7 @@ class ModelSteps:
             seed, unchanged, coarse, before = agreed
             exact, rough = frozenset(map(str, unchanged)), frozenset(map(str, coarse))
             return cls(int(seed), exact, rough, int(before), threads)
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise CorruptMessage(f"the request does not say how its steps are coded: {error}") from error
 
     def key(self, number: int) -> SharedKey:

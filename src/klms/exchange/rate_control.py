@@ -147,8 +147,8 @@ class RateControl:
         clients' model. `bounds` are the positions at which arrays begin and end.
         """
         replies, self._replies, self._seen = self._replies, None, None
-        if replies is None or replies.energies.weight <= 0 or replies.total.size != step.size:
-            return
+        if replies is None or replies.energies.decoded <= 0 or replies.total.size != step.size:
+            return  # nothing was sent, or only zeros, which say nothing about the updates to come
         mean = replies.mean()
         has_error = error.size == mean.size
         energy = product(mean, mean)

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from klms import frame
+from klms.codec import Decoded
 from klms.compressors.base import Compressor, SideLearner, Vector
 from klms.container import Array, Arrays
 from klms.errors import CorruptMessage
@@ -86,21 +87,23 @@ class Reply:
         """Round of the request that the reply answers."""
         return self.expected.frame.first
 
-    def decode(self) -> Vector:
-        """Return the update of the compressed arrays, and pass the decoded message to the learner."""
-        layout = self.model.layout
-        if not layout.d:
+    def decode(self) -> Decoded:
+        """Return the update of the compressed arrays."""
+        if not self.model.layout.d:
             if self.message:
                 raise CorruptMessage("the reply has bytes after the arrays")
-            return np.zeros(0, dtype=np.float32)
+            return Decoded(np.zeros(0, dtype=np.float32))
         request, received = self.expected.request, self.expected.frame
-        compressor, learner = self._coder(self.model)
-        decoded = compressor.decode(self.message, request.side, key=request.key(received.first, received.second))
-        learner.add(decoded)
-        return decoded.vector.astype(np.float32, copy=bool(request.side))  # the learner needs the original
+        compressor, _ = self._coder(self.model)
+        return compressor.decode(self.message, request.side, key=request.key(received.first, received.second))
+
+    def learn(self, decoded: Decoded) -> None:
+        """Pass the decoded update to the learner of the next side information."""
+        if self.model.layout.d:
+            self._coder(self.model)[1].add(decoded)
 
     def arrays(self, update: Vector, later: Arrays | None = None) -> dict[str, Array]:
-        """Return the arrays that the client trained, given its decoded update; they reuse the memory of `update`.
+        """Return the arrays that the client trained, given its decoded update.
 
         Given the arrays of a `later` model, add the update to these instead of the arrays that the client received.
         """

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from klms.errors import CorruptMessage, InvalidArgument
+from klms.frame import MAGIC
 
 _KEY_BYTES = 32
 _TAG_BYTES = 16
@@ -29,8 +30,7 @@ _NONCE = bytes(12)  # no two payloads share a key
 
 def seal(payload: bytes, server: bytes) -> bytes:
     """Encrypt a payload for the holder of the private key that belongs to the public key `server`."""
-    own = X25519PrivateKey.generate()
-    public = own.public_key().public_bytes_raw()
+    own, public = _drawn_pair()
     try:
         secret = own.exchange(X25519PublicKey.from_public_bytes(server))
     except ValueError as error:
@@ -58,6 +58,13 @@ class ServerKey:
             return _cipher(secret, self.public, client).decrypt(_NONCE, sealed[_KEY_BYTES:], None)
         except (InvalidTag, ValueError) as error:
             raise CorruptMessage("the payload is not sealed for this server, or was changed in transit") from error
+
+
+def _drawn_pair() -> tuple[X25519PrivateKey, bytes]:
+    """Return a private key and its public key, which must not look like the beginning of a frame."""
+    own = X25519PrivateKey.generate()
+    public = own.public_key().public_bytes_raw()
+    return _drawn_pair() if public.startswith(MAGIC) else (own, public)
 
 
 def _cipher(secret: bytes, server: bytes, client: bytes) -> ChaCha20Poly1305:

@@ -43,6 +43,7 @@ from klms.numerics.checks import check_name, integer
 
 log = logging.getLogger("klms")
 _MOST_ROUNDS = (1 << 32) - 1  # the round of a frame has 32 bits
+_LARGEST_WEIGHT = 1e15  # so that sums of weights and of their squares stay finite
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,28 @@ class Sent:
 
     expected: dict[tuple[int, int], Expected] = field(default_factory=dict)
     """Answers that the client has not sent yet, by the round and the number of the request."""
+    answered: tuple[int, int] = (-1, -1)
+    """Round and number of the latest request that the client is known to have received."""
     terms: Terms = field(default_factory=dict)
-    """The latest terms that the client is known to hold."""
+    """The terms that the client held after that request."""
+    sent_since: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Names of terms that later requests held, which may not have arrived, with the last request that held them."""
     snapshot_round: int = -1
     """The round in which the client last turned out not to hold the model; -1 for never."""
+
+    def reached(self, request: tuple[int, int], terms: Terms) -> bool:
+        """Record that the client received a request; return False if it has already answered a later request."""
+        if request <= self.answered:
+            return False
+        self.answered = request
+        self.terms = terms
+        self.sent_since = {name: last for name, last in self.sent_since.items() if last > request}
+        return True
+
+    def forget_terms(self) -> None:
+        """Record that the client holds no terms, so that the next request has all of them."""
+        self.terms = {}
+        self.sent_since = {}
 
 
 class Server:
@@ -114,11 +133,11 @@ class Server:
         _check_names(scheme, settings)
         _check(scheme, step, replies, seed, rounds_before)
         self.scale = 1.0 if step is None else step
-        self.late = late
+        self.late = integer("late", late, 0, _MOST_ROUNDS)
         self.round = rounds_before + 1
         """Number of this round, which keys and rates depend on; it never repeats."""
         self.clients = 0
-        """Number of clients in a round, for a budget; by default the number in the last round."""
+        """Number of clients in a round, for a budget; by default the number asked for the last model's updates."""
         self._before = self.round if rounds_before else 0  # at most one model per earlier round, and the last model
         self._key = None
         overhead = replies_module.OVERHEAD
@@ -142,7 +161,7 @@ class Server:
         self._sent: dict[str, Sent] = {}
         self._number = 0
         self._asks: dict[tuple[object, ...], Ask] = {}
-        self._requests = 0
+        self._asked: set[str] = set()
         self._lags: list[int] = []
         self.uplink_bytes = 0
         """Bytes of all accepted replies since the start."""
@@ -168,13 +187,13 @@ class Server:
 
     @property
     def model(self) -> dict[str, Array]:
-        """The model to which the updates of clients are added."""
-        return dict(self.held.model)
+        """The model to which the updates of clients are added; its arrays are read-only."""
+        return _read_only(self.held.model)
 
     @property
     def view(self) -> dict[str, Array]:
-        """The model that clients decode from their requests, and train."""
-        return dict(self.held.state)
+        """The model that clients decode from their requests, and train; its arrays are read-only."""
+        return _read_only(self.held.state)
 
     @property
     def unused_round(self) -> int:
@@ -185,10 +204,10 @@ class Server:
         """Start a round with the caller's own number, at least `unused_round`; `step` starts rounds by itself."""
         if round_ < self.unused_round:
             raise InvalidArgument(f"round {round_} would use the keys of an earlier one; this is round {self.round}")
-        self.clients = self._requests or self.clients
+        self.clients = self.clients or len(self._asked)
         self.round = round_
         self._number = 0
-        self._requests = 0
+        self._asked = set()
         self._lags = []
         self._asks.clear()
         self.uplink.begin()
@@ -236,11 +255,12 @@ class Server:
         ask = self._ask(base, policy)
         number, self._number = self._number, self._number + 1
         terms = ask.request.terms()
-        if base.coded:
+        if base.coded or self._steps is not None:
             terms["steps"] = self._rule().agreed()
         digest = agreement(terms, ask.request.side, iter(base.digests))
         knows = bool(sent.terms)
-        lacking = changed(terms, sent.terms) if knows else terms
+        lacking = changed(terms, {name: value for name, value in sent.terms.items() if name not in sent.sent_since})
+        sent.sent_since = dict.fromkeys(lacking, (self.round, number)) if knows else {}
         broadcast = self._broadcast(client) if base.coded else b""
         body = RequestBody(lacking, not knows, ask.request.side, broadcast)
         frame = Frame(Kind.REQUEST, self.round, number, digest)
@@ -249,7 +269,7 @@ class Server:
         expected = Expected(frame, ask.request, terms, ask.model, ask.coder, policy.bits, state)
         sent.expected = {which: one for which, one in sent.expected.items() if which[0] >= self.round - self.late}
         sent.expected[self.round, number] = expected
-        self._requests += 1
+        self._asked.add(client)
         self.downlink_bytes += len(request)
         return request
 
@@ -275,12 +295,15 @@ class Server:
         received.check_belongs_to(expected.frame)
         if received.first < self.round - self.late:
             raise WrongRound(f"the reply is of round {received.first}, this is round {self.round}")
-        del sent.expected[received.first, received.second]
-        if received.kind == Kind.LOST:
-            self._lost(client, sent)
-        sent.terms = expected.terms
-        if expected.state is not None:
-            self.held = self.held.reached(client, number=expected.state)
+        answered = (received.first, received.second)
+        del sent.expected[answered]
+        if sent.reached(answered, expected.terms):
+            if received.kind == Kind.LOST:
+                self._lost(client, sent)
+            if expected.state is not None:
+                self.held = self.held.reached(client, number=expected.state)
+        elif received.kind == Kind.LOST:
+            raise WrongRound("the client has answered a later request than the one that it could not follow")
         return Reply.of(received, expected, nbytes)
 
     def receive(self, client: str, reply: bytes, *, weight: float = 1.0) -> dict[str, Array]:
@@ -291,14 +314,19 @@ class Server:
         return self.decode(self.open(client, reply), weight=weight)
 
     def decode(self, reply: Reply, *, weight: float = 1.0) -> dict[str, Array]:
-        """Return the arrays of a reply that was opened, and count its bytes."""
-        update = reply.decode()
-        update *= np.float32(self.scale)
+        """Return the arrays of a reply that was opened, and count its bytes; nothing is learned from a bad reply."""
+        weight = number("weight", weight)
+        if not 0 <= weight <= _LARGEST_WEIGHT:
+            raise InvalidArgument(f"weight must be from 0 to {_LARGEST_WEIGHT:g}, got {weight}")
+        decoded = reply.decode()
+        update = decoded.vector.astype(np.float32, copy=False) * np.float32(self.scale)
+        is_late = reply.round < self.round
+        arrays = reply.arrays(update, self.held.model if is_late and not self.uplink.updates else None)
+        if not is_late:
+            reply.learn(decoded)
         bits = reply.expected.bits
         if update.size and bits is not None and reply.model is reply.expected.model:
             self.rates.control.add(self.round, update, self.scale * reply.norm, weight, bits)
-        is_late = reply.round < self.round and not self.uplink.updates
-        arrays = reply.arrays(update, self.held.model if is_late else None)
         self.uplink_bytes += reply.nbytes
         if reply.looks_like_updates:
             log.warning(
@@ -323,19 +351,21 @@ class Server:
             "apart": None if self.uplink.apart is None else self.uplink.apart.to_json(),
             "rates": self.rates.control.to_json(),
             "seed": self.uplink.seed,
+            "clients": self.clients,
             "bytes": [self.uplink_bytes, self.downlink_bytes],
         }
-        return write_arrays(joined(groups), meta)
+        return Frame(Kind.SERVER, self.round, 0, bytes(8), write_arrays(joined(groups), meta)).to_bytes()
 
     @classmethod
     def restored(cls, state: bytes, **arguments: Any) -> "Server":
         """Return a server that resumes from the `state` of another server; the arguments must be the same.
 
-        Clients keep their states; replies to requests of the other server no longer count.
+        Clients keep their states; replies to requests of the other server no longer count. The seed is the other
+        server's.
         """
-        kept, meta = read_arrays(message_bytes("state", state))
+        kept, meta = read_arrays(Frame.from_bytes(message_bytes("state", state), Kind.SERVER).body)
+        server = cls(**{**arguments, "seed": meta.get("seed")})
         try:
-            server = cls(**arguments, seed=meta["seed"])
             groups = grouped(kept, ("view", "own", "held"))
             server._wanted = bytes.fromhex(meta["wanted"])
             server.held = Held.from_arrays(groups["held"], groups["view"], groups["own"] or None)
@@ -343,6 +373,7 @@ class Server:
             server.uplink.apart = None if meta["apart"] is None else Apart.from_json(meta["apart"])
             server.rates.control.restore(meta["rates"])
             server.round = meta["round"] + 1  # the keys of the round under way may have been used
+            server.clients = server.clients or int(meta["clients"])
             server.uplink_bytes, server.downlink_bytes = meta["bytes"]
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptMessage(f"these bytes are not the state of a server: {error!r}") from error
@@ -358,11 +389,14 @@ class Server:
             self._wanted = digest
 
     def _lead(self, wanted: Arrays) -> None:
+        self.clients = len(self._asked) or self.clients
+        self._asked = set()
         if _shapes(wanted) != _shapes(self.held.state) and self.held.state:  # another model altogether
+            self._before = self._rule().before + self.held.number  # states are numbered anew, keys are not used again
             self.held = Held({})
             self._steps = None
             for sent in self._sent.values():
-                sent.terms = {}
+                sent.forget_terms()
                 sent.expected = {}
         if self.held.state:
             self._learn(wanted)
@@ -396,7 +430,7 @@ class Server:
         A client gets another snapshot only after so many rounds that the steps since its last snapshot are about as
         large as a snapshot. A client that always claims to have lost its model thus costs at most twice the bytes.
         """
-        sent.terms = {}
+        sent.forget_terms()
         latest = len(self.held.trail.steps[-1]) if self.held.trail.steps else math.inf
         rounds = self._rule().nbytes(self.held.state) / max(1, latest)
         if sent.snapshot_round >= 0 and self.round - sent.snapshot_round < rounds:
@@ -474,6 +508,13 @@ def _check_names(scheme: str, settings: Mapping[str, object]) -> None:
         check_name("argument", name, known)
         if name == "bits" and scheme == AUTO:  # a setting of other schemes, but here most likely not meant as such
             raise InvalidArgument("there is no argument 'bits'; did you mean 'bits_per_parameter'?")
+
+
+def _read_only(arrays: Arrays) -> dict[str, Array]:
+    views = {name: array.view() for name, array in arrays.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
 
 
 def _shapes(arrays: Arrays) -> list[tuple[str, Sequence[int]]]:
