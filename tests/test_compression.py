@@ -396,6 +396,27 @@ def test_a_budget_that_cannot_be_met_is_explained():
         klms.compress({"a": np.ones(300, np.float32)}, budget_bytes=90)
 
 
+@pytest.mark.parametrize("threads", [-1, 0, 1025, "2", 1.5, True])
+def test_threads_are_counted_from_one(threads):
+    """Also where one thread would do, and where nothing is coded."""
+    update, file = {"n": np.arange(3)}, io.BytesIO()
+    message = klms.compress(update)
+    for call in (
+        lambda: klms.compress(update, threads=threads),
+        lambda: klms.compress(np.ones(3_000_000, np.float32), threads=threads),
+        lambda: klms.compress_to(file, update, threads=threads),
+        lambda: klms.ErrorFeedback().compress(update, threads=threads),
+        lambda: klms.decompress(message, threads=threads),
+        lambda: klms.decompress(io.BytesIO(message), threads=threads),
+        lambda: klms.decompress_from(io.BytesIO(message), lambda *part: None, threads=threads),
+        lambda: klms.Codec(threads=threads),
+    ):
+        with pytest.raises(InvalidArgument, match=r"threads must be (an integer|in \[1, 1024\]), got"):
+            call()
+    assert file.getvalue() == b""
+    assert klms.decompress(klms.compress(update, threads=np.int64(2)), threads=np.int64(2))["n"].tolist() == [0, 1, 2]
+
+
 # --- files
 
 

@@ -54,14 +54,48 @@ dist.destroy_process_group()
 """
 
 
+OVERFLOW = """
+import datetime, json, os, sys
+import torch
+import torch.distributed as dist
+from klms.ddp import CompressionState, compression_hook
+
+rank, world, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+torch.set_num_threads(1)
+dist.init_process_group("gloo", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 50))
+model.register_comm_hook(CompressionState(1.0), compression_hook)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+scales, sums = [], []
+for step in range(3):
+    loss = scaler.scale(model(torch.ones(4, 100)).square().mean())
+    optimizer.zero_grad()
+    (loss * float("inf") if (step, rank) == (1, 1) else loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    scales.append(scaler.get_scale())
+    sums.append(model.module.weight.detach().double().sum().item())
+print(json.dumps({"scales": scales, "sums": sums}))
+dist.destroy_process_group()
+"""
+
+
 def trained(processes, bits, *, dtype="float32", steps=40):
     """Train with so many processes, and return what each of them says."""
+    return told(PROGRAM, processes, str(bits), dtype, str(steps))
+
+
+def told(program, processes, *settings):
+    """Run a program in so many processes, and return what each of them says."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
-    arguments = [str(processes), port, str(bits), dtype, str(steps)]
+    arguments = [str(processes), port, *settings]
     running = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), *arguments], stdout=subprocess.PIPE)
+        subprocess.Popen([sys.executable, "-c", program, str(rank), *arguments], stdout=subprocess.PIPE)
         for rank in range(processes)
     ]
     try:
@@ -82,6 +116,15 @@ def test_all_processes_hold_the_same_model_that_learns_from_few_bytes(processes,
         # Every bucket has a length and at least 64 bytes; there are a handful of them.
         assert 8 * one["sent"] / (one["size"] * 40) < bits + 0.4
         assert one["uncompressed"] == 40 * one["size"] * (4 if dtype == "float32" else 2)
+
+
+def test_a_gradient_that_overflows_in_one_process_is_skipped_by_all():
+    """`GradScaler` halves its scale and leaves the model unchanged, as without the hook."""
+    first, second = told(OVERFLOW, 2)
+    assert first == second
+    assert first["scales"] == [8.0, 4.0, 4.0]
+    before, skipped, after = first["sums"]
+    assert before == skipped != after
 
 
 def test_keys_differ_by_process_bucket_and_step():

@@ -44,9 +44,8 @@ def test_a_missing_file_is_missing(tmp_path):
 
 @pytest.mark.parametrize("kind", [*ODD, "a link"])
 def test_writing_waits_for_nothing_and_follows_no_link(kind, tmp_path):
-    """`x.new` is what a write that was killed leaves behind, or what somebody has put there."""
     (tmp_path / "precious").write_bytes(b"precious")
-    for name in ("x.new", "ledger", "lock"):
+    for name in ("x", "ledger", "lock"):
         if kind == "a link":
             (tmp_path / name).symlink_to("precious")
         else:
@@ -57,13 +56,42 @@ def test_writing_waits_for_nothing_and_follows_no_link(kind, tmp_path):
     else:
         files.replace(tmp_path / "x", b"content")
         assert (tmp_path / "x").read_bytes() == b"content"
-        assert not (tmp_path / "x.new").exists()
+        assert not (tmp_path / "x").is_symlink()
     if not kind.startswith("it has"):
         with pytest.raises(RunFolderError, match="cannot be written"):
             files.append(tmp_path / "ledger", b"line")
         with pytest.raises(OSError, match=r"it is a|Is a directory"):
             files.open_lock(tmp_path / "lock")
     assert (tmp_path / "precious").read_bytes() == b"precious"
+    assert {path.name for path in tmp_path.iterdir()} == {"precious", "x", "ledger", "lock"}
+
+
+def test_other_files_are_kept_whatever_their_names(tmp_path):
+    (tmp_path / "x.new").write_bytes(b"precious")
+    files.replace(tmp_path / "x", b"content")
+    with pytest.raises(TypeError):
+        files.replace(tmp_path / "x", "text")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"x.new": b"precious", "x": b"content"}
+
+
+def test_two_may_write_the_same_file_at_once(tmp_path):
+    with files.replacing(tmp_path / "x") as first:
+        with files.replacing(tmp_path / "x") as second:
+            second.write(b"second")
+        assert (tmp_path / "x").read_bytes() == b"second"
+        first.write(b"first")
+    assert (tmp_path / "x").read_bytes() == b"first"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
+    with files.replacing(tmp_path / "x"):
+        (left,) = tmp_path.iterdir()
+    kept = {"x", "x.new", "klms-notes.new", f"klms-{'g' * 16}.new"}
+    for name in {left.name, *kept}:
+        (tmp_path / name).write_bytes(b"content")
+    files.remove_partial(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_files_are_made_for_whom_the_user_s_mask_allows(tmp_path):

@@ -7,6 +7,8 @@
 Compressed messages cannot be summed like numbers, so every process gathers the messages of all processes, decodes them
 and averages the results. All processes decode the same bytes in the same order and therefore hold the same gradient.
 The decoded gradient is unbiased, so neither error feedback nor memory of the size of the gradients is needed.
+If a bucket of any process is not finite or has entries above 1e15, its mean is NaN in all processes, so that
+`GradScaler` skips the step as it does without the hook.
 This module needs the extra `learn`.
 
 Traffic and decoding time grow with the number of processes, as with every compressor whose messages cannot be summed
@@ -22,7 +24,7 @@ import numpy as np
 from klms.codec import SharedKey
 from klms.compressors.layout import Layout
 from klms.compressors.trellis import Effort, Trellis, fitting
-from klms.errors import InvalidArgument, MissingExtra
+from klms.errors import InvalidArgument, MissingExtra, TrainingDiverged
 from klms.numerics.jit import Float32
 
 try:
@@ -47,7 +49,7 @@ class CompressionState:
     step: int = 0
     """Number of the training step, on which keys depend. After a restart, set it to the number of the next step."""
     sent_bytes: int = 0
-    """Bytes of this process's messages so far, each of which goes to all other processes."""
+    """Bytes of this process's messages so far. Each message is counted once, and goes to all other processes."""
     gradient_bytes: int = 0
     """Bytes of the same gradients without compression."""
 
@@ -100,12 +102,18 @@ def _layout(bucket: dist.GradBucket) -> Layout:  # type: ignore[name-defined]
 def _fitting_message(
     state: CompressionState, layout: Layout, gradient: torch.Tensor, key: SharedKey
 ) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Return the length of a message and the message, padded to the size that all processes use for this bucket."""
+    """Return the length of a message and the message, padded to the size that all processes use for this bucket.
+
+    The length is 0 if the gradient is not finite or far too large.
+    """
     room = _LENGTH.size + max(_SMALLEST_MESSAGE, math.ceil(state.bits_per_parameter * layout.d / 8))
     vector = gradient.detach().float().cpu().numpy()
     rng = np.random.default_rng([key.seed, key.round, key.client])
     scheme = Trellis(layout, state.bits_per_parameter, state.effort, threads=1)
-    message = fitting(scheme, lambda one: one.encode(vector, {}, key=key, rng=rng), room - _LENGTH.size)
+    try:
+        message = fitting(scheme, lambda one: one.encode(vector, {}, key=key, rng=rng), room - _LENGTH.size)
+    except TrainingDiverged:
+        message = b""  # without a message, all other processes would wait for this one
     padded = np.zeros(room, dtype=np.uint8)
     padded[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(message)), dtype=np.uint8)
     padded[_LENGTH.size : _LENGTH.size + len(message)] = np.frombuffer(message, dtype=np.uint8)
@@ -113,10 +121,12 @@ def _fitting_message(
 
 
 def _mean(padded: list[bytes], layout: Layout, keys: list[SharedKey]) -> Float32:
-    """Decode the messages of all processes and return their mean."""
+    """Decode the messages of all processes and return their mean, which is NaN if any of them is empty."""
     total = np.zeros(layout.d, dtype=np.float32)
     for data, key in zip(padded, keys, strict=True):
         (length,) = _LENGTH.unpack_from(data)
+        if length == 0:
+            return np.full(layout.d, np.nan, dtype=np.float32)
         message = data[_LENGTH.size : _LENGTH.size + length]
         total += Trellis(layout, threads=1, agreed=False).decode(message, {}, key=key).vector
     return total / np.float32(len(keys))

@@ -1,13 +1,15 @@
 """Files of run folders and data sets: read without waiting and within bounds, written completely or not at all.
 
-A folder may come from an untrusted source, and hold a named pipe, on which a reader would wait forever, a link to a
-device without an end, or a file of many gigabytes that takes no space on disk. All files are therefore opened here, and
-everything is refused but regular files up to a size that the reader states. A link to such a file may be read, because
-large files are often kept on another disk. Nothing is written through a link, which could lead to any file of the user.
+A folder may come from an untrusted source. It may hold a named pipe, on which a reader would wait forever; a link to a
+device without an end; or a file of many gigabytes that takes no space on disk. All files are therefore opened here, and
+everything is refused except regular files up to a size that the reader states. A link to a regular file may be read,
+because large files are often kept on another disk. Nothing is written through a link, because a link could lead to any
+file of the user.
 """
 
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +21,7 @@ from klms.errors import RunFolderError, UnreadableFile
 # Windows has no named pipes in folders and no such flags, except the last one, which it needs to read bytes.
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_TOKEN = 8  # random bytes in the name of a file that is being written
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
@@ -52,21 +55,30 @@ def replace(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that takes the place of `path` once it is complete; after an error, nothing has changed."""
-    temporary = path.with_name(path.name + ".new")
+    """Open a file that takes the place of `path` once it is complete; after an error, nothing has changed.
+
+    Until then, its name is random, so that it takes the place of no other file.
+    """
+    temporary = path.with_name(f"klms-{secrets.token_hex(_TOKEN)}.new")
     try:
-        temporary.unlink(missing_ok=True)
         with os.fdopen(_open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK), "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        with suppress(OSError):  # the folder is read-only, or the name is taken by a folder
+        with suppress(OSError):  # the folder is read-only
             temporary.unlink(missing_ok=True)  # a partial file would take the last space of a full disk
         if isinstance(error, OSError) and not isinstance(error, UnreadableFile):
             raise _cannot_write(path, error) from error
         raise
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove the files that killed writers left in a folder; no other process may be writing there."""
+    for left in folder.glob(f"klms-{'[0-9a-f]' * 2 * _TOKEN}.new"):
+        with suppress(OSError):  # the folder is read-only, or this is a folder
+            left.unlink()
 
 
 def append(path: Path, content: bytes) -> None:

@@ -32,7 +32,7 @@ from klms.container import (
 )
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch, UnsupportedMessage
 from klms.frame import BODY, OVERHEAD, Frame, FrameWriter, Kind
-from klms.numerics.checks import integer
+from klms.numerics.checks import integer, thread_count
 from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress
 from klms.progress import reporting
@@ -63,6 +63,9 @@ class Coding:
     progress: Progress | bool = False
     echo: float = 0.0
     """Share of this message's error that the next update is expected to contain (`Trellis.echo`)."""
+
+    def __post_init__(self) -> None:
+        thread_count(self.threads)  # raises an error before anything is written
 
 
 def write_update(file: IO[bytes], sources: Mapping[str, Source], meta: object, coding: Coding) -> int:
@@ -147,6 +150,7 @@ def read_segments(
     store: Callable[[Segment, Float32], None],
 ) -> dict[str, Array]:
     """Decode a message whose header has been read, segment by segment; return the arrays that were sent unchanged."""
+    threads = thread_count(threads)
     end = file.seek(0, io.SEEK_END) - (OVERHEAD - BODY)
     file.seek(BODY + described.end)
     read = _reader(file, end)
@@ -189,7 +193,7 @@ def carries_key(frame: Frame) -> bool:
 
 
 def key_of(frame: Frame, key: SharedKey | None) -> SharedKey:
-    """Return the key of a message: its own, or the receiver's key, if the message was made with it."""
+    """Return the key of a message: its own, or the receiver's key if the message was made with that key."""
     if carries_key(frame):
         if key is not None:
             SharedKey.checked(key)

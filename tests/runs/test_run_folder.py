@@ -8,12 +8,13 @@ import sys
 import numpy as np
 import pytest
 
+from klms import files
 from klms.engine.federation import Layer, RunDescription
 from klms.engine.ledger import LedgerRecord
 from klms.errors import RunFolderError
 from klms.methods.state import State
 from klms.runs.digests import key_of, settings_with_digest, with_digest
-from klms.runs.run_folder import CHECKPOINT, CONFIG, DESCRIPTION, METRICS, TABLE, VERSIONS, RunFolder
+from klms.runs.run_folder import CHECKPOINT, CONFIG, DESCRIPTION, LOCK, METRICS, TABLE, VERSIONS, RunFolder
 from klms.runs.settings import resolve
 
 
@@ -222,13 +223,24 @@ def test_a_full_disk_is_one_line_and_loses_nothing(folder):
 
 def test_a_folder_that_cannot_be_written_is_one_line(folder, tmp_path):
     """As root, nothing is read-only; a folder where a file should go fails the same way."""
-    (folder.path / f"{CHECKPOINT}.new").mkdir()
+    (folder.path / DESCRIPTION).mkdir()
     with pytest.raises(RunFolderError, match="cannot be written"):
-        folder.append(record(4), state(4))
+        folder.describe(RunDescription(layers=[], split=[], tested=0))
+    assert {path.name for path in folder.path.iterdir()} == {CONFIG, VERSIONS, METRICS, CHECKPOINT, DESCRIPTION}
     assert folder.state().round == 3
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be created"):
         RunFolder.create(tmp_path / "file" / "run", resolve("fedavg"))
+
+
+def test_a_resumed_run_removes_what_a_killed_one_was_writing(folder):
+    """Otherwise, each kill could leave a file as large as a checkpoint."""
+    before = set(folder.path.iterdir())
+    with files.replacing(folder.path / TABLE):
+        (left,) = set(folder.path.iterdir()) - before
+    left.write_bytes(b"half a table")
+    with folder.locked():
+        assert set(folder.path.iterdir()) == before | {folder.path / LOCK, folder.path / TABLE}
 
 
 @pytest.mark.parametrize("bounds", [[0], [5, 9], [0, 9, 4], [[0, 1]], [0.0, 9.0]])

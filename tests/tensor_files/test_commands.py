@@ -1,8 +1,11 @@
 """`klms encode` and `klms decode` on files as people have them."""
 
+import json
 import re
+import struct
 import subprocess
 import sys
+import zlib
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +16,8 @@ import klms
 from klms.cli import app, tensors
 from klms.cli.live import Live
 from klms.compressors.arrays import bfloat16_of
-from klms.errors import InvalidArgument
+from klms.errors import CorruptMessage, DataError, InvalidArgument
+from klms.frame import Frame, Kind
 from klms.tensor_files import decode, encode
 from klms.tensor_files.formats import open_tensors
 from tests.tensor_files.adapters import METADATA, adapter, write
@@ -170,6 +174,48 @@ def test_nothing_is_overwritten_or_left_behind(tmp_path):
     assert (tmp_path / "m.klms").read_bytes() == b"precious"
     assert path.read_bytes() == content
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.safetensors", "m.klms", "x.safetensors"]
+
+
+def test_a_message_may_be_named_like_the_file_to_write(tmp_path):
+    path = write(tmp_path / "x.safetensors", adapter())
+    message = tmp_path / "y.safetensors.new"
+    (tmp_path / "m.klms.new").write_bytes(b"precious")
+    encode(path, tmp_path / "m.klms")
+    encode(path, message)
+    decode(message, tmp_path / "y.safetensors")
+    assert klms.inspect(message.read_bytes()).parameters == 16384
+    assert (tmp_path / "m.klms.new").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("metadata", [{"note": "\ud800"}, {"\ud800": "note"}, {"note": 1}, [], None])
+def test_metadata_that_no_file_can_hold_is_damage(metadata, tmp_path):
+    described = json.dumps({"names": [], "types": [], "shapes": [], "meta": {"metadata": metadata}}).encode()
+    packed = zlib.compress(described)
+    frame = Frame(Kind.UPDATE, 0, 1, bytes(8), struct.pack("<BI", 1, len(packed)) + packed)
+    (tmp_path / "m.klms").write_bytes(frame.to_bytes())
+    with pytest.raises(CorruptMessage, match="the metadata of the message is not a mapping from names to text"):
+        decode(tmp_path / "m.klms", tmp_path / "x.safetensors")
+    assert not (tmp_path / "x.safetensors").exists()
+
+
+def test_an_array_with_the_name_of_the_metadata_does_not_become_safetensors(tmp_path):
+    np.savez(tmp_path / "x.npz", __metadata__=np.ones(5, np.float32), w=np.ones(5, np.float32))
+    encode(tmp_path / "x.npz", tmp_path / "m.klms", 8.0)
+    with pytest.raises(DataError, match=r"cannot hold an array named '__metadata__': write a \.npz file"):
+        decode(tmp_path / "m.klms", tmp_path / "y.safetensors")
+    assert not (tmp_path / "y.safetensors").exists()
+    assert decode(tmp_path / "m.klms", tmp_path / "y.npz") == 2
+
+
+@pytest.mark.parametrize("threads", [-1, 0, "2", 1.5])
+def test_threads_are_counted_from_one(threads, tmp_path):
+    path = write(tmp_path / "x.safetensors", adapter())
+    encode(path, tmp_path / "m.klms")
+    with pytest.raises(InvalidArgument, match="threads must be"):
+        encode(path, tmp_path / "n.klms", threads=threads)
+    with pytest.raises(InvalidArgument, match="threads must be"):
+        decode(tmp_path / "m.klms", tmp_path / "y.safetensors", threads=threads)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["m.klms", "x.safetensors"]
 
 
 class Shown(Live):

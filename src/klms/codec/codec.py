@@ -14,7 +14,7 @@ from klms.codec.message import Chosen
 from klms.codec.paths import SEGMENT, addresses, new_paths, select_paths
 from klms.codec.selection import SELECTIONS, Batch, Selection, select
 from klms.errors import CorruptMessage, InvalidArgument, SideInformationMismatch
-from klms.numerics.checks import check_name, integer
+from klms.numerics.checks import check_name, integer, thread_count
 from klms.numerics.elementary import LN_2
 from klms.numerics.jit import Int64, UInt16
 from klms.numerics.parallel import over
@@ -64,8 +64,7 @@ class Codec:
         object.__setattr__(self, "bits", integer("bits", self.bits, 1, MAX_BITS))
         object.__setattr__(self, "memory", integer("memory", self.memory, 0, MAX_BITS - self.bits))
         check_name("selection", self.selection, SELECTIONS)
-        if self.threads is not None:
-            object.__setattr__(self, "threads", integer("threads", self.threads, 1, 1024))
+        object.__setattr__(self, "threads", thread_count(self.threads))
 
     def encode(
         self,

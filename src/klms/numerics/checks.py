@@ -13,6 +13,7 @@ from klms.errors import CorruptMessage, InvalidArgument
 MOST_DIMENSIONS, MOST_ENTRIES = 32, 1 << 40  # limits for arrays from untrusted sources
 OTHER_NAMES = {"learning_rate": "lr", "batch_size": "batch", "bits_per_parameter": "rate"}
 """Settings by the names that they have in other libraries, or in other parts of klms."""
+_MOST_THREADS = 1024
 _Array = TypeVar("_Array", bound=npt.NDArray[np.generic])
 
 
@@ -27,6 +28,11 @@ def integer(name: str, value: object, low: int, high: int) -> int:
     if not low <= number <= high:
         raise InvalidArgument(f"{name} must be in [{low}, {high}], got {number}")
     return number
+
+
+def thread_count(value: object) -> int | None:
+    """Return the number of threads that a caller allows; None stands for one per core."""
+    return None if value is None else integer("threads", value, 1, _MOST_THREADS)
 
 
 def check_name(what: str, name: str, known: Iterable[str]) -> None:

@@ -106,7 +106,10 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running in this folder; the lock ends with the process, however it ends."""
+        """Keep other processes from running in this folder; the lock ends with the process, however it ends.
+
+        Files that a killed process was writing are removed.
+        """
         try:
             file = files.open_lock(self.path / LOCK)
         except OSError as error:
@@ -117,6 +120,7 @@ class RunFolder:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError as error:
                     raise RunFolderError(f"another process is running {self.path}: wait for it, or stop it") from error
+            files.remove_partial(self.path)
             yield
 
     def settings(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """A file of tensors, or its difference from another file, as a message that carries its own key, and back.
 
 Besides the description of the arrays, a message has `{"file": the file name's extension, "metadata": the metadata of
-safetensors, "base": the digest of the other file's tensors}`; the last two only if present.
+safetensors, "base": the digest of the other file's tensors}`; the last two members only if they exist.
 """
 
 import math
@@ -215,9 +215,20 @@ def _meta(described: Description) -> dict[str, Any]:
     if not isinstance(meta, dict):
         return {}
     metadata = meta.get("metadata", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+    if not isinstance(metadata, dict) or not all(_is_unicode(text) for pair in metadata.items() for text in pair):
         raise CorruptMessage("the metadata of the message is not a mapping from names to text")
     return meta
+
+
+def _is_unicode(value: object) -> bool:
+    """Return whether a value is text that can be written; JSON can hold half of a surrogate pair, which cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _add(array: Array, base: Source) -> None:

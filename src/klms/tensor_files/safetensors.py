@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from klms.container import BFLOAT16, Array, ArrayInfo
-from klms.errors import CorruptMessage
+from klms.errors import CorruptMessage, DataError
 from klms.numerics.checks import checked_shape
 from klms.tensor_files.source import StoredSource, TensorFile
 
@@ -46,6 +46,8 @@ def open_safetensors(path: Path) -> TensorFile:
 
 def write_safetensors(file: IO[bytes], arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
     """Write arrays in order; bfloat16 arrays are given by their bits (`BFLOAT16`)."""
+    if _METADATA in arrays:
+        raise DataError(f"a file of safetensors cannot hold an array named {_METADATA!r}: write a .npz file")
     header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
     place = 0
     for name, array in arrays.items():

@@ -45,7 +45,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         return DataError(f"{self.path}: {what}")
 
     def read_at(self, place: int, count: int) -> bytes:
-        """Return exactly `count` bytes of the file; raise an error if it ends earlier."""
+        """Return exactly `count` bytes of the file; raise an error if the file ends before that."""
         self.file.seek(place)
         data = self.file.read(count)
         if len(data) < count:
