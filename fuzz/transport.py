@@ -58,6 +58,12 @@ def _reply(data: bytes) -> None:
             Reply.of(belonging, replace(_EXPECTED, model=model), len(data)).decode()
 
 
+def _client_state_seeds() -> list[bytes]:
+    client = Client(seed=1)
+    client.receive(Server(_MODEL, bits_per_parameter=2, seed=1).request("a"))
+    return [client.state]
+
+
 def _reply_seeds() -> list[bytes]:
     return [_asked()[2]]
 
@@ -91,7 +97,10 @@ TARGETS = {
     "broadcast": Target(lambda data: Broadcast.from_bytes(sealed(data)), _broadcast_seeds),
     "state": Target(State.from_bytes, lambda: [small_state().to_bytes()]),
     "client": Target(lambda data: Client().receive(sealed(data)), lambda: [_asked()[1]]),
-    "server-state": Target(lambda data: Server.restored(data, bits_per_parameter=2), lambda: [_asked()[0].state]),
+    "server-state": Target(
+        lambda data: Server.restored(sealed(data), bits_per_parameter=2), lambda: [_asked()[0].state]
+    ),
+    "client-state": Target(lambda data: Client(sealed(data)), _client_state_seeds),
     "reply": Target(_reply, _reply_seeds),
     "request": Target(_request, _request_seeds),
     "model-broadcast": Target(_model_broadcast, _model_broadcast_seeds),

@@ -154,7 +154,7 @@ def test_what_error_feedback_does_not_send_is_in_the_context_of_the_node_and_sen
     inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=1, min_train_nodes=1)
     start = ArrayRecord({"w": Array(np.zeros_like(update))})
     result = Compressed(inner, scheme="topk", keep=0.05).start(grid, start, num_rounds=3)
-    kept, _ = read_arrays(grid.contexts[1].state["klms.state"]["state"].data)
+    kept, _ = read_arrays(Frame.from_bytes(grid.contexts[1].state["klms.state"]["state"].data, Kind.CLIENT).body)
     sent, waiting = result.arrays["w"].numpy(), kept["lost.vector"]
     assert 0 < np.count_nonzero(sent) <= 3 * 0.05 * update.size
     np.testing.assert_allclose(sent.ravel() + waiting, 3 * update.ravel(), atol=1e-4)

@@ -149,10 +149,10 @@ def test_at_low_rates_payloads_keep_to_their_bits():
 def change_state(grid, node, change) -> None:
     """Change what a node keeps, so that it still reads well."""
     record = grid.contexts[node].state["klms.state"]
-    found, meta = read_arrays(record["state"].data)
+    found, meta = read_arrays(Frame.from_bytes(record["state"].data, Kind.CLIENT).body)
     arrays = {name: array.copy() for name, array in found.items()}
     change(arrays, meta)
-    data = write_arrays(arrays, meta)
+    data = Frame(Kind.CLIENT, 0, 0, bytes(8), write_arrays(arrays, meta)).to_bytes()
     record["state"] = Array("uint8", (len(data),), "klms", data)
 
 
