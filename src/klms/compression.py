@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 FREE_BYTES = 1 << 28
-"""Memory in bytes that even the shortest message may require: 67 million float32 parameters, which may all be zero."""
+"""Memory in bytes that even the shortest message may require: that of 67 million float32 parameters."""
 BYTES_PER_BYTE = 1 << 10
 """Additional memory in bytes that a message may require per byte of its length: float32 at 1/32 bit per parameter."""
 _EXPECT = "pass like= (an update with the shapes that you expect) or a larger max_bytes="
@@ -105,8 +105,8 @@ def compress_to(
 ) -> int:
     """Write the message that `compress` would return to a binary file, part by part; return its length.
 
-    The message is never in memory as a whole. If an error is raised, the file holds a part of the message, which
-    `decompress` refuses.
+    The message is never in memory as a whole. If an error is raised, the file holds only a part of the message, and
+    `decompress` refuses it.
 
     >>> file = io.BytesIO()
     >>> length = compress_to(file, np.ones(3000, dtype=np.float32), 0.5)
@@ -133,7 +133,7 @@ def decompress(
     Args:
         message: The bytes, or a binary file that holds them and nothing else.
         key: The key that the message was made with; None if it carries its own.
-        like: An update (or a model) with the same names, shapes and types; any other message is refused.
+        like: An update (or a model) with the expected names, shapes and types; a message with others is refused.
         max_bytes: Memory that the arrays may take. If neither this nor `like` is given, the limit is 256 MiB plus 1024
             times the length of the message. The limit and `like` are checked before anything is allocated.
         threads: Number of threads, by default one per core.
@@ -234,7 +234,7 @@ def seekable(message: bytes | bytearray | memoryview | IO[bytes]) -> IO[bytes]:
 
 
 def _check_whole(described: Description) -> None:
-    """Raise if a message holds a difference from another file, which is useless without that file."""
+    """Raise if a message holds a difference from another file: the difference is useless without that file."""
     if is_difference(described):
         raise InvalidArgument(
             "the message holds the difference from another file: restore the tensors with `klms decode --base`, "

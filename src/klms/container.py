@@ -3,8 +3,8 @@
 0  version (u8)   1  length of the description (u32)   5  description   then the arrays, end to end
 
 The description is deflated JSON: `{"names": [...], "types": [...], "shapes": [...], "meta": ...}`, with types as NumPy
-writes them. safetensors follows the same idea, but its header is not deflated and has the offsets of every array, which
-alone would take more bytes than a message at 0.1 bits per parameter. Arrays are C-ordered and little-endian.
+writes them. safetensors follows the same idea, but its header is not deflated and has the offsets of every array. These
+offsets alone would take more bytes than a message at 0.1 bits per parameter. Arrays are C-ordered and little-endian.
 
 A packed container also lists `lengths`, the number of bytes in which each array is stored. If that is the array's own
 size, the array is stored unchanged. Otherwise the stored bytes begin with the number of values in a table (u16). If
@@ -35,7 +35,7 @@ NAMES = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "
 DTYPES: dict[int, np.dtype[Any]] = dict(enumerate(map(np.dtype, NAMES), start=1))
 """Types of the arrays that klms sends, by the number that stands for a type in a message."""
 BFLOAT16 = np.dtype("V2")
-"""Stands for bfloat16, which NumPy does not have: the upper half of a float32. Only messages of updates hold it."""
+"""Stands for bfloat16, the upper half of a float32, which NumPy lacks. Only messages of updates hold such arrays."""
 MOST_TEXT = 1 << 22
 """Maximum size of a description's JSON in bytes: enough for fifty thousand arrays, read in a fraction of a second."""
 

@@ -39,7 +39,7 @@ _SMALLEST_MESSAGE = 64  # bytes: the header of a message, its pieces' scales and
 
 @dataclass
 class CompressionState:
-    """Settings of the hook, and the bytes that it has sent. Every process needs one with the same settings."""
+    """Settings of the hook, and the bytes that it has sent. Every process has its own state with the same settings."""
 
     bits_per_parameter: float = 1.0
     seed: int = 0
@@ -47,7 +47,7 @@ class CompressionState:
     process_group: dist.ProcessGroup | None = None
     """The processes among which gradients are averaged; by default, all processes."""
     step: int = 0
-    """Number of the training step, on which keys depend. After a restart, set it to the number of the next step."""
+    """Number of the training step. Keys depend on it, so set it to the number of the next step after a restart."""
     sent_bytes: int = 0
     """Bytes of this process's messages so far. Each message is counted once, and goes to all other processes."""
     gradient_bytes: int = 0
@@ -121,7 +121,7 @@ def _fitting_message(
 
 
 def _mean(padded: list[bytes], layout: Layout, keys: list[SharedKey]) -> Float32:
-    """Decode the messages of all processes and return their mean, which is NaN if any of them is empty."""
+    """Decode the messages of all processes and return their mean; the mean is NaN if a message is empty."""
     total = np.zeros(layout.d, dtype=np.float32)
     for data, key in zip(padded, keys, strict=True):
         (length,) = _LENGTH.unpack_from(data)

@@ -57,7 +57,7 @@ def replace(path: Path, content: bytes) -> None:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes the place of `path` once it is complete; after an error, nothing has changed.
 
-    Until then, its name is random, so that it takes the place of no other file.
+    Until then, the file has a random name, so that it does not replace any other file.
     """
     temporary = path.with_name(f"klms-{secrets.token_hex(_TOKEN)}.new")
     try:

@@ -36,7 +36,7 @@ except ImportError as error:
 
 _SEED = 8  # bytes
 _LEAST = 512
-"""Number of bytes that a tensor of any size may take; headers are about 120 of them."""
+"""Number of bytes that a tensor of any size may take; about 120 of these bytes are headers."""
 _MOST = 8.0
 """Bits per parameter beyond which a tensor is sent unchanged."""
 

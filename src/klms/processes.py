@@ -48,7 +48,7 @@ class Process:
         self._process.terminate()
 
     def stop(self) -> None:
-        """Ask the process to end; kill it if it does not, and kill whatever is left of its children."""
+        """Ask the process to end; kill it if it does not end, and then kill its remaining children."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(PATIENCE)
@@ -83,7 +83,7 @@ class Guard:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the living processes whose mark begins with `mark`; none on systems without /proc, such as macOS."""
+    """Return the living processes whose mark begins with `mark`; an empty list without /proc, as on macOS."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in PROCESSES.glob("[0-9]*/environ"):

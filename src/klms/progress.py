@@ -9,7 +9,10 @@ from klms.numerics.parallel import Progress
 
 @contextmanager
 def reporting(progress: Progress | bool, title: str) -> Iterator[Progress | None]:
-    """Yield the function that receives progress, or None: a bar with this title if `progress` is True on a terminal."""
+    """Yield the function that receives progress, or None.
+
+    If `progress` is True and standard error is a terminal, this function updates a bar with this title.
+    """
     if progress is True and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import Progress as Bar

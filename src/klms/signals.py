@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 PATIENCE = 1.5
 """Seconds that a command has to clean up; klms promises to end within two seconds of the signal.
 
-An exception can be lost in a destructor or in compiled code, and compiled code delays it for as long as it runs.
-"""
+An exception can be lost in a destructor or in compiled code, and compiled code delays it until that code returns."""
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -37,11 +37,11 @@ def tail_probability(log_ratios: npt.ArrayLike, kl: float, overhead: float) -> f
 def epsilon(overhead: float, tails: Sequence[float]) -> float:
     """Return the `epsilon` of Theorem 1 for clients with these tail probabilities.
 
-    Use it with one client: then it is the bound of Chatterjee and Diaconis, which also holds for any number of clients,
-    since the gap of a mean over clients is at most the mean of their gaps. The product over clients, as printed in the
-    paper, does not hold: its proof treats tuples of candidates as independent although they share candidates. In the
-    tests, with 10 clients and 512 candidates, the gap exceeds the printed bound in 97 of 100 draws, where the theorem
-    promises one in a thousand.
+    Use this function with one client. It then returns the bound of Chatterjee and Diaconis, which also holds for any
+    number of clients, since the gap of a mean over clients is at most the mean of their gaps. The product over clients,
+    as printed in the paper, does not hold: its proof treats tuples of candidates as independent although they share
+    candidates. In the tests, with 10 clients and 512 candidates, the gap exceeds the printed bound in 97 of 100 draws,
+    where the theorem promises one in a thousand.
 
     >>> round(epsilon(overhead=20.0, tails=[0.0] * 2), 4)
     0.0312

@@ -1,1 +1,1 @@
-"""Benchmarks of speed and quality, which `klms bench` runs, and a plain implementation to compare the codec with."""
+"""The benchmarks that `klms bench` runs, and a plain implementation to compare the codec with."""

@@ -1,6 +1,6 @@
 """The bench behind `klms bench codec`: nanoseconds per parameter, in one process, on one machine, in one run.
 
-Machines are noisy: compare figures of one run, and trust ratios more than figures.
+Machines are noisy: compare figures of one run with each other, and trust their ratios more than the figures themselves.
 """
 
 import ctypes
@@ -62,7 +62,9 @@ def laws(family: str, d: int, rng: np.random.Generator) -> tuple[Distribution, D
 
 
 def measure(family: str, bits: int, d: int, threads: int, *, with_oracle: bool, memory: int = 0) -> Row:
-    """Measure the fastest of several encodings and decodings after a first run, which compiles. Decoding hashes `p`.
+    """Measure encoding and decoding: the fastest of several runs, after a first run that compiles the kernels.
+
+    The time of decoding includes hashing `p`.
 
     With memory, blocks are smaller, so that the rate is the same as with `bits + memory` bits per block and no memory.
     """
@@ -110,7 +112,8 @@ def run(
 ) -> Iterator[Row]:
     """Yield rows for every family at one size, then for Bernoulli at several sizes.
 
-    8 bits per index without memory are followed by 4 bits with memory 4, which give the same number of candidates.
+    The row of 8 bits per index without memory is followed by a row of 4 bits with memory 4. Both settings have 256
+    candidates per block.
     """
     threads = cores()
     for family in families:

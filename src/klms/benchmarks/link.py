@@ -78,7 +78,7 @@ def run(
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one client's part of a round on one thread: processor seconds, and bytes in both directions."""
+    """Cost of one client in a round, on one thread: processor seconds, and bytes in both directions."""
 
     parameters: int
     nbytes: int
@@ -119,7 +119,7 @@ def _normal(rng: np.random.Generator, rows: int) -> Array:
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    """Return the result of the work and its processor seconds, which do not depend on how busy the machine is."""
+    """Return the result of the work and its processor seconds. These do not depend on how busy the machine is."""
     start = time.process_time()
     result = work()
     return result, time.process_time() - start

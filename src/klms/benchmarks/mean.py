@@ -37,7 +37,7 @@ class Row:
     unbiased: bool = shown("unbiased")
     bits_per_parameter: float = shown("bits", ".4f")
     error: float = shown("error", ".4g")
-    """Normalised error of the average."""
+    """Error of the average, as defined at the top of this file."""
     limit: float = shown("limit", ".4g")
     """Smallest possible error of an unbiased scheme at that rate, on normal vectors."""
     encode_ns: float = shown("encode, ns", ".0f")

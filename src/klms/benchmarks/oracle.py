@@ -1,7 +1,7 @@
 """The paper's own algorithm, written plainly: K i.i.d. candidates per block from NumPy, in a loop over blocks.
 
-The compiled codec is measured against this one, which writes no bytes: it returns the indices that a sender would send,
-and the candidates that a receiver would generate from them.
+The compiled codec is measured against this implementation. It writes no bytes: it returns the indices that a sender
+would send, and the candidates that a receiver would generate from these indices.
 """
 
 import numpy as np

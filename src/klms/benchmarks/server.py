@@ -1,9 +1,9 @@
 """The bench behind `klms bench server`: time and memory to decode and aggregate the messages of many clients.
 
 The server keeps running sums, so its memory must not grow with the number of clients, and its time must be linear in
-that number. Messages are made first and wait in a file, as they would in a network's buffers. Memory is what
-aggregation needs in addition to the state before the round; it includes arrays that the compressor derives from that
-state, such as `p`.
+the number of clients. Messages are made first and wait in a file, as they would in a network's buffers. The memory that
+is measured is what aggregation needs in addition to the state before the round. It includes arrays that the compressor
+derives from that state, such as `p`.
 """
 
 import tempfile

@@ -23,9 +23,9 @@ _RUNS: dict[str, dict[str, Any]] = {
     "conv6": {"data": "cifar10", "model": "conv6", "images": 2000, "lr": 0.05, **_SGD},
     "lstm": {"data": "chitchat", "model": "lstm", "split": "natural", "images": 4000, "lr": 0.01, **_ADAM},
 }
-"""Settings of the runs whose updates of round 3 are taken: LeNet on MNIST, CONV6 on CIFAR-10, an LSTM on chat."""
+"""Settings of the runs that yield updates in round 3: LeNet on MNIST, CONV6 on CIFAR-10, an LSTM on chat."""
 _TASKS = ("transformer", "lora")
-"""Tasks of the panel whose updates of round 3 are taken: a transformer on MNIST, LoRA adapters on Fashion-MNIST."""
+"""Tasks of the panel that yield updates in round 3: a transformer on MNIST, LoRA adapters on Fashion-MNIST."""
 KINDS = (*_RUNS, *_TASKS)
 
 

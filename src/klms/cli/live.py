@@ -43,7 +43,7 @@ class Live:
         self._bars.stop()
 
     def show(self, text: str, done: int = 0, total: int | None = None, *, bar: str = "", line: str = "") -> None:
-        """Show progress on the bar with this name; without a terminal, print `line` instead, if any."""
+        """Show progress on the bar with this name; without a terminal, print `line` instead, unless it is empty."""
         if bar not in self._tasks:
             self._tasks[bar] = self._bars.add_task(text)
         self._bars.update(self._tasks[bar], description=text, completed=done, total=total)

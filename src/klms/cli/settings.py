@@ -44,7 +44,10 @@ def settings_given(context: typer.Context) -> dict[str, str]:
 
 
 class TakesSettings(TyperCommand):
-    """A command that takes a run's settings as options; its help lists them and, if a method is named, the method's."""
+    """A command that takes a run's settings as options.
+
+    Its help lists the settings of every run and, if a method is named, the settings of this method.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["method"] = next((word for word in args if word in METHODS), None)
@@ -75,7 +78,7 @@ def _as_option(setting: str) -> str:
 
 
 def _values(option: str) -> list[str]:
-    """Return the values that a setting can have; none for numbers and for paths."""
+    """Return the values that a setting can have; an empty list for numbers and for paths."""
     if option == "--data":
         return DATA_SETS
     if option == "--model":

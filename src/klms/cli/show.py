@@ -34,7 +34,7 @@ def stopped(stop: KeyboardInterrupt) -> typer.Exit:
 def stoppable(advice: str, once: Path | None = None) -> Iterator[None]:
     """Add advice to the message for a user who stops the command within this block.
 
-    With `once`, add it only if that file exists.
+    If `once` names a file, the advice is added only if this file exists when the command is stopped.
     """
     try:
         yield
@@ -46,7 +46,7 @@ def stoppable(advice: str, once: Path | None = None) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print text without interpreting rich's markup or commands to the terminal, which paths may contain."""
+    """Print text, which may contain paths, without interpreting rich's markup or commands to the terminal in it."""
     console().print(printable(text, keep="\n"), highlight=False, markup=False, soft_wrap=True)
 
 

@@ -192,9 +192,9 @@ class BlockMerger:
     """Merges the clients' block maps of an UPDATE round, one by one; only `median` keeps all of them in memory.
 
     By `location` (Algorithm Aggregate-Block-Locations), the m-th inner boundary is the mean of the m-th boundaries of
-    the clients that have at least m, rounded up; then boundaries are sorted and duplicates dropped. Once the clients'
-    numbers of blocks differ, their m-th boundaries lie in different layers, and the small blocks of a layer are
-    averaged away.
+    the clients that have at least m boundaries, rounded up; then boundaries are sorted and duplicates dropped. Once the
+    clients' numbers of blocks differ, their m-th boundaries lie in different layers, and the small blocks of a layer
+    are averaged away.
 
     By `count`, a boundary lies wherever the number of boundaries so far, averaged over the clients, passes a whole
     number: at every C-th of the ordered boundaries of all C clients. So each region keeps its average number of blocks.

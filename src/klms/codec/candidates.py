@@ -6,10 +6,10 @@ the rows from a random row `w_m` onwards, its window. At coordinate `i`, which h
 
     u_{k,i} = U_i XOR (XOR over the set bits j of k of G_{w_m + o, j})
 
-and the distribution turns words into values. Each `u_{k,i}` is uniform because `U_i` is, and two candidates differ by
-an XOR of generators, which is uniform and independent of `U_i`. Pairwise independence suffices for the paper's bound,
-which uses only means and variances of averages over candidates. Windows prevent one unlucky choice of generators from
-affecting many small blocks of a message at once.
+and the distribution turns words into values. Each `u_{k,i}` is uniform because `U_i` is. The XOR of the words of two
+candidates is an XOR of generators; it is uniform and independent of `U_i`, so any two candidates are independent. This
+suffices for the paper's bound, which uses only means and variances of averages over candidates. Windows prevent one
+unlucky choice of generators from affecting many small blocks of a message at once.
 
 The decoder generates only the chosen candidate, at a cost that does not depend on `K`. The encoder generates all of
 them by doubling: the second half of the candidates is the first half XOR the last generator.
@@ -69,7 +69,7 @@ def expand(first: np.int16, generators: Int16, row: int, bits: int, out: Int16) 
 def expand_two(
     first_0: np.int16, first_1: np.int16, generators: Int16, row_0: int, row_1: int, bits: int, out: Int16
 ) -> None:
-    """Expand two coordinates at once. Their loads and computations overlap, which makes this a third faster."""
+    """Expand two coordinates at once. Their loads and computations overlap, so this is a third faster."""
     out_0, out_1 = out[0], out[1]
     out_0[0], out_1[0] = first_0, first_1
     half = 1

@@ -198,7 +198,7 @@ def _cumulate(probabilities: Float32, out: UInt16) -> None:
 
 @kernel
 def _count_least(thresholds: UInt16, counts: Int64) -> None:
-    """Count the coordinates by how many of the 65536 words stand for their least likely symbol."""
+    """Count the coordinates by the number of words, of 65536, that stand for a coordinate's least likely symbol."""
     steps, d = thresholds.shape
     for i in range(d):
         below = 0

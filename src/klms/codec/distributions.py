@@ -50,7 +50,7 @@ class Distribution(ABC):
         return out
 
     def kl_in_parts(self, p: Self, *, threads: int | None = 1) -> Iterator[Float64]:
-        """Yield the KL in consecutive parts, each of which overwrites the previous one; by default on one thread."""
+        """Yield the KL in consecutive parts; each part overwrites the previous one. By default, one thread is used."""
         self.check_same_family(p)
         buffer = np.empty(min(self.d, _KL_PART))
         for start in range(0, self.d, _KL_PART):

@@ -8,7 +8,7 @@ so that a block still costs `bits` bits, but the encoder chooses among all paths
 last `memory` bits. The score of a path is the sum of its candidates' scores. `greedy` takes the best path (Viterbi,
 1967). `matched` multiplies the scores by a `beta` per segment, as in `selection.py`, and then does what `sample` does.
 
-`sample` draws a path with probability proportional to `exp(score)`, exactly, by forward filtering and backward
+`sample` draws a path with a probability exactly proportional to `exp(score)`, by forward filtering and backward
 sampling. `alpha(s)` is the total weight of all paths into state `s`. At every block, a predecessor of every state is
 drawn in proportion to its share of `alpha`, while the weights are still in memory. One uniform number per block
 suffices, because only one of these predecessors is on the path.

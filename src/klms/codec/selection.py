@@ -23,7 +23,7 @@ _BETA_TOLERANCE = 1e-3  # nats of expected score, far below the noise of one dra
 
 
 class Batch(NamedTuple):
-    """Consecutive blocks that are scored and selected together. Scores are scratch space for the selection."""
+    """Consecutive blocks that are scored together. The selection of their candidates may overwrite the scores."""
 
     first: int  # the first block
     scores: Float64  # a row per block

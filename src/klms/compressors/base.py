@@ -94,7 +94,7 @@ def largest_entry(vector: npt.NDArray[np.generic]) -> float:
 def least_noise(bits: float) -> float:
     """Return the minimum energy of an unbiased scheme's noise at `bits` bits per parameter, relative to the update's.
 
-    This is the minimum for a normally distributed vector; for a vector with more structure, it is lower.
+    This is the minimum for a normally distributed vector; for a vector with more structure, the minimum is lower.
     """
     return 1 / (4**bits - 1)
 

@@ -1,9 +1,10 @@
 """The block protocol that all KLMS schemes share (paper, appendix D): who cuts blocks, and when.
 
-In an UPDATE round every client cuts its own blocks, codes with them and sends them; the server adopts the aggregate
-for the following rounds, in which all clients use it. When the mean KL per block leaves `[low, high]`, the next round
-is an UPDATE round. With fixed blocks none of this happens. If every client keeps its own blocks, every round is an
-UPDATE round: this suits clients that differ, and costs few bytes if blocks are cut in groups.
+In an UPDATE round every client cuts its own blocks, codes with them and sends their sizes. The server merges the
+clients' block maps, and all clients use the merged map in the following rounds. When the mean KL per block leaves
+`[low, high]`, the next round is an UPDATE round. With fixed blocks, there are no UPDATE rounds. If every client keeps
+its own blocks, every round is an UPDATE round: this suits clients that differ, and costs few bytes if blocks are cut in
+groups.
 """
 
 import statistics
@@ -177,7 +178,10 @@ class BlockCompressor(Compressor):
 
     @abstractmethod
     def q(self, update: Vector) -> tuple[Distribution, Scalars]:
-        """Return the client's distribution, of which its message is a sample, and the scalars to send with it."""
+        """Return the client's distribution and the scalars to send.
+
+        The client's message is a sample of the distribution.
+        """
 
     @abstractmethod
     def p(self, side: Side) -> Distribution:
@@ -248,7 +252,7 @@ def _blocks(side: Side) -> Blocks:
 
 
 class Once(Generic[T]):
-    """A value that is computed from an array, and kept until another array is given, which happens once per round."""
+    """A value that is computed from an array, and kept until it is asked for with another array: once per round."""
 
     def __init__(self) -> None:
         self._held: tuple[Source, T] | None = None

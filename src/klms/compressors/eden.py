@@ -2,8 +2,8 @@
 
 The scale `|v|^2 / <Rv, Q>` of each piece makes the estimate unbiased over rotations, whatever the levels are. With a
 budget of `b` bits per coordinate, the fraction `b - floor(b)` of the rotated coordinates gets `floor(b) + 1` bits each,
-and the rest gets `floor(b)`; below one bit, the rest is not sent at all. The shared key determines which coordinates
-belong to the fraction.
+and all other coordinates get `floor(b)` bits each; below one bit, these others are not sent at all. The shared key
+determines which coordinates belong to the fraction.
 
 The message: the budget and the scales (f32 each), then the indices, those with more bits first.
 """

@@ -1,4 +1,4 @@
-"""The envelope of all messages but the codec's (a header of 8 bytes and a checksum), and fields that schemes share.
+"""The envelope, a header of 8 bytes and a checksum, of all messages except the codec's; and fields that schemes share.
 
 0  magic "KB"   2  version   3  scheme   4  d (u32)   8  payload   end-4  CRC32 (u32)
 
@@ -58,7 +58,7 @@ def wrap(scheme: int, d: int, payload: bytes, key: SharedKey | None) -> bytes:
 def unwrap(message: bytes, scheme: int, d: int, key: SharedKey | None, most: int | None = None) -> bytes:
     """Return the payload of a message of this scheme for `d` parameters; its content is still untrusted.
 
-    A message of more than `most` bytes, by default more than any scheme needs, is refused before it is read.
+    A message of more than `most` bytes is refused before it is read. By default, `most` is more than any scheme needs.
     """
     most = _BYTES_PER_PARAMETER * d + _SPARE_BYTES if most is None else most
     if len(message) > most:

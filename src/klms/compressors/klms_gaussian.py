@@ -3,9 +3,9 @@
 SGLD-KLMS (paper, section 4.3) has `q = N(H, std^2)` and `p = N(0, std^2)`: the server receives the gradient with the
 noise that Langevin dynamics needs anyway.
 
-DP-REC (Triastcyn et al., 2021) has `q = N(clip(v), sigma^2)` and `p = N(m, sigma^2)`, where `m` is the mean update of
-the last round, which server and clients know. The size of blocks and the bits per block are fixed. The noise serves
-privacy, not compression; `methods/dp_rec.py` accounts for it.
+DP-REC (Triastcyn et al., 2021) has `q = N(clip(v), sigma^2)` and `p = N(m, sigma^2)`, where `m` is the last round's
+mean update. Server and clients know `m`. The size of blocks and the bits per block are fixed. The noise serves privacy,
+not compression; `methods/dp_rec.py` accounts for it.
 """
 
 from dataclasses import dataclass, field

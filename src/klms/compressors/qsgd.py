@@ -138,7 +138,7 @@ class KLMSQSGDSettings(BucketSettings, BlockSettings):
 
 
 def round_up(norms: Float32) -> Float32:
-    """Round each norm up to the next float16, which halves its bits.
+    """Round each norm up to the next float16, to halve its bits.
 
     If one of the norms would change by more than 1 %, all stay unchanged. Any number that is not below the norm is
     valid: `E[v_hat] = v` as long as `q` and the message use the same number.
@@ -185,7 +185,7 @@ class KLMSQSGD(BlockCompressor):
         return Categorical.of_rows(rows, VALUES), scalars
 
     def _rescaled(self, norms: Float32, update: Vector, symbols: Sample) -> list[float]:
-        """Scale the norms, within limits, so that the decoded update's component along the update is the update."""
+        """Scale the norms, within limits, so that the decoded update projected onto the update is the update itself."""
         along = float(update @ (symbols * np.repeat(norms, np.diff(self.bounds))))
         factor = min(max(float(update @ update) / along, 1.0), _MOST_RESCALED) if along > 0 else 1.0
         with np.errstate(over="ignore"):

@@ -1,17 +1,17 @@
 """QUIC-FL (Ben Basat et al., 2024): rotate, send the few coordinates outside `[-T, T]` exactly, round the others.
 
 Each piece is rotated and scaled to a mean square of 1. A coordinate `z` with `|z| <= T` is rounded at random to a level
-of a codebook, which the shared key selects from several codebooks. Hence every coordinate is unbiased by itself,
-whatever the vector, and a server may add up the messages of all clients before it rotates back.
+of a codebook; the shared key selects the codebook from several. Hence every coordinate is unbiased by itself, whatever
+the vector, and a server may add up the messages of all clients before it rotates back.
 
 All codebooks together are one increasing sequence of 64 levels `c`; codebook `h` of `H` holds every `H`-th level from
 `c[h]` on. Among the roundings whose mean over codebooks is `z`, the one with the smallest error takes, in every
-codebook, the level nearest to one common number `m`. As `m` grows, the codebooks move up in turn. Let `g[j]` be the
-mean over codebooks after `j` moves. Move `j` takes codebook `j mod H` from `c[j]` to `c[j + H]`, and the mean from
-`g[j]` to `g[j + 1]`. If `z` lies between these two means, the codebook moves up with the probability that makes the
-mean equal to `z`. The levels in this file, found by L-BFGS, minimise the squared error for normal coordinates with
-`T = 3.097`, a bound that one normal coordinate in 512 exceeds in magnitude. The more bits are sent per coordinate, the
-fewer are left for shared randomness: `H = 64 / 2^bits`.
+codebook, the level nearest to one common number `m`. As `m` grows, the levels that are taken move up, one codebook at a
+time. Let `g[j]` be the mean over codebooks after `j` moves. Move `j` takes the level of codebook `j mod H` from `c[j]`
+to `c[j + H]`, and the mean from `g[j]` to `g[j + 1]`. If `z` lies between these two means, the level of that codebook
+moves up with the probability that makes the mean equal to `z`. The levels in this file, found by L-BFGS, minimise the
+squared error for normal coordinates with `T = 3.097`, a bound that one normal coordinate in 512 exceeds in magnitude.
+The more bits are sent per coordinate, the fewer are left for shared randomness: `H = 64 / 2^bits`.
 
 The message: the bits per index (u8), the number of exact coordinates (u32), the norm of each piece (f32), the
 magnitudes of the exact coordinates (f32), the indices of all others, and the positions and signs of the exact
@@ -60,7 +60,7 @@ class QuicFLSettings(Settings):
 
 
 class Codebooks(NamedTuple):
-    """All codebooks, and the mean over codebooks before and after each move of one of them to its next level."""
+    """All codebooks, and the mean of the levels that are taken, before and after each move in one codebook."""
 
     number: int
     levels: Float32
@@ -78,7 +78,7 @@ class Codebooks(NamedTuple):
 
 @dataclass(frozen=True)
 class QuicFL(Compressor):
-    """`bits` bits per rotated coordinate, plus about 0.09 bits per coordinate for those that are sent exactly."""
+    """`bits` bits per rotated coordinate, plus about 0.09 bits per coordinate for the few that are sent exactly."""
 
     layout: Layout
     bits: int = 2

@@ -32,7 +32,7 @@ def piece_holding(coordinates: float) -> int:
 
 
 def powers_of_two(size: int, smallest: int, largest: int, rest: int) -> list[int]:
-    """Return the descending sizes of pieces that hold `size` entries; a last, padded piece has at least `rest`."""
+    """Return descending sizes of pieces for `size` entries; a last, padded piece has at least `rest` entries."""
     sizes, piece = [], largest
     while size >= smallest:
         while piece > size:
@@ -80,7 +80,7 @@ class Rotation:
         return out
 
     def undo(self, rotated: Float32, key: SharedKey) -> Float32:
-        """Return the vector that was rotated to `rotated`, which is overwritten."""
+        """Return the vector whose rotation is `rotated`; `rotated` is overwritten."""
         over(self.bounds, self.threads, rotate, rotated, key.words(), True)
         return rotated[: self.d]
 

@@ -1,4 +1,4 @@
-"""The description of a scheme, from which the command line, benches, methods, Flower and reports derive everything."""
+"""The description of a scheme: command line, benches, methods, Flower and reports derive everything from it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from klms.errors import InvalidArgument
 from klms.numerics.checks import suggestion
 
 Needs = Mapping[str, Mapping[str, object]]
-"""For each setting that depends on others: the other settings by name, with the values that they must have."""
+"""For each setting that depends on other settings: these others by name, with the values that they must have."""
 
 
 class Settings(BaseModel):
@@ -104,7 +104,7 @@ class Scheme(Generic[S]):
     needs_error_feedback: bool = False  # whether clients must add to their next update what a message left out
     needs_side_information: bool = False  # whether server and clients share more than the model and the key
     operating_points: tuple[Mapping[str, Any], ...] = ({},)
-    """Settings at which `klms bench mean` measures the scheme; none if its error in that benchmark has no meaning."""
+    """Settings at which `klms bench mean` measures the scheme; empty if the scheme's error has no meaning there."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "family", self.family or self.name)
@@ -120,7 +120,7 @@ class Scheme(Generic[S]):
 
     @property
     def max_rate(self) -> float:
-        """Highest rate in bits per parameter, for a scheme that takes one."""
+        """Highest rate in bits per parameter, for a scheme whose rate can be set."""
         return next(float(bound.le) for bound in self.settings.model_fields["rate"].metadata if hasattr(bound, "le"))
 
     def create(self, layout: Layout, values: Mapping[str, object], threads: int | None = None) -> Compressor:

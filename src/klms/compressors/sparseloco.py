@@ -1,9 +1,10 @@
 """SparseLoCo (Sarfi et al., 2025): the largest entries of every chunk at two bits each, with error feedback.
 
 Tensors are cut into chunks of 4096 entries. In every chunk, the entries of largest magnitude are sent: their places,
-their signs and, instead of their magnitudes, one of two numbers: the mean of the magnitudes below the average, or the
-mean of the magnitudes above it. The rest is added to the next update, as a biased scheme requires. Server and clients
-share nothing, and no client needs another client's messages; this suits a few workers that are always available.
+their signs and, instead of each magnitude, one of two numbers. These are the mean of the magnitudes below the average
+magnitude, and the mean of those above it. What is not sent is added to the next update, as a biased scheme requires.
+Server and clients share nothing, and no client needs another client's messages; this suits a few workers that are
+always available.
 
 The message: the largest magnitude (f32); for each chunk both magnitudes as fractions of it (f16 each); for each entry a
 symbol (none, or plus or minus the smaller or the larger magnitude), range-coded with the frequencies of each tensor.

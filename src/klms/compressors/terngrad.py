@@ -1,8 +1,8 @@
 """TernGrad (Wen et al., 2017): `s sign(v) Bern(|v| / s)` with `s = max |v|` of the layer, range-coded.
 
 Entries beyond `clip` root mean squares of their layer are clipped first: otherwise, one outlier silences all other
-entries of its layer. (The authors use the standard deviation, which is the same for updates of mean zero, and 0 for a
-layer of one entry.) The message: `s` of every layer (f32 each), the symbols.
+entries of its layer. (The authors use the standard deviation instead. For updates of mean zero, both are the same, but
+the standard deviation of a layer of one entry is 0.) The message: `s` of every layer (f32 each), the symbols.
 """
 
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ from klms.errors import CorruptMessage
 
 
 def read_arrays(file: IO[bytes], limit: int) -> dict[str, npt.NDArray[np.generic]]:
-    """Read a NumPy archive of numbers; raise `CorruptMessage` if it is not one or unpacks to over `limit` bytes."""
+    """Read a NumPy archive of numbers; raise `CorruptMessage` for other files, or for more than `limit` bytes."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()

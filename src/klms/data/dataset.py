@@ -62,7 +62,7 @@ def images(
 
 
 def checked_images(dataset: Dataset) -> Dataset:
-    """Return the data set; raise `DataError` unless both halves are images of one shape with valid labels."""
+    """Return the data set; raise `DataError` unless all of its images have one shape, and valid labels."""
     name, classes = dataset.name, dataset.classes
     for half, x, y, owner in (
         ("training", dataset.train_x, dataset.train_y, dataset.train_owner),

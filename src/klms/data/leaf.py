@@ -87,7 +87,10 @@ def _rejoined(windows: list[str], following: list[str]) -> Iterator[str]:
 
 
 def _users(folder: Path) -> Iterator[tuple[str | None, str, list[object], list[object], str]]:
-    """Yield `(half, user, x, y, file)` for every user; the half is `None` where LEAF has not split the data yet."""
+    """Yield `(part, user, x, y, file)` for every user.
+
+    The part is "train" or "test", or `None` where LEAF has not split the data yet.
+    """
     halves: dict[str | None, list[Path]]
     for place in (folder, folder / "data"):
         halves = {half: _json_files(place / half) for half in ("train", "test")}

@@ -46,7 +46,10 @@ def decode_idx(data: bytes, origin: str) -> Bytes:
 
 
 def read_idx(path: Path) -> Bytes:
-    """The array in an IDX file; a file whose name ends in .gz is unpacked, but only as far as its header promises."""
+    """The array in an IDX file.
+
+    A file whose name ends in .gz is unpacked, but only as far as the IDX header promises.
+    """
     try:
         if path.suffix != ".gz":
             return decode_idx(files.read(path, LARGEST_FILE), str(path))

@@ -20,7 +20,7 @@ TIMEOUT = 600.0
 
 @dataclass(frozen=True)
 class Package:
-    """A package and the digest of its archive; the digest is `None` where the files inside are checked instead."""
+    """A package and the digest of its archive. The digest is `None` if the files in the archive are checked instead."""
 
     client: Literal["npm", "pip", "apt"]
     name: str

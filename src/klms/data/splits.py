@@ -87,7 +87,7 @@ def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, seed: int) -> I
 def natural(owners: npt.ArrayLike, clients: int, seed: int) -> Indices:
     """Give each client the examples of one author; if there are too many authors, the most prolific ones are kept.
 
-    The seed decides which client gets which author, so that the number of a client does not reveal its size.
+    The seed decides which client gets which author, so that a client's number does not reveal how many examples it has.
 
     >>> sorted(part.tolist() for part in natural([7, 7, 3, 9, 9, 9], clients=2, seed=0))
     [[0, 1], [3, 4, 5]]

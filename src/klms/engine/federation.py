@@ -1,4 +1,4 @@
-"""A method with its clients' data, on which every process of a run works."""
+"""A method together with its clients' data: what every process of a run works on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class Federation:
     test: Examples | None
     description: RunDescription
     recipe: "Callable[..., Federation]"
-    """Makes the same federation in another process, given `threads`."""
+    """Function of `threads` that makes the same federation in another process."""
     seeded: bool = True
     """Whether the clients' private randomness is a function of the run's seed."""
 
@@ -187,7 +187,7 @@ def _examples_per_class(labels: list[npt.NDArray[Any]]) -> list[list[int]]:
 
 
 def participants(config: RunConfig, round_: int) -> list[int]:
-    """Return the clients of a round, which depend on `(seed, round)` alone."""
+    """Return the clients of a round, drawn as a function of `(seed, round)` alone."""
     if config.participants == config.clients:
         return list(range(config.clients))
     rng = np.random.default_rng([config.seed, 0x9A27, round_])

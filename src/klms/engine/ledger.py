@@ -72,7 +72,7 @@ class LedgerRecord(BaseModel):
     uplink_bytes: int = Field(ge=0, lt=2**63)
     """Bytes of all messages that were aggregated."""
     message_bytes: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] | None = None
-    """Bytes of each of these messages, in the order of `clients`."""
+    """Bytes of each aggregated message, in the order of `clients`."""
     downlink_bytes: Annotated[int, Shown.IN_LOG] = Field(0, ge=0, lt=2**63)
     """Bytes of all broadcasts to the clients of the round."""
     bits_per_parameter: Annotated[float, Shown.IN_LOG] = Field(ge=0)
@@ -96,9 +96,9 @@ class LedgerRecord(BaseModel):
     delta: float | None = None
 
     bits_up: float | None = None
-    """Bits per parameter of the updates without their heads, if the server chose them to keep a constant quality."""
+    """Bits per parameter of the updates without headers and tables, in a run with constant quality."""
     bits_down: float | None = None
-    """Bits per parameter of the coded step at the start of the round, without its heads; 0 if nothing was coded."""
+    """Bits per parameter of the round's coded step, without headers and tables; 0 if nothing was coded."""
     noise: float | None = None
     """Energy of the noise in the mean update, relative to the energy of the update."""
     relative_error: float | None = None
@@ -122,7 +122,7 @@ class LedgerRecord(BaseModel):
     kl_by_layer: Annotated[tuple[float, ...] | None, Reported(0, 1e6, by_layer=True)] = None
 
     replies: Annotated[dict[str, int] | None, Shown.IN_LOG] = None
-    """Number of accepted replies, and of bad replies by cause. The local engine records this only if it refused one."""
+    """Number of accepted replies, and of bad replies by cause. The local engine records it only after a refusal."""
     resyncs: int | None = None
     """On Flower: number of clients that did not hold the state that the server assumed, and got a snapshot instead."""
     payload_bytes: Annotated[int | None, Shown.IN_LOG] = None
@@ -170,7 +170,7 @@ class LedgerRecord(BaseModel):
 
 
 def measured_by_clients(reported: Mapping[str, object], layers: int) -> Measurements:
-    """Return the fields of a client's report that clients may report and whose values are within bounds."""
+    """Return those fields of a client's report that a client may report and that have values within bounds."""
     found: Measurements = {}
     for name, info in LedgerRecord.model_fields.items():
         for mark in info.metadata:
@@ -180,7 +180,7 @@ def measured_by_clients(reported: Mapping[str, object], layers: int) -> Measurem
 
 
 def bits_per_parameter(records: Iterable[LedgerRecord]) -> float:
-    """Return the bitrate of a run: the mean over rounds, except those that were skipped; 0 if there is none."""
+    """Return the bitrate of a run: the mean over all rounds that were not skipped; 0 if there is no such round."""
     rates = [record.bits_per_parameter for record in records if record.aggregated]
     return statistics.fmean(rates) if rates else 0.0
 
@@ -232,7 +232,10 @@ def seconds_by_phase(records: Iterable[LedgerRecord]) -> dict[str, float]:
 
 
 def seconds_per_round(records: Sequence[LedgerRecord]) -> float | None:
-    """Return the mean time of a round, without the first, which also compiles kernels; None if there is no round."""
+    """Return the mean time of a round; None if there is no round.
+
+    The first round, which also compiles kernels, counts only if it is the only one.
+    """
     counted = records[1:] or records
     return seconds_by_phase(counted).get("total", 0.0) / len(counted) if counted else None
 

@@ -23,7 +23,7 @@ log = logging.getLogger("klms")
 
 @dataclass
 class LocalClients:
-    """Clients on this machine: unless something is broken, all of them answer with messages that can be decoded.
+    """Clients on this machine. Unless something is broken, all of them answer with messages that can be decoded.
 
     A message may still be out of proportion to the others, for example if its client has a lot of data.
 
@@ -36,7 +36,7 @@ class LocalClients:
     replica: State | None = None
     asked: int = 0
     outsized: int = 0
-    """Messages of this round that were refused."""
+    """Number of messages of this round that were refused for their size."""
 
     def run(self, broadcasts: Broadcasts, wanted: Wanted) -> Iterator[Upload]:
         self.asked = len(wanted)
@@ -61,7 +61,7 @@ class LocalClients:
 
 
 def run(federation: Federation, config: RunConfig, state: State, workers: int) -> Results:
-    """Run every round after those that `state` has completed, unless the caller stops earlier."""
+    """Run the rounds of the configuration that follow `state`, unless the caller stops earlier."""
     with clients_in(federation, workers) as clients:
         yield from rounds(federation, config, state, clients)
 

@@ -35,7 +35,7 @@ def bearable(known: Knowledge, settings: RunSettings) -> float:
 
 
 def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]) -> Learned:
-    """Return the server's knowledge of rates after a step was coded; `held` is the clients' state after the step."""
+    """Return what the server knows about rates once a step is coded; `held` is the clients' state after this step."""
     if held.own is not None:  # a jump, or a step soon after a jump, whose error says nothing about the next step
         return learned
     bits = without_heads(layout, learned.down)
@@ -44,7 +44,7 @@ def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]
 
 
 def needs_mean(method: Method, state: State) -> bool:
-    """Return whether the gain of the step after `state` is measured, which needs the mean update."""
+    """Return whether the gain of the step after `state` is measured, for which the mean update must be kept."""
     return state.learned is not None and isinstance(method, Dense) and not method.scales_mean
 
 
@@ -83,12 +83,12 @@ def after_round(
 
 
 def without_heads(layout: Layout, rate: float) -> float:
-    """Return the bits per parameter that convey the update, in a message of this rate."""
+    """Return the bits per parameter that a message of this rate has without its headers and tables."""
     return max(LEAST, Trellis(layout, rate).free_bits / layout.d)
 
 
 def with_heads(layout: Layout, bits: float) -> float:
-    """Return the rate of whole messages, heads included, given the bits per parameter that convey the update."""
+    """Return the rate of whole messages, given their bits per parameter without headers and tables."""
     heads = bits - Trellis(layout, bits).free_bits / layout.d
     return min(MAX_RATE, bits + heads)
 

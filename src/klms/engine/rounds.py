@@ -1,6 +1,7 @@
 """One round, on any engine: send the state, decode and add up the messages as they arrive, evaluate.
 
-If clients determine the length of their messages, all messages of a round are awaited and compared before decoding.
+If clients determine the length of their messages, all messages of a round are awaited and compared before any of them
+is decoded.
 """
 
 import hashlib
@@ -37,7 +38,7 @@ class Clients(Protocol):
         """Record an upload that is refused; raise the error if this engine must not refuse it."""
 
     def enough(self, count: int) -> bool:
-        """Return whether `count` decoded uploads are enough for a round; a round without any is always skipped."""
+        """Return whether `count` decoded uploads are enough for a round; a round without uploads is always skipped."""
 
     def report(self) -> Mapping[str, object]:
         """Return further fields of the round's ledger record."""
@@ -45,7 +46,7 @@ class Clients(Protocol):
 
 @dataclass(frozen=True)
 class RoundResult:
-    """The state after a round, and its record."""
+    """The state after a round, and the record of the round."""
 
     state: State
     record: LedgerRecord
@@ -56,14 +57,14 @@ Results = Generator[RoundResult, None, None]
 
 
 def rounds(federation: Federation, config: RunConfig, state: State, clients: Clients) -> Results:
-    """Run every round after those that `state` has completed, unless the caller stops earlier."""
+    """Run the rounds of the configuration that follow `state`, unless the caller stops earlier."""
     while state.round < config.rounds:
         yield (result := one_round(federation, config, state, clients))
         state = result.state
 
 
 def one_round(federation: Federation, config: RunConfig, state: State, clients: Clients) -> RoundResult:
-    """Run the round after those that `state` has completed.
+    """Run the round that follows `state`.
 
     If there are too few uploads, the model stays unchanged, but the round's number and keys are never used again.
     """

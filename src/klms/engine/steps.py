@@ -72,7 +72,7 @@ class MethodRule:
         return sum(array.nbytes for array in state.shared.values())
 
     def head(self, state: State) -> bytes:
-        """Return the head of a step to this state."""
+        """Return the head of a step to this state: the rate of the next updates, if the server chooses it."""
         return _RATE.pack(state.rate) if self.settings.quality else b""
 
     def behead(self, step: bytes) -> tuple[Arrays, bytes]:

@@ -1,6 +1,7 @@
 """Undoing rounds: if the loss on the test data explodes, the server returns to the last model whose loss was sound.
 
-Clients get there by a snapshot, since no relayed messages lead to that model, or by the next coded step.
+With a coded downlink, the next coded step leads clients to that model; otherwise they get a snapshot, since no relayed
+messages lead there.
 """
 
 import math
@@ -27,8 +28,8 @@ def marked_sound(state: State, loss: float) -> State:
 def returned(state: State, sound: Sound) -> State:
     """Return the state with the arrays of the last sound one, and with its own number: no key is used twice.
 
-    Clients keep their states. Relayed steps are dropped, since they lead to the state that is given up. Coded steps
-    lead to the state before that one, and are kept.
+    Clients keep their states. Relayed steps are dropped, since they lead to the state that is given up. Coded steps are
+    kept, since they lead only to the state before the one that is given up.
     """
     held = state.held
     if held.number >= state.round:

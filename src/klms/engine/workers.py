@@ -102,7 +102,7 @@ class Pool:
                 worker.give((call, position), function, item)
 
     def _answering(self) -> "list[_Worker]":
-        """Wait until at least one worker has answered or died, and return all that have."""
+        """Wait until at least one worker has answered or died, and return all workers that have."""
         busy = {worker.connection: worker for worker in self._workers if worker.busy}
         return [busy[connection] for connection in wait(list(busy))]  # type: ignore[index]
 

@@ -8,8 +8,8 @@ snapshot in the same round.
 
 A broadcast is a `Frame` whose two numbers are those of the state that it builds on and of the state that it leads to.
 The body of a snapshot is the state as its rule writes it; the body of steps is the length (u32) and the bytes of each
-step. There are `number - base` steps from `base` to `number`; with a jump there are fewer, and the first is the jump
-from the base to the state that the second builds on.
+step. There are `number - base` steps from `base` to `number`. With a jump there are fewer: the first step is then the
+jump, from the base to the state that the second step builds on.
 """
 
 import struct
@@ -21,7 +21,7 @@ from klms.frame import OVERHEAD, Frame, Kind
 
 _LENGTH = struct.Struct("<I")
 ANCHOR = 0
-"""Number of the state that jumps start from, which follows from the seed or is empty."""
+"""Number of the anchor, the state that jumps start from. This state follows from the seed, or is empty."""
 SERVER = (1 << 64) - 1
 """Client number in the keys of the server's own messages; no client has this number."""
 _RARE = 64  # no snapshot is made while steps are smaller than 1/64 of the state: half a bit per parameter
@@ -29,7 +29,7 @@ _RARE = 64  # no snapshot is made while steps are smaller than 1/64 of the state
 
 @dataclass(frozen=True)
 class Broadcast:
-    """One broadcast, parsed. It leads to state `number`, whose digest it carries."""
+    """One broadcast, parsed. It leads to state `number`, and carries the digest of that state."""
 
     number: int
     digest: bytes
@@ -41,7 +41,10 @@ class Broadcast:
 
     @property
     def start(self) -> int:
-        """Number of the state just before the result of the first step; a jump does not pass through that state."""
+        """Number of the state before the one to which the first step leads.
+
+        If this step is a jump, it starts elsewhere.
+        """
         return self.number - len(self.steps)
 
     @property
@@ -79,7 +82,10 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Trail:
-    """The latest steps. Older steps are dropped once the trail is larger than a snapshot, which is then cheaper."""
+    """The latest steps.
+
+    Older steps are dropped once the trail is larger than a snapshot, because a snapshot then costs less.
+    """
 
     number: int
     """Number of the state that the last step leads to."""
@@ -122,7 +128,7 @@ class Trail:
         return ANCHOR if self.anchored and held <= self.start else held
 
     def since(self, held: int) -> tuple[bytes, ...] | None:
-        """Return the steps that a client with state `held` lacks; None if no steps of the trail lead on from there."""
+        """Return the steps that a client with state `held` lacks; None if the trail does not lead on from there."""
         missing = self.number - held
         if missing < 0:
             return None

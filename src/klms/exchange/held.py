@@ -11,7 +11,7 @@ are led through the jump.
 The error of a step becomes part of the model: the server continues from the state that clients hold. The error of a
 jump, which has only the bits of a few steps, is larger, and does not become part of the model. After a jump, the server
 keeps the wanted state as its own and adds updates to it, while clients train at the state that they decoded. Further
-steps then lead clients towards the server's state, until they are no farther from it than the noise of a step.
+steps then lead clients towards the server's state, until their distance from it is about the noise of a step.
 """
 
 import json
@@ -32,12 +32,13 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 JUMP_RATE = 2.8
-"""Bits per parameter that suffice for any jump: training tolerates the relative error at this rate, which is 0.02
+"""Bits per parameter that suffice for any jump: they leave a relative error of 0.02, which training tolerates
 (docs/downlink.md)."""
 _NEGLIGIBLE = 1e-7  # squared error of the clients' state, relative to a jump, that is not worth further bits
 _SHARES = 256  # levels to which an echo is rounded, so that rounding errors in a sum change no byte
 _BEARABLE = 2.0
-"""Largest error of a jump that may become part of the model, in units of a step's noise; steps reduce it to about 1."""
+"""Largest error of a jump that may become part of the model, in units of a step's noise; steps bring the error to about
+1."""
 
 
 class Rule(Protocol[T]):
@@ -76,7 +77,7 @@ class CodedRule(Rule[T], Protocol[T]):
         """
 
     def echo(self, difference: Vector, error: Vector) -> float:
-        """Return the `echo` for a step, given the error of the last step; see `echo_in`."""
+        """Return the `echo` for a step with this difference, given the error of the last step; see `echo_in`."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +185,9 @@ def lead(
 ) -> Held[T]:
     """Return the clients' state after a step towards the wanted state, or after a jump if that costs fewer bytes.
 
-    A step has `rate` bits per parameter. `lags` holds, for each client that is expected next, the number of steps
-    besides this one that it will lack. `bearable` is the largest energy at which a jump's error becomes part of the
-    model; by default it is about the energy of a step's noise.
+    A step has `rate` bits per parameter. `lags` holds, for each client that is expected next, the number of further
+    steps that the client will lack. `bearable` is the largest energy at which a jump's error becomes part of the model;
+    by default it is about the energy of a step's noise.
     """
     difference = rule.difference(held.model, wanted)
     size = rule.nbytes(wanted)

@@ -1,9 +1,9 @@
 """A model as a dictionary of arrays, and the bytes of an update to it.
 
 The differences of all floating-point arrays are compressed together, as one vector, except for arrays that do not
-tolerate noise: the running statistics of normalisation layers, whose variances must not become negative. Running
-statistics are sent coarsely, as differences of 8 bits, or unchanged where other parameters have 8 bits or more.
-Integers and booleans are sent unchanged.
+tolerate noise: the running statistics of normalisation layers, since a running variance must not become negative.
+Running statistics are sent coarsely, as differences of 8 bits. They are sent unchanged if the rate is 8 bits per
+parameter or more, or if the scheme has no rate. Integers and booleans are sent unchanged.
 
 The head of a payload holds the dtype of every array (one byte each, 0 for an array that the client did not return)
 and, end to end, the arrays that are not in the vector: unchanged, or as a step (f32) and a number of steps for each
@@ -61,12 +61,12 @@ class Model:
 
     @property
     def size(self) -> int:
-        """Number of entries of all arrays, by which bits per parameter are counted."""
+        """Number of entries of all arrays: the number of parameters in bits per parameter."""
         return sum(array.size for array in self.arrays.values())
 
     @property
     def head_bytes(self) -> int:
-        """Length of the head for clients that train in float32 or below, even where the strategy sends float64."""
+        """Length of the head if clients train in float32 or a narrower type, even where the strategy sends float64."""
         unchanged = [array for name, array in self.arrays.items() if name not in self._compressed | self.coarse]
         coarse = sum(_STEP.size + self.arrays[name].size for name in self.coarse)
         sizes = (a.size * min(a.itemsize, 4 if a.dtype.kind == "f" else 8) for a in unchanged)
@@ -185,14 +185,14 @@ class Apart:
         return cls(frozenset(integers), frozenset(statistics))
 
     def model(self, arrays: Mapping[str, Array], bits: float | None) -> Model:
-        """Return the model; its statistics are sent coarsely if other parameters have fewer than 8 bits."""
+        """Return the model; its running statistics are sent coarsely if the rate is below 8 bits per parameter."""
         if bits is not None and bits < _COARSE_BITS:
             return Model(arrays, self.integers, self.statistics)
         return Model(arrays, self.integers | self.statistics)
 
 
 def _as_type(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return values as another type; those beyond the range of a narrower type become its largest numbers."""
+    """Return values as another type; a narrower type's largest numbers replace values beyond its range."""
     if values.dtype.itemsize > dtype.itemsize and np.isfinite(values).all():
         limit = float(np.finfo(dtype).max)
         values = np.clip(values, -limit, limit)

@@ -1,12 +1,12 @@
 """Coded steps of a model of named arrays: how a client gets from the model that it holds to the next one.
 
-A step holds the length of a description (u32) and the description (`container.py`), which is empty unless the step
-starts from nothing; the length of the head (u32) and the head (`model.py`); and the message of the dense scheme. In a
+A step holds the length of a description (u32), the description (`container.py`), the length of the head (u32), the head
+(`model.py`), and the message of the dense scheme. The description is empty unless the step starts from nothing. In a
 step from nothing, every array is first divided by its norm. The norm is rounded to a power of the sixteenth root of 2,
-whose exponent is stored with the description. The output of a layer has the same relative error as the layer's weights,
-however many weights there are, so the squares of the arrays' relative errors add up. Dividing by the norms minimises
-this sum for the bits spent: small arrays become almost exact at almost no cost. A snapshot is a container of all
-arrays.
+and the exponent is stored with the description. The output of a layer has the same relative error as the layer's
+weights, however many weights there are, so the squares of the arrays' relative errors add up. Dividing by the norms
+minimises this sum for the bits spent: small arrays become almost exact at almost no cost. A snapshot is a container of
+all arrays.
 """
 
 import math
@@ -37,13 +37,14 @@ _MOST = 120 * _ROOT  # largest exponent of an array's norm, within the range of 
 
 @dataclass(frozen=True)
 class ModelSteps:
-    """The `CodedRule` for dictionaries of arrays, on which both sides agree. The anchor is an empty dictionary."""
+    """The `CodedRule` for dictionaries of arrays; both sides have the same one. The anchor is an empty dictionary."""
 
     seed: int
     unchanged: frozenset[str]
     coarse: frozenset[str]
     before: int
-    """Upper bound on the number of models of earlier servers with the same seed, whose keys are not used again."""
+    """At least the number of models that earlier servers with the same seed have sent. Keys are numbered from here on,
+    so the keys of those models are not used again."""
     threads: int | None = None
 
     def agreed(self) -> list[object]:

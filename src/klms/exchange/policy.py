@@ -54,9 +54,9 @@ class CompressionPolicy:
     values: Mapping[str, object]
     array_bits: ArrayBits | None = None
     overhead: int = OVERHEAD
-    """Bytes of a payload besides its head and message."""
+    """Bytes of a payload in addition to its head (`model.py`) and its message."""
     heads: bool = True
-    """Whether `bits` include the heads of payloads; if not, `bits` are those of the vector, and heads come on top."""
+    """Whether `bits` include the headers of payloads; if not, they are the bits of the coded vector alone."""
     _plans: dict[tuple[Layout, int], Plan] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -94,7 +94,7 @@ class CompressionPolicy:
         return cls(BEST, rate, {}, heads=False)
 
     def for_model(self, model: Model) -> Plan:
-        """Return the schemes and their settings, chosen so that the whole payload keeps to its bits per parameter."""
+        """Return the schemes and their settings, chosen so that the whole payload has the wanted bits per parameter."""
         if not self.heads and model.layout.d and model.size >= _TINY:
             chosen = UPDATE_SCHEMES[self.scheme]
             return Plan(chosen, chosen.settings.checked({"rate": self.bits}))
@@ -211,7 +211,7 @@ def _matching(patterns: Mapping[str, float], name: str) -> float | None:
 
 
 def _sample(layout: Layout) -> Layout:
-    """Return a layout of limited size, whose messages have about the same bits per entry."""
+    """Return a layout of limited size with messages of about the same bits per entry as those of `layout`."""
     sizes, room = [], _MOST_FITTED
     if layout.d <= room:
         return layout

@@ -33,12 +33,12 @@ TARGET = 0.15
 WEIGHTS = 5.0
 """Coefficient of the model's relative error in the harm; the repair share has coefficient 1."""
 ADAPTIVE = 10.0
-"""Coefficient in the harm of noise that an optimizer mistakes for size. It is large, because most coordinates of an
-update are far smaller than the update's root mean square, while noise is spread evenly."""
+"""Coefficient, in the harm, of the noise that an optimizer mistakes for size. It is large, because most coordinates of
+an update are far smaller than the update's root mean square, while noise is spread evenly."""
 MOMENTUM = 10.0
 """Gain that is assumed until steps show whether the server has momentum: about the gain at a momentum of 0.7."""
 FIRST_ROUND = 1.0
-"""Bits per parameter of the updates in the first round, about which nothing is known."""
+"""Bits per parameter of the updates in the first round, before anything has been measured."""
 LEAST, MOST = 0.02, 8.0
 """Minimum and maximum bits per parameter that may be requested."""
 CODE = 1.25
@@ -72,7 +72,7 @@ class Measured:
     mean: float
     """Energy of the decoded mean update, including the uplink's noise."""
     noise_up: float
-    """Energy of the uplink's noise in that mean: the sum of squared weights times `|v_hat|^2 - |v|^2`."""
+    """Energy of the uplink's noise in the decoded mean update: the sum of squared weights times `|v_hat|^2 - |v|^2`."""
     weights: float
     """Energy of the model."""
     step: float
@@ -82,19 +82,23 @@ class Measured:
     error: float = 0.0
     """Energy of the downlink's error in the model that clients started from."""
     echo: float = 0.0
-    """Inner product of that error and the decoded mean update."""
+    """Inner product of the downlink's error and the decoded mean update."""
     gain: Gain = field(default_factory=Gain)
     spread: float = 0.0
-    """Energy by which the mean update would change with other clients."""
+    """Energy of the change in the mean update that other clients would cause."""
 
     @property
     def update(self) -> float:
-        """Energy of the clients' mean update without noise, but at least the energy that noise could hide."""
+        """Energy of the clients' mean update without noise, but at least the energy that could go unnoticed in it."""
         return max(self.mean - self.noise_up, 2 * self.noise_up / math.sqrt(self.parameters), _TINY)
 
     @property
     def noiseless_progress(self) -> float:
-        """Progress without noise, but at least the amount by which other clients would have changed it."""
+        """Progress without noise.
+
+        Its lower bound is `spread`, the change that other clients would cause, amplified as the step amplifies the
+        update.
+        """
         slope = math.sqrt(self.gain.immediate)
         return max(self.progress - slope * self.noise_up, slope * self.spread, _LEAST_PROGRESS * slope * self.update)
 
@@ -107,16 +111,16 @@ class Knowledge:
     progress: float | None = None
     step: float | None = None
     uplink: float = CODE
-    """Noise of the mean update times `4^r - 1`, relative to the update: the code's error over the number of clients."""
+    """Noise of the mean update times `4^r - 1`, relative to the update: a code's error over the number of clients."""
     downlink: float = CODE
-    """The same for the downlink, relative to the step."""
+    """Noise of the downlink times `4^r - 1`, relative to the step."""
     uplink_at: float = FIRST_ROUND
     """Bits per parameter at which `uplink` was last measured."""
     downlink_at: float = FIRST_ROUND
     repaired: float = _REPAIR / _REPAIR**2
-    """Sum of the measured shares `c`, each divided by its variance, in which earlier rounds count less."""
+    """Sum of the measured shares `c`, each divided by its variance; earlier rounds have lower weights."""
     certainty: float = 1 / _REPAIR**2
-    """Sum of the inverse variances, in which earlier rounds count less."""
+    """Sum of the inverse variances; earlier rounds have lower weights."""
     gain: Gain = field(default_factory=Gain)
     weights: float = 1.0
     rounds: int = 0
@@ -291,9 +295,10 @@ def _averaged(before: float | None, now: float, kept: float = _KEPT) -> float:
 
 
 def _averaged_code(before: float, bits_before: float, now: float, bits: float) -> float:
-    """Return the average of a code's constant, which falls with rising rates if the coded vector has structure.
+    """Return the weighted average of the earlier and the new estimate of a code's constant `k`.
 
-    An earlier constant that was measured at half or twice the rate counts half as much.
+    If the coded vector has structure, `k` falls as the rate rises, so an earlier estimate from half or twice the rate
+    counts half as much.
     """
     octaves = abs(math.log2(bits / bits_before))
     return _averaged(before, now, _KEPT * 2**-octaves)

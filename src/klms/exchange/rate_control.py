@@ -1,4 +1,4 @@
-"""Rates, round by round: chosen to keep a constant quality or, where the user named them, with their effect measured.
+"""Rates, round by round. They are chosen to keep a constant quality; if the user named them, their effect is measured.
 
 `quality.py` defines the quality and how rates follow from it. This module collects the measurements for that: the
 replies of a round, the step that the strategy makes of them, and the error of the state that clients then hold.
@@ -27,9 +27,9 @@ class RoundQuality:
     """Rates and noise of a round, and the harm of the noise. Energies are squared norms."""
 
     bits_up: float
-    """Bits per parameter of the updates, without heads."""
+    """Bits per parameter of the updates; headers are not counted."""
     bits_down: float
-    """Bits per parameter of the step to the next model, without heads."""
+    """Bits per parameter of the step to the next model; headers are not counted."""
     noise: float
     """Energy of the noise in the mean update, relative to the energy of the update."""
     relative_error: float
@@ -87,7 +87,10 @@ class Energies:
         return median(self.noises or [0.0]) * self.decoded / (self.weight**2 or 1.0)
 
     def spread(self, mean: float) -> float:
-        """Return the energy by which the mean would change with other clients; `mean` is the energy of the mean."""
+        """Return the energy of the change in the mean that other clients would cause.
+
+        `mean` is the energy of the mean.
+        """
         own = self.decoded / self.weight**2 - self.noise
         return max(0.0, own - max(0.0, mean - self.noise) * self.squares / self.weight**2)
 
@@ -175,7 +178,7 @@ class RateControl:
             self.down = _three_digits(rates.down)
 
     def stepped(self, bits: float, error: Vector, *, unbiased: bool) -> None:
-        """Record the error of the step, which was coded at `bits` bits per parameter."""
+        """Record the error of a step that was coded at `bits` bits per parameter."""
         seen, self._seen = self._seen, None
         if seen is None:
             return

@@ -65,7 +65,7 @@ class RateRule(Protocol):
 
     @property
     def heads(self) -> bool:
-        """Whether the rates include the heads of messages; if not, they are those of the vector, without heads."""
+        """Whether the rates include the headers of messages; if not, they are the rates of the coded vectors alone."""
         return True
 
     @property
@@ -133,7 +133,10 @@ class NamedBits(RateRule):
 
 @dataclass(frozen=True)
 class Budget(RateRule):
-    """Bytes per round, which determine the rates of both directions, or of the one direction whose rate is not set."""
+    """Bytes per round.
+
+    They determine the rates of both directions or, if one rate is set, that of the other direction.
+    """
 
     total: Rate
     most: float = MAX_RATE
@@ -194,7 +197,7 @@ class RateArguments:
         return any(bits is not None for bits in (self.both, self.up, self.down, self.array_bits, self.budget))
 
     def rule(self) -> RateRule:
-        """Return the rule that the arguments ask for; raise an error if they are invalid or ask for several."""
+        """Return the rule that the arguments ask for; raise an error if they are invalid or ask for several rules."""
         named = {"bits_per_parameter": self.both, "up": self.up, "down": self.down, "budget": self.budget}
         for name, rate in {**named, "quality": self.quality}.items():
             if rate is not None and (name == "quality" or not callable(rate)):

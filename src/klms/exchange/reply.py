@@ -1,8 +1,8 @@
 """A client's answer to a request: the arrays that it trained, as an update of the arrays that it received.
 
-The body of the frame: flags (u8), the norm of the update (f32), from which the server infers how much noise the message
-has added, the length of the head (u32), the head (`model.py`), and the message of the scheme. An answer without arrays
-has an empty body; it tells the server that the request has arrived.
+The body of the frame: flags (u8), the norm of the update (f32), the length of the head (u32), the head (`model.py`),
+and the message of the scheme. From the norm, the server infers how much noise the message has added. An answer without
+arrays has an empty body; it tells the server that the request has arrived.
 """
 
 import math
@@ -25,7 +25,7 @@ from klms.frame import Frame, Kind
 _HEAD = struct.Struct("<BfI")
 _LOOKS_LIKE_UPDATES = 1
 OVERHEAD = frame.OVERHEAD + _HEAD.size
-"""Bytes of a reply besides its head and message."""
+"""Bytes of a reply in addition to its head (`model.py`) and its message."""
 _SMALL, _FAR = 0.25, 0.8  # squared norms relative to the squared norm of the received arrays; see `looks_like_updates`
 
 
@@ -43,7 +43,7 @@ class Expected:
     bits: float | None
     """Bits per parameter that were asked for; None if the scheme's rate cannot be set."""
     state: int | None
-    """Number of the state that the request led to; None if it had no broadcast."""
+    """Number of the state that the request led to; None if the request had no broadcast."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Reply:
     expected: Expected
     nbytes: int
     dtypes: DTypes = field(default_factory=dict)
-    """Types of the arrays in the reply; the client may have left out some of the model's."""
+    """Types of the arrays in the reply; the client may have left out some of the model's arrays."""
     exact: dict[str, Array] = field(default_factory=dict)
     """Arrays of the reply that are not in its message."""
     message: bytes = b""
@@ -137,7 +137,10 @@ def write_reply(
 
 
 def looks_like_updates(received: Arrays, trained: Mapping[str, Array], update: Vector, names: tuple[str, ...]) -> bool:
-    """Return whether `trained` looks like differences, not weights: much smaller than `received`, and far from it."""
+    """Return whether `trained` looks like differences, not weights.
+
+    Differences have a much smaller norm than `received`, and their distance from `received` is large.
+    """
     before = sum(_square(received[name]) for name in names)
     after = sum(_square(trained[name]) for name in names)
     return before > 0 and after < _SMALL * before and float(np.dot(update, update)) > _FAR * before

@@ -1,8 +1,8 @@
 """The server's request to a client: how to code the answer, and the bytes that lead to the model.
 
 The terms of a request (scheme, settings, seed, which arrays are sent unchanged) stay the same for many rounds, except
-for the rate. A client keeps them, so that a request holds only the terms that changed since the last request that the
-server knows to have arrived.
+for the rate. A client keeps the terms, so that a request holds only those that have changed since the last request that
+the server knows to have arrived.
 
 The body of the frame: flags (u8: 1 if all terms are there), the length of the terms (u32), the terms as JSON (deflated
 if all are there), the length of the side information (u32), the side information (`container.py`), and the broadcast,
@@ -65,7 +65,7 @@ class CompressionRequest:
     groups: tuple[Group, ...] = ()
     """Arrays with rates of their own; the others are coded together with `scheme`."""
     server: bytes = b""
-    """Public key to seal the answer with; empty if it is not sealed."""
+    """Public key with which to seal the answer; empty if answers are not sealed."""
     updates: bool = False
     """Whether clients answer with differences instead of trained arrays."""
     side: Side = field(default_factory=dict)
@@ -80,12 +80,12 @@ class CompressionRequest:
 
     @property
     def needs_whole_model(self) -> bool:
-        """Whether the scheme keeps state of the whole vector between rounds, so that no part can be sent alone."""
+        """Whether the scheme keeps state of the whole vector between rounds, so that a part cannot be sent alone."""
         scheme = UPDATE_SCHEMES[self.scheme]
         return scheme.needs_error_feedback or scheme.needs_side_information
 
     def compressor(self, layout: Layout, threads: int | None) -> Compressor:
-        """Return the compressor for vectors with this layout, which is the layout of the model or of a part of it."""
+        """Return the compressor for vectors with this layout: that of the model, or of a part of the model."""
         grouped = {name for group in self.groups for name in group.arrays}
         rest = Group(self.scheme, self.settings, tuple(name for name in layout.names if name not in grouped))
         if not self.groups:

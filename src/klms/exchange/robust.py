@@ -2,9 +2,9 @@
 
 Every update is first clipped to the median of all norms, so that size alone gains nothing. The trimmed mean, which
 leaves out a share of the clients at each end of every coordinate (Yin et al., ICML 2018), is a centre that hostile
-clients cannot move far. They do move it, because honest values are left out at the other end, so the trimmed mean is
-not the result. Instead, the updates farthest from the trimmed mean, as many as there may be hostile clients, are left
-out entirely, and the others are averaged. Weights that clients claim are ignored.
+clients cannot move far. They do move it a little, because honest values are left out at the other end. Therefore the
+trimmed mean is not the result. Instead, the updates farthest from the trimmed mean, as many as there may be hostile
+clients, are left out entirely, and the others are averaged. Weights that clients claim are ignored.
 """
 
 import logging
@@ -43,7 +43,7 @@ class Robust:
             raise InvalidArgument(f"robust is the share of clients that may be hostile, below 0.5; got {self.share}")
 
     def average(self, updates: Sequence[Float32]) -> Average:
-        """Return the average of the updates of all clients. It is the same on every machine."""
+        """Return the average of the updates of all clients. The result is the same on every machine."""
         factors = self._factors([math.sqrt(product(update, update)) for update in updates])
         origin = np.zeros_like(updates[0])
         weights = self._weights(factors, [(origin, updates)])
@@ -110,7 +110,7 @@ def _pieces(base: Array, rows: Sequence[Array], factors: Float64) -> Iterator[tu
 
 
 def _fill(out: Array, base: Array, rows: Sequence[Array], weights: Float64) -> None:
-    """Set `out` to the base moved by the weighted sum of the differences from it."""
+    """Set `out` to the base plus the weighted sum of the differences from the base."""
     for piece, updates in _pieces(base, rows, weights):
         out[piece] = base[piece] + updates.sum(axis=0)
 

@@ -15,14 +15,14 @@ log = logging.getLogger("klms")
 
 @dataclass
 class RoundRates:
-    """Decides how updates and models are compressed: both at the rates of a rule, updates with the user's scheme."""
+    """Decides how updates and models are compressed: both at a rule's rates, and updates with the user's scheme."""
 
     rule: RateRule
     scheme: str
     settings: Mapping[str, object]
     array_bits: ArrayBits | None
     overhead: int
-    """Bytes of an update's payload besides its head and message."""
+    """Bytes of an update's payload in addition to its head (`model.py`) and its message."""
     _made: dict[tuple[str, float | None], CompressionPolicy] = field(default_factory=dict)
     _advised: bool = False
 
@@ -59,7 +59,7 @@ class RoundRates:
         return self._made["down", bits]
 
     def known(self, round_: int) -> float | None:
-        """Return the bits per parameter of updates in a round; None if they depend on the client."""
+        """Return the bits per parameter of updates in a round; None if the rate depends on the client."""
         return self.up(round_).bits if self.rule.known else None
 
     def described(self, round_: int) -> str:

@@ -61,7 +61,7 @@ class ServerKey:
 
 
 def _drawn_pair() -> tuple[X25519PrivateKey, bytes]:
-    """Return a private key and its public key, which must not look like the beginning of a frame."""
+    """Return a private key, and a public key that does not look like the beginning of a frame."""
     own = X25519PrivateKey.generate()
     public = own.public_key().public_bytes_raw()
     return _drawn_pair() if public.startswith(MAGIC) else (own, public)

@@ -1,4 +1,4 @@
-"""The server's side of the exchange: the bytes for each client, and the meaning of its answer.
+"""The server's side of the exchange: the bytes for each client, and what the client's answer means.
 
     server = klms.Server(model, bits_per_parameter=1)
     request = server.request("hospital 3")            # bytes: the steps that this client lacks, and how to answer
@@ -6,9 +6,9 @@
     server.step(average)                              # after any kind of aggregation: the next model
 
 `server.model` is the model to which updates are added; aggregate relative to it. Clients train at `server.view`, the
-model that they decode. Usually the two are the same: the error of a step becomes part of the model, which stays right
-on average, since steps are unbiased. They differ after a model was coded from nothing: after the first model, and after
-jumps for clients that take part rarely (`held.py`).
+model that they decode. Usually the two are the same: the error of a step becomes part of the model, and the model stays
+right on average, since steps are unbiased. They differ after a model was coded from nothing: after the first model, and
+after jumps for clients that take part rarely (`held.py`).
 """
 
 import logging
@@ -68,7 +68,7 @@ class Sent:
     terms: Terms = field(default_factory=dict)
     """The terms that the client held after that request."""
     sent_since: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Names of terms that later requests held, which may not have arrived, with the last request that held them."""
+    """For each term that later requests held, the last of these requests. They may not have arrived."""
     snapshot_round: int = -1
     """The round in which the client last turned out not to hold the model; -1 for never."""
 
@@ -135,9 +135,9 @@ class Server:
         self.scale = 1.0 if step is None else step
         self.late = integer("late", late, 0, _MOST_ROUNDS)
         self.round = rounds_before + 1
-        """Number of this round, which keys and rates depend on; it never repeats."""
+        """Number of this round. Keys and rates depend on it, and it never repeats."""
         self.clients = 0
-        """Number of clients in a round, for a budget; by default the number asked for the last model's updates."""
+        """Number of clients in a round, for a budget; by default, the number asked for updates of the last model."""
         self._before = self.round if rounds_before else 0  # at most one model per earlier round, and the last model
         self._key = None
         overhead = replies_module.OVERHEAD
@@ -197,7 +197,11 @@ class Server:
 
     @property
     def unused_round(self) -> int:
-        """Smallest number that `begin` accepts: the keys of a round are used by its first request."""
+        """Smallest number that `begin` accepts.
+
+        If a client was asked in the present round already, that is the next round: the keys of the present one are
+        used.
+        """
         return self.round + 1 if self._number else self.round
 
     def begin(self, round_: int) -> None:
@@ -307,7 +311,7 @@ class Server:
         return Reply.of(received, expected, nbytes)
 
     def receive(self, client: str, reply: bytes, *, weight: float = 1.0) -> dict[str, Array]:
-        """Return the arrays that a client trained, as precisely as the reply conveys them, or none if it sent none.
+        """Return the arrays that a client trained, as precisely as the reply conveys them; empty if the reply has none.
 
         `weight` is the client's weight in the average, in any unit; the noise of the average depends on it.
         """

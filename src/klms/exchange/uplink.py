@@ -32,9 +32,9 @@ class Uplink:
     updates: bool = False
     """Whether clients answer with differences."""
     apart: Apart | None = None
-    """Arrays that are not compressed; decided with the first model."""
+    """Names of the arrays that are not compressed, decided when the first model is seen."""
     coder: "_Coder | None" = None
-    """Coder of the latest model; for another model, the side information is built up anew."""
+    """Coder of the latest plan and layout. If either changes, the side information is built up anew."""
 
     @property
     def integers(self) -> frozenset[str]:

@@ -137,7 +137,7 @@ class Experiment:
         return folder / f"{rounds}{LIMITED}" if rounds else folder
 
     def has(self, cells: Sequence[Cell], profile: str) -> bool:
-        """Return whether all cells belong to the grid of a profile; other data sets and further seeds do not."""
+        """Return whether all cells belong to the grid of a profile, and not to other data sets or further seeds."""
         return set(map(str, cells)) <= set(map(str, self.cells(profile)))
 
     def config(self, profile: str, row: str, data: str, seed: int) -> RunConfig:
@@ -174,7 +174,7 @@ def _of_method(method: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def load(name: str) -> Experiment:
-    """Load the experiment with this name; those of the toy model have no grid to load."""
+    """Load the experiment with this name. Experiments of the toy model cannot be loaded, since they have no grid."""
     check_name("experiment", name, NAMES)
     if name in TOYS:
         raise InvalidArgument(f"{name} is a simulation without training: it has no runs")

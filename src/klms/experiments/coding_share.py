@@ -18,7 +18,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 
 
 def run(runs: Path | str, progress: OnRound | None) -> dict[str, Any]:
-    """Run one round of each method, and return its configuration and seconds per phase."""
+    """Run one round of each method, and return each method's configuration and seconds per phase."""
     results = {}
     for method, given in SETTINGS.items():
         folder = RunFolder(Path(runs) / "share" / method)

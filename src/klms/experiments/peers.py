@@ -19,7 +19,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def errors(rows: Rows) -> str:
-    """Return a table of rates and errors of the average: a peer's error, and that of `trellis` divided by it."""
+    """Return a table of rates and errors of the average: those of a peer, and the error of `trellis` as a multiple."""
     kinds = list(dict.fromkeys(row["vectors"] for row in rows))
     lines = []
     for peer, setting in _settings(rows):

@@ -34,7 +34,7 @@ _MEASURED: dict[str, Callable[[Any], str]] = {
     "flower-overhead": tables.flower_overhead,
     **dict.fromkeys(TOYS, tables.toy),
 }
-"""Results of measurements other than runs, which have no profile, and the functions that make their tables."""
+"""Results of measurements other than runs, with the functions that make their tables. Measurements have no profile."""
 _TRAINED: dict[str, Callable[[Any], str]] = {
     "adaptive-vs-fixed": tables.block_policies,
     "kl-by-layer": tables.layers,

@@ -1,8 +1,8 @@
 """A results file: the numbers of an experiment's complete runs, by data set, row and seed, with their configuration.
 
 Runs of later sessions and of other machines are merged into the file. The versions of packages with which most runs
-were made are stated once, and those of any other run next to its numbers; in memory, every run has its own versions.
-The file has no times, so that it does not depend on the machine.
+were made are stated once; a run with other versions states them next to its numbers. In memory, every run has its own
+versions. The file has no times, so that it does not depend on the machine.
 """
 
 import json

@@ -141,7 +141,7 @@ def claims(rows: Mapping[str, Entry]) -> str:
 
 
 def beside_klms(results: Mapping[str, Results]) -> dict[str, dict[str, Entry]]:
-    """Return the rows of the experiment `fewest-bits` by data set, and the KLMS methods of tables 1 and 2."""
+    """Return, by data set, the rows of the experiment `fewest-bits` and those of the KLMS methods in tables 1 and 2."""
     found = {}
     for data, name in (("mnist", "table1"), ("fashion-mnist", "table2")):
         ours = {row: results[name][data][row] for row in ("fedpm-klms", "signsgd-klms", "qsgd-klms")}
@@ -235,7 +235,7 @@ def _seconds(value: float) -> str:
 
 
 def mean_estimation(results: dict[str, Any]) -> str:
-    """Return a table of the best unbiased schemes at a few rates with default effort, compared with other efforts."""
+    """Return a table of the best unbiased schemes at a few rates, with default effort and with other efforts."""
     rows = [mean_bench.Row(**row) for row in results["rows"]]
     usual = mean_bench.with_default_effort(rows)
     lines = []

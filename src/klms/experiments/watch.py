@@ -1,4 +1,4 @@
-"""Follow runs by their ledgers, which get a line after every round, whichever process trains them."""
+"""Follow runs by their ledgers: a ledger gets a line after every round, whichever process trains the run."""
 
 import statistics
 import threading
@@ -13,7 +13,7 @@ from klms.experiments.catalogue import Cell
 from klms.runs.run_files import METRICS
 
 SECONDS = 1.0
-"""Seconds between two looks: a round is shown at most this late, and a look costs one `stat` per run."""
+"""Seconds between two looks at the ledgers: a round is shown at most this late, and a look costs one `stat` per run."""
 
 OnCellRound = Callable[[Cell, list[LedgerRecord], float], None]
 """Called for every new round of a cell, with the records of its run up to that round, and with an estimate of the

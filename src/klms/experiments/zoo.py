@@ -78,7 +78,7 @@ def document(results: Mapping[Source, Results], rows: Sequence[Row], clients: in
 
 
 def _by_federation(results: Mapping[Source, Results], bench: Sequence[Row]) -> dict[str, list[list[str]]]:
-    """Return the lines of every federation, by decreasing accuracy; a row of two experiments appears once."""
+    """Return the lines of every federation, by decreasing accuracy; a row that two experiments share appears once."""
     found: dict[str, dict[tuple[str, ...], tuple[float, list[str]]]] = {}
     for title, name, row in _rows(results):
         line = [name, *_trained(row, bench)]
@@ -106,7 +106,7 @@ def _trained(row: Entry, bench: Sequence[Row]) -> list[str]:
 
 
 def _nearest(config: Mapping[str, Any], bits: float, bench: Sequence[Row]) -> Row | None:
-    """Return the row of the bench with the run's scheme and model and the nearest rate; None if none is near."""
+    """Return the row of the bench with the run's scheme and model and the nearest rate; None if no rate is near."""
     alike = [row for row in bench if row.scheme == config["method"] and row.vectors == config["model"]]
     distances = [(abs(math.log(row.bits_per_parameter / bits)), place) for place, row in enumerate(alike)]
     distance, place = min(distances, default=(math.inf, 0))

@@ -30,7 +30,7 @@ class Asked:
     base: Base | None
     """Arrays to which the update is added; None if klms lets the message pass unchanged."""
     again: bool = False
-    """Whether the message was sent because an earlier one was not understood."""
+    """Whether the message was sent because the node did not understand an earlier message."""
 
     @property
     def node(self) -> int:
@@ -52,7 +52,7 @@ class Answer:
 
     @classmethod
     def read(cls, asked: Asked, message: Message, reply: Reply | None) -> Self:
-        """Read the uncompressed arrays; put arrays of the model into the model's order, on which strategies rely."""
+        """Read the uncompressed arrays; put arrays of the model into the model's order, as strategies expect it."""
         content, places = message.content, asked.places
         names = _names(asked, content, reply)
         matched = {own: record for record, own in names.items()}

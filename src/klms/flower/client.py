@@ -1,8 +1,8 @@
 """ClientApp for the methods of klms: a client of the local engine, on another machine.
 
-A node's config holds the number of its client, `partition-id`. The client's data is its part of the data set, which
-is read from `data-dir` if given; with `own-data=true`, it is the whole data set. A function of the user may return the
-data instead.
+A node's config holds the number of its client, `partition-id`. The client's data is its part of the data set or, with
+`own-data=true`, the whole data set. If `data-dir` is given, the data set is read from this folder. A function of the
+user may return the data instead.
 
 Unless the run is `seeded`, a client's private randomness comes from its operating system. The seed of the randomness
 that server and clients share arrives with every request.
@@ -130,7 +130,7 @@ def _federation(config: RunConfig, model: "Callable[[], nn.Module] | None", loss
 
 
 def _held(context: Context) -> State | None:
-    """Return the state of the node's last round; None if there is none, or if it cannot be read."""
+    """Return the state of the node's last round; None if there is no state, or if it cannot be read."""
     with suppress(KLMSError):
         return State.from_bytes(kept(context, _HELD))
     return None

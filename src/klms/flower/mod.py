@@ -110,7 +110,7 @@ def _compressible(reply: RecordDict, places: Places, client: Client) -> tuple[li
 
 
 def _fitting(places: Places, record: str, answer: str, reply: RecordDict, client: Client) -> dict[str, NumPyArray]:
-    """Return the arrays of a record by their names in `places`; if they do not fit, log why and return none."""
+    """Return the arrays of a record by their names in `places`. If they do not fit, log why, and return no arrays."""
     try:
         own = gathered(places, {record: arrays_of(reply.array_records[answer])})
         client.check(own)

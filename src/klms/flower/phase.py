@@ -1,6 +1,6 @@
 """One part of a round, training or evaluation: requests replace arrays, and replies are matched to requests.
 
-A node that was never seen gets only a request. If it lacks the mod, it fails, or answers without a record of klms. Then
+A node that was never seen gets only a request. A node without the mod then fails, or answers without a record of klms;
 it gets the arrays in the same round and in all later ones. A node that turns out to hold another model gets a snapshot.
 
 Flower's strategies assume that all replies have the same records, arrays and metrics, and one weight each. A single
@@ -40,9 +40,9 @@ class Run:
     with_mod: set[int] = field(default_factory=set)
     without_mod: set[int] = field(default_factory=set)
     asked: int = 0
-    """Messages that asked for training."""
+    """Number of messages that asked for training."""
     counted: int = 0
-    """Answers that were aggregated."""
+    """Number of answers that were aggregated."""
     entries_up: int = 0
     """Number of parameters of all accepted answers."""
     entries_down: int = 0
@@ -57,7 +57,7 @@ class Run:
         return f"; the first failure was at {self.first_failure}" if self.first_failure else ""
 
     def failed(self, node: int, reason: str) -> None:
-        """Keep the reason if it is the first one, which is most often the cause of the others."""
+        """Keep the reason if it is the first one: the first failure is most often the cause of the others."""
         self.first_failure = self.first_failure or f"node {node}: {printable(reason)[:_LONGEST_REASON]}"
 
     def tell(self, what: str, text: str, *values: object) -> None:
@@ -121,7 +121,10 @@ class Phase:
         return Asked(message, original, model, places, base, again)
 
     def _base_of(self, content: RecordDict, model: str, places: Places) -> Base:
-        """Return the arrays to which an update is added; strategies send the same records to most clients."""
+        """Return the arrays to which an update is added.
+
+        They are kept, since most clients are sent the same records.
+        """
         if self._base is not None and _same_records(content, self._base[0]) and self._base[1].coded == bool(model):
             return self._base[1]
         records = {name: arrays_of(record) for name, record in content.array_records.items() if name != model}
@@ -200,9 +203,9 @@ class Phase:
         return Answer.read(asked, reply, opened)
 
     def trained(self, answers: Sequence[Answer], key: str | None, robust: Robust | None) -> list[Message]:
-        """Decode the training answers and return those that are accepted; strategies need all arrays in memory.
+        """Decode the training answers and return those that are accepted, all in memory, as strategies need them.
 
-        `key` is the metric by which the strategy weights clients; None if there is none.
+        `key` is the metric by which the strategy weights clients; None if there is no such metric.
         """
         usable = [one for one in answers if one.usable(key)]
         common = Counter(one.signature for one in usable).most_common(1)

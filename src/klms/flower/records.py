@@ -101,7 +101,7 @@ def record_of(arrays: Mapping[str, NumPyArray]) -> ArrayRecord:
 
 
 def arrays_of(record: Mapping[str, Array]) -> dict[str, NumPyArray]:
-    """Undo `record_of`; raise any kind of error if the bytes are not arrays."""
+    """Undo `record_of`. If the bytes are not arrays, errors of any type may be raised."""
     arrays = {name: array.numpy() for name, array in record.items()}
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise InvalidArgument("these bytes are an archive of arrays, not a single array")

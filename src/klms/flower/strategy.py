@@ -34,7 +34,7 @@ class Compressed(Strategy):
     on. A function that sets a rate may ask for the `round` and, for the uplink, for the `node`. With fewer than
     `min_replies` sound replies, the model stays unchanged or training stops with an error, as `on_failure` says. If no
     reply is accepted in any round, training always ends with an error. Updates are passed on as clients sent them,
-    unless `robust` is given: the share of clients that may be hostile, whose influence is then bounded
+    unless `robust` gives the share of clients that may be hostile; the influence of hostile clients is then bounded
     (`klms.exchange.robust`). A model that is not finite is discarded.
     """
 
@@ -84,7 +84,7 @@ class Compressed(Strategy):
         return self.server.downlink_bytes
 
     def summary(self) -> None:
-        """Log what is compressed; raise an error if an outer strategy calls this, which would see no arrays."""
+        """Log what is compressed; an outer strategy that calls this gets an error, since it would see no arrays."""
         if not self._started:
             raise InvalidArgument(
                 "a strategy around Compressed would see payloads instead of arrays, and clip none of them: "
@@ -95,7 +95,7 @@ class Compressed(Strategy):
         self._inner["summary"]()
 
     def start(self, *arguments: Any, **keywords: Any) -> Result:
-        """Run the strategy's own `start`, which a custom strategy may have changed, with compression inside.
+        """Run the strategy's own `start`, even if a custom strategy overrides it, with compression inside.
 
         While `start` runs, the strategy's hooks are replaced by ours, which delegate to them.
         """
@@ -123,7 +123,7 @@ class Compressed(Strategy):
         return result
 
     def __getattr__(self, name: str) -> Any:
-        """Return the strategy's own settings and methods, which this class does not have."""
+        """Return those settings and methods of the strategy that this class does not have."""
         if name.startswith("__") or "strategy" not in vars(self):
             raise AttributeError(name)
         return getattr(self.strategy, name)
@@ -216,7 +216,10 @@ class Compressed(Strategy):
         return messages
 
     def _coded(self, arrays: ArrayRecord, *, closer: bool) -> ArrayRecord | None:
-        """Lead clients to a model, and return the model to which updates are added; None if it is sent uncompressed."""
+        """Lead clients to a model, and return the model to which updates are added.
+
+        If `arrays` are sent uncompressed, return None.
+        """
         if not arrays or not self.server.codes(sum(math.prod(array.shape) for array in arrays.values())):
             return None
         wanted = arrays_of(arrays)
@@ -230,7 +233,7 @@ class Compressed(Strategy):
         return arrays if self.server.held.own is not None else record_of(model)
 
     def _finite(self, arrays: ArrayRecord | None) -> ArrayRecord | None:
-        """Return the strategy's result; if it is not finite, return None, which leaves the model unchanged."""
+        """Return the strategy's result. If it is not finite, return None, so that the model stays unchanged."""
         assert self._phase is not None
         try:
             check_finite({} if arrays is None else arrays_of(arrays))

@@ -17,7 +17,7 @@ from klms.learning.examples import Examples, Schedule, each, mixed_batches
 from klms.learning.network import Network, TensorInputs, Vector, are_scores, scores_of
 
 Penalty = Callable[[Tensor, Tensor], Tensor | float]
-"""A term that a method adds to the local loss, a function of the parameters and of their initial values."""
+"""A term that a method adds to the local loss, as a function of the parameters and of their initial values."""
 _BATCH = 500
 _BINS = 15
 
@@ -115,7 +115,7 @@ class Learner:
         return Learned((len(data) * gradient + precision * point.detach()).cpu().numpy(), float(loss.detach()))
 
     def predict(self, parameters: Vector, data: Examples) -> npt.NDArray[np.float64]:
-        """Return the probability of every class for every label.
+        """Return the class probabilities, one row per label: per example or, for text, per token that is not padding.
 
         If labels are not classes, or the model has no scores for them, return for every example the loss of its batch.
         """

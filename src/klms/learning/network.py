@@ -103,13 +103,13 @@ class Network:
     device: torch.device
     loss: Loss = class_loss
     padding: int = -100
-    """Label that is ignored: padding in texts, torch's default for other data."""
+    """Label that the loss ignores: padding in texts, and torch's default for other data."""
     own_parameters: Vector | None = None
     """Initial parameters that came with the module; None for the built-in models, which are initialised by seed."""
     norms: tuple[str, ...] = ()
-    """Normalisation layers of the user's module that have running statistics, which are not used here."""
+    """Normalisation layers of the user's module with running statistics; these statistics are not used here."""
     channels_last: bool = False
-    """Whether batches of images are laid out with their channels last, which makes deep convolutions faster."""
+    """Whether batches of images are laid out with channels last. Deep convolutions are faster on this layout."""
 
     @classmethod
     def create(cls, name: str, shape: tuple[int, ...], classes: int, width: float, device: str = "cpu") -> "Network":

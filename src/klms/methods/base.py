@@ -57,9 +57,9 @@ class Outcome:
 
 
 class Received:
-    """Running sums over the messages of a round, whose memory does not grow with the number of clients.
+    """Running sums over the messages of a round. Their memory does not grow with the number of clients.
 
-    With `robust`, all updates are kept until their robust average is computed, which ignores weights.
+    With `robust`, all updates are kept until their robust average is computed. A robust average ignores weights.
     """
 
     def __init__(self, d: int, learner: SideLearner, robust: Robust | None = None) -> None:
@@ -102,7 +102,7 @@ class Received:
             self._header_sums += [*bits / self.total.size, header.mean_kl, header.blocks]
 
     def take_mean(self) -> npt.NDArray[np.float64]:
-        """Return the mean of the decoded vectors or their robust average; the mean overwrites the sum."""
+        """Return the mean of the decoded vectors, which overwrites their sum, or their robust average."""
         if self._robust is None:
             mean = np.divide(self.total, self.weight, out=self.total)
         else:
@@ -163,7 +163,7 @@ class Method(ABC):
         return SharedKey(self.seed, round_, client)
 
     def private_rng(self, round_: int, client: int) -> np.random.Generator:
-        """Return the private randomness of a client in a seeded run, which can be reproduced from the seed."""
+        """Return the private randomness of a client in a seeded run; anybody with the seed can reproduce it."""
         return np.random.default_rng([self.seed, 0xC11E47, round_, client])
 
     def penalty(self, parameters: "Tensor", start: "Tensor") -> "Tensor | float":
@@ -174,7 +174,7 @@ class Method(ABC):
         return 0.0
 
     def loss_seen(self, loss: float) -> Measurements:
-        """Return the mean loss of a client's local training as a measurement; nothing if it is not finite."""
+        """Return the mean loss of a client's local training as a measurement; empty if the loss is not finite."""
         return {"train_loss": loss} if math.isfinite(loss) else {}
 
     def compressor_after(self, state: State) -> Compressor:
@@ -262,7 +262,10 @@ class Method(ABC):
         return state.vector("weights")
 
     def evaluate(self, state: State, data: Examples) -> tuple[dict[str, float], State]:
-        """Return metrics on test data, and the state, in which a method that averages over rounds keeps the average."""
+        """Return metrics on test data, and the state.
+
+        A method that averages over rounds keeps the average in the state.
+        """
         return self.learner.metrics(self.learner.predict(self.parameters(state), data), data), state
 
 

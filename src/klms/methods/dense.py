@@ -38,7 +38,7 @@ class Dense(Method):
     schedule: Schedule
     server_lr: float
     by_round: Callable[[State], Compressor] | None = None
-    """The compressor of the round after a state, if its rate changes."""
+    """Returns the compressor for the round that follows a state; None if the rate never changes."""
     holds_quality: bool = False
     """Whether the server chooses the rate of every round and tells it to clients in the shared array `rate`."""
 

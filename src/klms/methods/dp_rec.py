@@ -1,12 +1,13 @@
-"""DP-REC's training: FedAvg through DP-REC's compressor. The ledger records the privacy that its noise provides.
+"""DP-REC's training: FedAvg through DP-REC's compressor. The ledger records the privacy that the noise of the messages
+provides.
 
 A message is nearly a sample of `N(clip(v), sigma^2)`: the Gaussian mechanism with sensitivity `2 clip`, since replacing
 all of a client's data can move its clipped update that far. `(epsilon, delta)` is a client's privacy against everybody,
-including the server. It is computed by Renyi accounting for the largest number of rounds in which the client can have
-taken part. Whoever can reproduce the noise can subtract it, so no epsilon is reported unless private randomness comes
-from the operating system. The epsilon ignores two facts: the candidate that is sent is only nearly a sample of this
-distribution, and rounds may have been repeated after a server was killed. Messages do not report their KL, which would
-reveal the norm of the update.
+including the server. The epsilon is computed by Renyi accounting for the largest number of rounds in which the client
+can have taken part. Whoever can reproduce the noise can subtract it, so no epsilon is reported unless private
+randomness comes from the operating system. The epsilon ignores two facts: the candidate that is sent is only nearly a
+sample of this distribution, and rounds may have been repeated after a server was killed. Messages do not report their
+KL, because the KL would reveal the norm of the update.
 
 Mind the size of epsilon: noise that lets a model of 400,000 parameters learn from ten clients gives an epsilon in the
 millions, which is no privacy. DP-REC is included as a compressor, as in the paper.

@@ -189,7 +189,7 @@ class Setup:
     config: RunSettings
     learner: "Learner"
     threads: int
-    """Threads of the codec, which do not affect its bytes."""
+    """Number of threads of the codec; it does not affect the bytes."""
     examples: int | None = None
     """Training examples of all clients together; None if they are not known in this process."""
 
@@ -218,7 +218,7 @@ class Setup:
         return self.learner, self.config.seed, self.config.clients, compressor
 
     def by_round(self, name: str) -> Callable[[State], Compressor] | None:
-        """Return a function from a state to the compressor of the round after it; None if the rate never changes.
+        """Return a function from a state to the compressor of the next round; None if the rate never changes.
 
         Messages whose rate the server chooses also carry the norm of the update.
         """
@@ -252,7 +252,7 @@ class MethodEntry:
     """Groups of settings that the method has in addition to `RunSettings`."""
     make: Callable[[Setup], Method]
     overrides: Mapping[str, object] = field(default_factory=dict)
-    """The method's own defaults, where those of the settings do not suit it."""
+    """The method's own defaults, where the defaults of the settings do not suit the method."""
     unused: frozenset[str] = frozenset()
     """Settings of these groups and of `RunSettings` that the method does not use."""
 
@@ -266,7 +266,10 @@ class MethodEntry:
 
     @property
     def needs(self) -> Needs:
-        """Values that other settings must have for a setting to have an effect; for `rate`, none may override it."""
+        """Values that other settings must have for a setting to have an effect.
+
+        Settings that override `rate` must be unset for `rate` to have an effect.
+        """
         together: dict[str, Mapping[str, object]] = {"rate": {"rate_schedule": "", "round_budget": 0, "quality": 0}}
         for kind in self.groups:
             together |= kind.needs
@@ -278,7 +281,7 @@ class MethodEntry:
 
     @property
     def holds_quality(self) -> bool:
-        """Whether the method can choose its rates itself; if it can, it does so by default."""
+        """Whether the method can choose its rates itself. If it can, that is its default."""
         return bool(self.overrides.get("quality"))
 
     def defaults(self) -> dict[str, object]:

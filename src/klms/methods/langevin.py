@@ -1,7 +1,7 @@
 """Federated Langevin dynamics: SGLD, QLSD (Vono et al., 2022) and SGLD-KLMS.
 
-`U_n` is the negative log-likelihood of client `n`'s data plus `1/N` of the prior's, and `H_n` is an estimate of its
-gradient from one batch. The server computes
+`U_n` is the negative log-likelihood of client `n`'s data plus `1/N` of the negative logarithm of the prior, and `H_n`
+is an estimate of the gradient of `U_n` from one batch. The server computes
 
     theta -= gamma (N / C) sum H_hat  +  sqrt(2 gamma) xi                                      (paper, eq. 2)
 

@@ -1,8 +1,8 @@
-"""Limits on what one client can do to the others: robust averages, and a bound on its message.
+"""Limits on what one client can do to the others: robust averages, and a bound on the size of a client's message.
 
 Updates are averaged unchanged, unless `robust` asks for an average that hostile clients cannot move far. Messages that
-are too large are refused: the messages of a round are small enough to wait in memory and be compared before any of them
-is decoded. A refused message is not relayed, so the clients need not come to the same decision.
+are too large are refused: the messages of a round are small, so they can wait in memory and be compared before any of
+them is decoded. A refused message is not relayed, so clients need not decide which messages to refuse.
 """
 
 import math
@@ -32,8 +32,8 @@ class MessageBound:
     """Refuses messages of a round that spend more than `factor` times as many bits as the median message.
 
     A `factor` of 0 refuses no message. A client of KLMS sends as many blocks as its KL needs, so that no setting bounds
-    its messages. The median leaves out clients that changed nothing, which have no KL. If the number of messages is
-    even, the upper median is used, so that neither of two messages is refused because of the other.
+    its messages. The median leaves out clients that changed nothing, and therefore have no KL. If the number of
+    messages is even, the upper median is used: if there are only two messages, neither is refused because of the other.
     """
 
     def __init__(self, factor: float, messages: Iterable[bytes] = ()) -> None:

@@ -3,7 +3,7 @@
 The server keeps a direction `g`. In a full round (probability `full`, drawn from the shared seed, so that nobody has to
 announce it) clients send `v(w)` in float32 and `g = mean v`. In other rounds, they compute their update twice, at the
 weights of this round and of the previous one, and send `QSGD(v(w) - v(w_before))`; then `g += mean difference`. Either
-way `w += server_lr g`. Differences shrink as training settles, and so does their error.
+way `w += server_lr g`. As training settles, the differences shrink, and their coding errors shrink with them.
 
 MARINA's `v` is a gradient, a function of `w` alone. Our `v` is a function of `w` alone as well: a client goes through
 its data in the same order in every round, since otherwise the noise of the order would accumulate in `g`.
@@ -45,7 +45,7 @@ class Marina(Dense):
             raise InvalidArgument("marina does not take error_feedback: its differences carry the error on")
 
     def is_full(self, round_: int) -> bool:
-        """Return whether clients send full updates in a round, as they must in the first one."""
+        """Return whether clients send full updates in a round, as they must in the first round."""
         return round_ == 1 or np.random.default_rng([self.seed, 0x3A61, round_]).random() < self.full
 
     def compressor_after(self, state: State) -> Compressor:

@@ -20,7 +20,7 @@ RATE = "rate"
 
 @dataclass(frozen=True)
 class Sound:
-    """The arrays of the last model whose loss was sound, to which the server returns if the loss explodes."""
+    """The arrays of the last model whose loss was sound. The server returns to this model if the loss explodes."""
 
     loss: float
     shared: Arrays
@@ -47,8 +47,9 @@ class Learned:
 class State:
     """Everything that one round hands to the next.
 
-    `shared` goes to the clients, `private` stays with the server. `clients` are the arrays that each client keeps for
-    itself, such as the residual of error feedback; they are here because the local engine simulates all clients.
+    `shared` goes to the clients, and `private` stays with the server. `clients` are the arrays that each client keeps
+    for itself, such as the residual of error feedback. They are part of the state because the local engine simulates
+    all clients.
     """
 
     round: int
@@ -57,7 +58,7 @@ class State:
     private: Arrays = field(default_factory=dict)
     clients: Mapping[int, Arrays] = field(default_factory=dict)
     held: Held[Arrays | None] = field(default_factory=lambda: Held(None))
-    """The state that clients hold: the shared arrays that coded steps lead to, or None if they are `shared`."""
+    """The state that clients hold: the shared arrays that coded steps lead to; None if clients hold `shared`."""
     sound: Sound | None = None
     learned: Learned | None = None
     """None if the settings fix the rates."""

@@ -1,8 +1,8 @@
 """How klms compiles its kernels, and short names for the arrays that they take.
 
 Kernels release the GIL and are cached on disk (see `kernel_cache.py`). They run in parallel on Python threads (see
-`parallel.py`) and not on Numba's own, whose default threading layer must not be entered from two Python threads at
-once, as would happen in a server.
+`parallel.py`), not on Numba's own threads: Numba's default threading layer must not be entered from two Python threads
+at once, as would happen in a server.
 
 Kernels also run as plain Python (`NUMBA_DISABLE_JIT=1`) with the same results. They therefore use only operations that
 mean the same in both: integers that never overflow, and float64 arithmetic without contraction. Conversions are written

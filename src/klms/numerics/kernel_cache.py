@@ -1,9 +1,9 @@
 """Numba's cache of compiled kernels, made to survive damage: neither a damaged file nor a read-only folder is an error.
 
-Numba keeps an index (`.nbi`) and a file per signature (`.nbc`) for each kernel. After a full disk or a crash has
-truncated a file, Numba raises an error of `pickle` in every later process; it runs machine code in which a bit has
-flipped; and it fails if a folder has become read-only. Here, a kernel whose files are damaged is compiled again, and
-its files are replaced. Several processes may do so at the same time: Numba writes each file in one step.
+Numba keeps an index (`.nbi`) and a file per signature (`.nbc`) for each kernel. If a full disk or a crash has truncated
+a file, Numba raises an error of `pickle` in every later process. If a bit of the machine code has flipped, Numba runs
+the damaged code. If a folder has become read-only, Numba fails. Here, a kernel with damaged files is compiled again,
+and its files are replaced. Several processes may do so at the same time: Numba writes each file in one step.
 """
 # mypy: disable-error-code="no-untyped-call"
 
@@ -44,7 +44,7 @@ class _Cache(FunctionCache):
         return found if found is not None and found.signature.args == tuple(sig) else None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Replace the file of a kernel, or do without a file if that is impossible."""
+        """Replace the file of a kernel; if that is impossible, the kernel is not cached."""
         try:
             super().save_overload(sig, data)
         except OSError:  # the disk is full, or the folder has become read-only

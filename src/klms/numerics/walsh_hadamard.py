@@ -20,7 +20,7 @@ def walsh_hadamard(x: Float32 | Float64) -> None:
 
 @kernel
 def _eights(x: Float32 | Float64) -> int:
-    """Compute the first three levels without loops, which would be too short to pay; return the length of a part."""
+    """Compute the first three levels without loops, since such short loops are slow; return the length of a part."""
     if x.size < 8:
         return 1
     for g in range(0, x.size, 8):
@@ -35,7 +35,7 @@ def _eights(x: Float32 | Float64) -> int:
 
 @kernel
 def join_parts(x: Float32 | Float64, half: int) -> None:
-    """Compute the levels above parts of size `half`, two at a time, which halves the memory traffic."""
+    """Compute the levels above parts of size `half`, two at a time to halve the memory traffic."""
     while 2 * half < x.size:
         for g in range(0, x.size, 4 * half):
             p, q = x[g : g + half], x[g + half : g + 2 * half]

@@ -23,8 +23,8 @@ __all__ = ["ReceiveModel", "ReceiveUpdate", "SendModel", "SendUpdate", "compress
 def compress(recipe: Recipe, *, tasks: str | Sequence[str] = ("train",), **settings: Any) -> None:
     """Add the four filters to a recipe, for one or several tasks.
 
-    `settings` are arguments of `klms.Server`, but not functions, since they travel in the job's configuration. Add
-    other filters of outgoing data before these four, and other filters of incoming data after them.
+    `settings` are arguments of `klms.Server`. They must not be functions, since they travel in the job's configuration.
+    Add other filters of outgoing data before these four, and other filters of incoming data after them.
     """
     if not isinstance(recipe, Recipe):
         raise InvalidArgument(f"compress takes a recipe of NVFlare, such as FedAvgRecipe(...), got {recipe!r}")

@@ -71,7 +71,7 @@ class SendModel(_Filter):
             return None
 
     def request_again(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Answer a client that has lost the model with another request."""
+        """Return another request as the answer to a client that has lost the model."""
         client = _client_of(fl_ctx)
         try:
             self.receive(client, request[_KLMS])
@@ -97,7 +97,7 @@ class SendModel(_Filter):
 
 
 class ReceiveUpdate(_Filter):
-    """Decodes the replies of clients. For a bad reply, it raises an error, which NVFlare handles."""
+    """Decodes the replies of clients. For a bad reply, it raises an error, and NVFlare handles the error."""
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         if _KLMS not in dxo.meta:
@@ -160,7 +160,7 @@ class SendUpdate(_Filter):
 
 
 def _request_again(lost: OutOfSync, fl_ctx: FLContext) -> bytes:
-    """Return another request from the server, which builds on no state of the client."""
+    """Return another request from the server: one that builds on no state of the client."""
     question = Shareable({_KLMS: lost.reply})
     reply = fl_ctx.get_engine().send_aux_request(None, _KLMS, question, _PATIENCE, fl_ctx).get("server")
     if reply is None or reply.get_return_code() != ReturnCode.OK:
@@ -177,7 +177,7 @@ def _client_of(fl_ctx: FLContext) -> str:
 
 
 def _arrays_of(dxo: DXO) -> tuple[Arrays, dict[str, Any]]:
-    """Return a DXO's parameters as NumPy arrays, and their form: torch tensors or not, and which are bfloat16."""
+    """Return a DXO's parameters as NumPy arrays, and their form: whether they were tensors, and which were bfloat16."""
     tensors = {name: value.detach().cpu() for name, value in dxo.data.items() if hasattr(value, "detach")}
     narrow = [name for name, tensor in tensors.items() if str(tensor.dtype) == "torch.bfloat16"]
     params = {**tensors, **{name: tensors[name].float() for name in narrow}} or dxo.data

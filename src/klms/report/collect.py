@@ -32,7 +32,7 @@ class ReportedRun:
     folder: Path
     method: str
     title: str
-    """Name of the run's row in its experiment; the method if it belongs to no experiment."""
+    """Name of the run's row in its experiment; the name of the method if the run belongs to no experiment."""
     seed: str
     rounds: int
     """Maximum number of rounds of the run."""
@@ -42,11 +42,11 @@ class ReportedRun:
     """Versions of the packages that the run used; empty if the folder does not state them."""
     description: RunDescription
     bounds: list[int]
-    """Block bounds of the last checkpoint; empty if it has none or if its round is not shown."""
+    """Block bounds of the last checkpoint; empty if it has no blocks, or if the checkpoint's round is not shown."""
     records: list[LedgerRecord]
     """One record per completed round, at least one."""
     evaluated: LedgerRecord
-    """The last record that holds an evaluation; the last record if none does."""
+    """The last record that holds an evaluation; the last record if no record does."""
     columns: dict[str, Column]
     bits: float
     """Bits per parameter of the uplink."""
@@ -54,7 +54,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class Remark:
-    """A folder, and why it or part of it is not in the report."""
+    """A folder, and the reason why the folder, or a part of it, is not in the report."""
 
     name: str
     why: str

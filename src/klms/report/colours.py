@@ -1,4 +1,4 @@
-"""The colours of methods, which the style sheet and the scripts of the page use."""
+"""The colours of methods, for the style sheet and the scripts of the page."""
 
 COLOURS: tuple[tuple[str, str], ...] = (
     ("#2060df", "#6ea8fe"),

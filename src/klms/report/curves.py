@@ -8,7 +8,7 @@ from typing import NamedTuple
 from klms.engine.ledger import LedgerRecord
 
 Column = tuple[float | None, ...]
-"""A number for every round; None where a round has none."""
+"""A number for every round; None where a round has no number."""
 AXES = {"round": "round", "seconds": "seconds since the start", "up": "MB up", "down": "MB down", "total": "MB total"}
 """Columns that curves can be drawn against, with the labels of their axes. All but the first are running sums."""
 

@@ -11,7 +11,7 @@ from klms.report.figures import Figure
 from klms.report.rows import Task, tasks, value_text
 
 Link = Callable[[Path], str]
-"""Returns the address of a file of a run, as the page links to it; empty if there is none."""
+"""Returns the address of a file of a run, as the page links to it; empty if the page does not link to the file."""
 
 
 @dataclass(frozen=True)

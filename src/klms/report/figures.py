@@ -170,7 +170,7 @@ def _layer_panel(row: Row) -> Panel | None:
 
 
 def _kl_by_layer(run: ReportedRun) -> list[tuple[float, ...]]:
-    """Return the KL of the layers in each round, up to the first round without it."""
+    """Return the KL of the layers in each round, up to the first round in which it was not recorded."""
     rows = [record.kl_by_layer or () for record in run.records]
     return list(takewhile(lambda row: row and len(row) == len(rows[0]), rows))
 
@@ -253,7 +253,10 @@ def _bytes_by_client(run: ReportedRun) -> dict[int, int]:
 
 
 def _split(task: Task) -> Figure | None:
-    """Return one panel per seed, which determines the data of the clients; any run with the seed can describe them."""
+    """Return one panel per seed.
+
+    The seed determines the data of the clients, so any run with this seed can describe it.
+    """
     splits = {run.seed: run.description.split for row in task.rows for run in row.runs if run.description.split}
     classes = min((len(split[0]) for split in splits.values()), default=0)
     parts = [f"class {index}" for index in range(classes)] if classes > 1 else ["examples"]

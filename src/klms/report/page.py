@@ -74,7 +74,7 @@ def write(report: Report, out: Path | str) -> None:
 
 
 def _relative(out: Path, path: Path) -> str:
-    """Return the address of a file as seen from the page; empty if they lie on different drives."""
+    """Return the address of a file as seen from the page; empty if the file and the page lie on different drives."""
     try:
         return quote(Path(os.path.relpath(path.resolve(), out)).as_posix())
     except ValueError:

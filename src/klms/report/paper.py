@@ -1,4 +1,4 @@
-"""The paper's numbers, which are shown with those of runs on the same data and split."""
+"""The paper's numbers. They are shown with the numbers of runs on the same data and split."""
 
 import math
 import statistics
@@ -31,7 +31,7 @@ class PaperResults(NamedTuple):
 
 
 def results_for(config: Mapping[str, object]) -> PaperResults:
-    """Return the paper's results for a run's data and split, from all experiments that match; empty if none does.
+    """Return the paper's results for a run's data and split; empty if no experiment of the paper matches.
 
     Models, rounds and numbers of examples are not compared: the report says so next to the numbers.
     """

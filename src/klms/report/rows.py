@@ -43,13 +43,13 @@ class Row:
 
     @property
     def runs(self) -> list[ReportedRun]:
-        """The runs that means are taken over: the finished ones, or all if none is finished."""
+        """The runs over which means are taken: the finished runs, or all runs if no run is finished."""
         return [run for run in self.all_runs if run.finished] or self.all_runs
 
 
 @dataclass(frozen=True)
 class Task:
-    """Runs with the same data, split and model, which can be compared."""
+    """Runs that can be compared, because they have the same data, split and model."""
 
     slug: str
     title: str

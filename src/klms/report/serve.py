@@ -44,7 +44,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{shown}:{self.server_address[1]}/"
 
     def document(self) -> dict[str, object]:
-        """Return the current document, which is made again only when a file of a run folder has changed."""
+        """Return the current document. It is made again only when a file of a run folder has changed."""
         with self._lock:
             seen = []
             for folder in chain.from_iterable(map(run_folders, self._places)):
@@ -57,7 +57,7 @@ class Server(ThreadingHTTPServer):
             return self._document
 
     def _link(self, path: Path) -> str:
-        """Make the address of a run's file, which stays the same while the server runs."""
+        """Make the address of a run's file; the address stays the same while the server runs."""
         number = hashlib.sha256(os.fsencode(path.parent)).hexdigest()[:16]
         self._files[f"/runs/{number}/{path.name}"] = path
         return f"runs/{number}/{path.name}"

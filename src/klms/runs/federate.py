@@ -62,7 +62,7 @@ class Run(Summary):
         return method.learner.module_with(method.parameters(self.state), examples)
 
     def save(self, folder: Path | str) -> Path:
-        """Write the run as a run folder, which `klms report` reads."""
+        """Write the run as a run folder, for `klms report` to read."""
         written = RunFolder.create(Path(folder), self.config)
         written.describe(self.federation.description)
         for record in self.ledger:

@@ -35,11 +35,11 @@ class UpdateInfo:
     key_digest: bytes
     """Digest of the key that the message was made with, or the seed that it carries."""
     round: int
-    """Round of that key."""
+    """Round of the key that the message was made with."""
     arrays: dict[str, str]
     """Shape and type of each array by name; an array that was not in a dictionary has no name."""
     is_difference: bool
-    """Whether the message holds the difference from another file, which `klms decode --base` needs."""
+    """Whether the message holds the difference from another file; `klms decode` needs this file as `--base`."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def inspect(source: bytes | bytearray | memoryview | Path | str) -> Info:
 
 
 def fields(info: Info) -> dict[str, object]:
-    """Return everything that `inspect` found by name, with values that JSON can hold."""
+    """Return everything that `inspect` found, as values by name that JSON can hold."""
     if isinstance(info, BaseModel):
         return info.model_dump(mode="json")
     found: dict[str, object] = dataclasses.asdict(info)

@@ -1,4 +1,4 @@
-"""Settings of a run: the method's defaults, then a profile, a TOML file and given values, of which the last wins."""
+"""Settings of a run: the method's defaults, then a profile, a TOML file and given values. The last value wins."""
 
 import difflib
 import json

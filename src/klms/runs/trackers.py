@@ -1,7 +1,7 @@
 """Experiment trackers: TensorBoard, Weights & Biases and MLflow, imported only if they are asked for.
 
-A tracker receives the numbers of every round; nested numbers get names such as `seconds/train`. The ledger stays the
-record of the run; a resumed run logs the rounds that it adds.
+A tracker receives the numbers of every round; nested numbers get names such as `seconds/train`. The ledger remains the
+record of the run. A resumed run logs only the rounds that it adds.
 """
 
 import hashlib

@@ -221,7 +221,7 @@ def _meta(described: Description) -> dict[str, Any]:
 
 
 def _is_unicode(value: object) -> bool:
-    """Return whether a value is text that can be written; JSON can hold half of a surrogate pair, which cannot."""
+    """Return whether a value is text that can be written, unlike half of a surrogate pair, which JSON can hold."""
     if not isinstance(value, str):
         return False
     try:

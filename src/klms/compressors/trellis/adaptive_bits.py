@@ -27,7 +27,7 @@ _32_BITS = 0xFFFFFFFF
 
 
 class Coder(NamedTuple):
-    """The state of a coder, which either writes or reads.
+    """The state of a coder; a coder either writes or reads.
 
     Models are ordered by context, previous class, class, and place in the class.
     """

@@ -104,7 +104,7 @@ def _chunk(layout: Layout, parts: list[tuple[Segment, tuple[int, ...]]]) -> Chun
 
 
 class ChunkedTrellis(Compressor):
-    """The dense scheme for updates of any size, which may be read and written in parts."""
+    """The dense scheme for updates of any size. An update may be read, and written, in parts."""
 
     def __init__(self, settings: Trellis) -> None:
         self.settings = settings
@@ -146,7 +146,8 @@ class ChunkedTrellis(Compressor):
     ) -> Iterator[bytes]:
         """Yield the bytes of an update in parts, at most `most` bytes in total.
 
-        `load` returns the entries of a segment, which must be finite; it is called several times for each segment.
+        `load` returns the entries of a segment. It is called several times for each segment, and all entries must be
+        finite.
         """
         if len(self.chunks) == 1:
             vector = self._vector(self.chunks[0], load)
@@ -188,7 +189,7 @@ class ChunkedTrellis(Compressor):
         return sum(_LENGTH.size + most_bytes(scheme.rate, scheme.pieces) for scheme in schemes)
 
     def _curve(self, n: int, load: Load) -> PriceCurve:
-        """Return the bits of a chunk, without products, as a function of the price of a bit."""
+        """Return the bits that a chunk takes without a low-rank part, as a function of the price of a bit."""
         scheme = self._scheme(n, self.settings.rate, 0)
         vector = self._vector(self.chunks[n], load)
         curve = scheme.price_curve(scheme.pieces.gather(vector), LowRankPlan())
@@ -196,7 +197,7 @@ class ChunkedTrellis(Compressor):
         return curve
 
     def _at_one_price(self, curves: Sequence[PriceCurve], plans: Sequence[LowRankPlan]) -> list[Trellis]:
-        """Return the scheme of each chunk, with the rate that follows from one price per bit for all chunks.
+        """Return the compressor of each chunk, with the rate that follows from one price per bit for all chunks.
 
         At this price, all chunks together take the available bits.
         """
@@ -224,7 +225,7 @@ class ChunkedTrellis(Compressor):
     ) -> Iterator[bytes]:
         """Yield the length and the message of each chunk.
 
-        A chunk may not use bytes that later chunks need for their rates.
+        If the total length is limited, a chunk may not use bytes that later chunks need for their rates.
         """
         later = [_LENGTH.size + math.ceil(scheme.rate * scheme.d / 8) for scheme in schemes]
         written = 0
@@ -250,7 +251,7 @@ class ChunkedTrellis(Compressor):
         return vector
 
     def _scheme(self, n: int, rate: float, first_step: int) -> Trellis:
-        """Return the scheme of a chunk, which reports the progress of the whole update."""
+        """Return the compressor of chunk `n`. It reports its progress as progress of the whole update."""
         count = len(self.chunks)
         if count == 1:
             return self.settings
@@ -263,7 +264,7 @@ class ChunkedTrellis(Compressor):
         return replace(self.settings, layout=self.chunks[n].layout, rate=rate, progress=progress)
 
     def _tell(self, chunks: int, n: int, first: int, last: int, done: int, total: int) -> None:
-        """Report progress within one stage of chunk `n`; in each chunk, the stage takes the steps `first` to `last`."""
+        """Report progress on chunk `n`: the present work takes the steps `first` to `last` of each chunk's steps."""
         if self.settings.progress is not None:
             in_stage = (last - first) * (n * total + done) // total
             self.settings.progress(first * chunks + in_stage, _STEPS * chunks)
@@ -275,7 +276,7 @@ def _place(starts: Sequence[int], segment: Segment) -> slice:
 
 
 def key_of_chunk(key: SharedKey, n: int) -> SharedKey:
-    """Return the key of chunk `n` of an update that has several."""
+    """Return the key of chunk `n` of an update that is cut into several chunks."""
     seed = blake2b(key.to_bytes() + n.to_bytes(4, "little"), digest_size=8, person=b"klms chunk").digest()
     return replace(key, seed=int.from_bytes(seed, "little"))
 

@@ -126,7 +126,7 @@ def search(index: int) -> Search:
 def _counts(grid: Int64, step: float, quantiser: int, precision: int) -> Int64:
     """Return how many of `2^precision` equally likely normal values a path assigns to each level, by a fitted formula.
 
-    Between two levels the path prefers the cheaper one, which is closer to zero, especially if the step is coarse. The
+    Between two levels the path prefers the cheaper one, the one closer to zero, especially if the step is coarse. The
     shifts of the borders, in steps, were fitted to the frequencies of paths of 8 states on normal coordinates.
     """
     coarse = min(step, 1.4)
@@ -160,7 +160,7 @@ def _find_nearest(nearest: Int16, levels: Float32, costs: Float32) -> None:
 
 @kernel
 def _gain(x: np.float32, level: np.float32, cost: np.float32) -> np.float32:
-    """Return half of the amount by which a level improves a path's objective over level 0, which costs nothing."""
+    """Return half of the amount by which a level improves a path's objective over level 0, the level without cost."""
     return level * (x - np.float32(0.5) * level) - cost
 
 
@@ -172,7 +172,7 @@ def _cell(x: np.float32) -> int:
 
 @kernel
 def choose_levels(x: Float32, table: Search, states: Machine, indices: Int16) -> None:
-    """Choose the indices of a piece, whose coordinates have variance 1."""
+    """Choose the indices of a piece with coordinates of variance 1."""
     lane = x.size // LANES
     for start in range(0, lane, _STEPS):
         _choose(x, lane, start, min(lane, start + _STEPS), table, states, indices)
@@ -231,7 +231,10 @@ class Coders(NamedTuple):
 
 
 def new_coders(coordinates: int) -> Coders:
-    """Return coders with room for the words of that many coordinates. The encoder fills the words from their end."""
+    """Return coders with room for the words of this number of coordinates.
+
+    The encoder fills the words from their end.
+    """
     room = coordinates + 2 * LANES
     return Coders(np.full(LANES, _STATE, dtype=np.uint64), np.empty(room, dtype=np.uint16), np.array([room]))
 

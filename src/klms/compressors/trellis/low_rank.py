@@ -3,12 +3,12 @@
 A matrix is sent as a sum of products of a column and a row (`low_rank_coder.py`); the rest of the update is left to the
 other stages, so that an unbiased code of the rest makes the whole unbiased.
 
-The price of a bit decides which products pay, as for outliers: at `2 ln 2 theta` per bit, a product that takes `B` bits
-and removes `E` of the squared norm is sent if `gain E > 2 ln 2 theta B`. `gain` is the squared error of the rest
-divided by its squared norm, if the rest is coded at the best rate for that price. The step `D` satisfies
-`gain D^2 / 12 = theta`. Once products are taken out, the rest is smaller and a bit costs less, perhaps by orders of
-magnitude. The search therefore continues until the price at which the products were chosen is the price that results
-from them.
+The price of a bit decides which products are worth their bits, as for outliers: at `2 ln 2 theta` per bit, a product
+that takes `B` bits and removes `E` of the squared norm is sent if `gain E > 2 ln 2 theta B`. `gain` is the squared
+error of the rest divided by the squared norm of the rest, if the rest is coded at the best rate for that price. The
+step `D` satisfies `gain D^2 / 12 = theta`. Once products are taken out, the rest is smaller and a bit costs less,
+perhaps by orders of magnitude. The search therefore continues until the price at which the products were chosen is the
+price that results from them.
 """
 
 import math
@@ -57,7 +57,7 @@ class Price(NamedTuple):
 
 
 class LowRankPlan(NamedTuple):
-    """The products of each matrix, their bytes, and the price of a bit for the rest."""
+    """The products of each matrix, the bytes of all products, and the price of a bit for the rest."""
 
     content: bytes = b""
     products: tuple[Products, ...] = ()
@@ -66,7 +66,10 @@ class LowRankPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class LowRank(Stage[LowRankPlan]):
-    """The low-rank stage for vectors with these pieces. The next stage, `outliers`, determines the price of a bit."""
+    """The low-rank stage for updates in the order of these pieces.
+
+    The next stage, `outliers`, determines the price of a bit.
+    """
 
     pieces: Pieces
     outliers: Outliers
@@ -95,7 +98,7 @@ class LowRank(Stage[LowRankPlan]):
         return plan.content
 
     def remove(self, plan: LowRankPlan, rest: Float32) -> None:
-        """Subtract the planned products from a vector."""
+        """Subtract the planned products from `rest`."""
         if plan.content:
             self._remove(plan.products, rest)
 
@@ -103,13 +106,13 @@ class LowRank(Stage[LowRankPlan]):
         read_products(content, self.matrices, out)
 
     def _price(self, rest: Float32, bits: float) -> Price:
-        """Return the price of a bit if the stages after this one have `bits` bits for this rest."""
+        """Return the price of a bit if the stages after this one have `bits` bits for `rest`."""
         theta, error = self.outliers.price(rest, bits)
         squares = [float(np.mean(np.square(matrix.of(rest)))) for matrix in self.matrices]
         return Price(theta, error, [relative_error(square / theta, self.outliers.contracting) for square in squares])
 
     def _factors(self, rest: Float32, price: Price) -> list[tuple[Float32, Float32]]:
-        """Return, for each matrix, the columns and rows whose products may pay at this price."""
+        """Return, for each matrix, the columns and rows whose products may be worth their bits at this price."""
         limits = [price.theta / gain for gain in price.gains]
         work = list(zip(self.matrices, limits, strict=True))
         return each(lambda one: _factors(one[0].of(rest), one[0].most_products, one[1]), work, self.pieces.threads)
@@ -139,7 +142,7 @@ class LowRank(Stage[LowRankPlan]):
                 theta *= 2 if after > theta else 0.5
 
     def _without(self, chosen: tuple[Products, ...], rest: Float32) -> Float32:
-        """Return a copy of the rest without these products."""
+        """Return a copy of `rest` minus the chosen products."""
         left = rest.copy()
         self._remove(chosen, left)
         return left
@@ -151,7 +154,7 @@ class LowRank(Stage[LowRankPlan]):
 
 
 def _quantise(columns: Float32, rows: Float32, theta: float) -> Products:
-    """Return the products that pay, quantised with a step that suits the price."""
+    """Return the products that are worth their bits, quantised with a step that suits the price."""
     largest = max(float(np.abs(factor).max(initial=0)) for factor in (columns, rows))
     number = log_number(max(math.sqrt(12 * theta), largest / _FINEST))
     step = np.float32(log_scale(number))
@@ -162,7 +165,7 @@ def _quantise(columns: Float32, rows: Float32, theta: float) -> Products:
 
 @kernel
 def _factors(matrix: Float32, most: int, theta: float) -> tuple[Float32, Float32]:
-    """Return columns `a` and rows `b` of the largest products `a b^T / |a|`, as many as may pay."""
+    """Return columns `a` and rows `b` of the largest products `a b^T / |a|`: those that may be worth their bits."""
     rest = matrix.copy()
     rows, columns = rest.shape
     left, right = np.zeros((most, rows), dtype=np.float32), np.zeros((most, columns), dtype=np.float32)

@@ -28,7 +28,7 @@ _STEP = struct.Struct("<H")
 
 
 class Matrix(NamedTuple):
-    """The place of an array in a gathered vector, and its shape as a matrix."""
+    """An array of an update: its place in the order of the pieces (`Pieces.gather`), and its shape as a matrix."""
 
     place: slice
     rows: int
@@ -43,7 +43,7 @@ class Products(NamedTuple):
     """The low-rank part of a matrix: one column and one row per product, in steps."""
 
     step: int
-    """Number of the step, on the logarithmic scale; 0 if there are no products."""
+    """Number of the step, on the logarithmic scale of `payload.py`; 0 if there are no products."""
     columns: Int64
     rows: Int64
 
@@ -79,7 +79,10 @@ def write_products(chosen: Sequence[Products], room: int = 2) -> bytes:
 
 
 def read_products(content: bytes, wanted: list[Matrix], vector: Float32) -> None:
-    """Decode the products of these matrices from untrusted bytes, and add them to a gathered vector."""
+    """Decode the products of the `wanted` matrices from untrusted bytes, and add them to `vector`.
+
+    `vector` is an update in the order of its pieces (`Pieces.gather`).
+    """
     place = 0
     heads, scales = [], []
     try:

@@ -92,19 +92,25 @@ class Trellis(Compressor):
         return self.encode_rest(rest, self.plan_products(rest, rng), key, rng)
 
     def plan_products(self, gathered: Vector, rng: np.random.Generator) -> LowRankPlan:
-        """Return the products that the first stage would send for a gathered vector."""
+        """Return the low-rank part that the first stage would send: products of a column and a row.
+
+        `gathered` is an update in the order of its pieces (`Pieces.gather`).
+        """
         if self.effort == "fast":
             return LowRankPlan()
         return self._stages(self.pieces, self.memories).low_rank.plan(gathered, self.free_bits, rng)
 
     def price_curve(self, gathered: Vector, plan: LowRankPlan) -> PriceCurve:
-        """Return the bits of the other stages as a function of the price, and subtract the products from the vector."""
+        """Subtract the planned products from `gathered`; return the bits of the other stages by the price of a bit."""
         stages = self._stages(self.pieces, self.memories)
         stages.low_rank.remove(plan, gathered)
         return stages.outliers.price_curve(gathered)
 
     def encode_rest(self, rest: Vector, plan: LowRankPlan, key: SharedKey, rng: np.random.Generator) -> bytes:
-        """Return the message of a gathered vector, which is overwritten, with the products that were planned."""
+        """Return the message of `rest`, given the plan of its low-rank part.
+
+        `rest` is an update in the order of its pieces (`Pieces.gather`); it is overwritten.
+        """
         stages = self._stages(self.pieces, self.memories)
         bits = self.free_bits
 
@@ -149,9 +155,9 @@ class Trellis(Compressor):
 
 
 def most_bytes(rate: float, pieces: Pieces) -> int:
-    """Return the maximum accepted length: `_SPARE_RATE` times the rate, plus all heads and a minimum per piece.
+    """Return the maximum accepted length in bytes: `_SPARE_RATE` times the rate, plus room for headers and tables.
 
-    The time to decode outliers and products grows with their bytes, so this limit bounds the time as well.
+    The time to decode outliers and the low-rank part grows with their bytes, so this limit bounds the time as well.
     """
     heads = 64 * pieces.bounds.size + 16 * pieces.regions.sizes.size + 256
     return heads + int(_SPARE_RATE * rate * pieces.padded / 8)

@@ -1,8 +1,8 @@
 """Outliers as bytes, and back: gaps, signs and magnitudes, coded adaptively (`adaptive_bits.py`).
 
-Magnitudes above the threshold are quantised with a step that all regions share, with a subtractive dither from the
-shared key, which makes them unbiased. A threshold is the lower edge of a bin, and the bin of a magnitude is the upper
-10 of its 31 bits as a float32: four bins per octave.
+Magnitudes above the threshold are quantised with a step that all regions share. A subtractive dither from the shared
+key makes the decoded magnitudes unbiased. A threshold is the lower edge of a bin, and the bin of a magnitude is the
+upper 10 of its 31 bits as a float32: four bins per octave.
 
 The content: the step (u16, on the logarithmic scale of `payload.py`); for each region the number of outliers (u32) and,
 if there are any, the bin of the threshold (u16); then, coded, for each outlier its gap, its sign and its magnitude.
@@ -23,9 +23,9 @@ from klms.numerics.jit import Float32, Float64, Int64, UInt64, kernel
 from klms.numerics.philox import DITHER_STREAM, buffer_size, drawn_words, words
 
 MANTISSA = 21
-"""Number of bits of a magnitude below those of its bin."""
+"""Number of low bits of a magnitude, those that are not part of the number of its bin."""
 NOTHING = (1 << 31 - MANTISSA) - 1
-"""The bin of NaN, which holds no entry."""
+"""The bin of NaN. A region with this threshold has no outliers."""
 
 _STEP = struct.Struct("<H")
 _COUNT = struct.Struct("<I")
@@ -43,7 +43,7 @@ class RegionOutliers(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """The regions of a gathered vector, and their heads in the content."""
+    """The regions of an update in the order of its pieces, with their numbers of outliers and their thresholds."""
 
     regions: Regions
     counts: Int64  # of outliers
@@ -92,7 +92,7 @@ def write_outliers(regions: list[RegionOutliers], step: float, dither: Float32, 
 
 
 def read_outliers(content: bytes, regions: Regions, key: SharedKey, gathered: Float32) -> None:
-    """Add the outliers in untrusted bytes to a gathered vector with these regions."""
+    """Decode the outliers of these regions from untrusted bytes, and add them to `gathered` (`Pieces.gather`)."""
     place = _STEP.size
     counts, thresholds = [], []
     try:

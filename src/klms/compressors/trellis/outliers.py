@@ -2,14 +2,14 @@
 
 An outlier is an entry whose magnitude is at least the threshold of its region. `outlier_coder.py` has the format.
 
-A search over a histogram of magnitudes finds the outliers that pay. The other entries of a region are coded at the rate
-that is best at a price of `2 ln 2 theta` per bit (`rates.py`), and the step `D` of outliers satisfies
-`D^2 / 12 = theta`. At every `theta`, each region takes the threshold that minimises its error plus the price of
-its bits; the search ends at the `theta` at which everything fits into the available bits.
+A search over a histogram of magnitudes finds the outliers that are worth their bits. The other entries of a region are
+coded at the rate that is best at a price of `2 ln 2 theta` per bit (`rates.py`), and the step `D` of outliers satisfies
+`D^2 / 12 = theta`. At every `theta`, each region takes the threshold that minimises its error plus the price of its
+bits; the search ends at the `theta` at which everything fits into the available bits.
 
-A sparse region may do without the rotation, which gives every zero a share of the error: then each entry `v` below the
-threshold `t` is rounded to `t` with probability `|v| / t`, else to 0, with error `|v| (t - |v|)`, as in QSGD. The
-decoder sees no difference.
+A sparse region may do without the rotation, because the rotation gives every zero a share of the error. Then each entry
+`v` below the threshold `t` is rounded to `t` with probability `|v| / t`, else to 0, with error `|v| (t - |v|)`, as in
+QSGD. The decoder sees no difference.
 """
 
 import math
@@ -62,13 +62,16 @@ class OutlierPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class Outliers(Stage[OutlierPlan]):
-    """The stage for gathered vectors with these regions."""
+    """The stage for updates in the order of their pieces (`Pieces.gather`), with these regions."""
 
     regions: Regions
     contracting: bool = False
 
     def price(self, rest: Float32, bits: float) -> tuple[float, float]:
-        """Return `theta` and the error of the vector at `bits` bits; one more bit would save `2 ln 2 theta` of it."""
+        """Return `theta` and the error of `rest` at `bits` bits.
+
+        One more bit would reduce the error by `2 ln 2 theta`.
+        """
         if bits <= 0:
             return math.inf, math.inf
         histograms = _histograms(rest, self.regions.bounds)
@@ -152,7 +155,7 @@ class Outliers(Stage[OutlierPlan]):
         return OutlierPlan(thresholds, best >= tried.size, math.sqrt(12 * high), apart, error)
 
     def price_curve(self, rest: Float32) -> "PriceCurve":
-        """Return the bits that this stage and the next would take for the vector, as a function of the price."""
+        """Return the bits that this stage and the next would take for `rest`, as a function of the price of a bit."""
         table = _histograms(rest, self.regions.bounds)
         return PriceCurve(self._choices(table)[0] if table[0, :, _SMALLEST:].any() else None)
 
@@ -208,7 +211,7 @@ class Choices(NamedTuple):
 
 
 class PriceCurve(NamedTuple):
-    """The bits of a vector as a function of the price of a bit; a vector of zeros has no choices."""
+    """The bits of a vector as a function of the price of a bit. For a vector of zeros, `choices` is None."""
 
     choices: Choices | None
 

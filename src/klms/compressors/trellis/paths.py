@@ -11,9 +11,9 @@ clients undo a share `echo` of an error with their next updates. Let `x` be the 
 With `g` times the unbiased scale, `x` becomes `x + g v` plus noise of energy `g^2 |v|^2 (1 / a - 1)`. The total energy
 is smallest for `g = a / echo`, as long as this is below 1.
 
-Consecutive pieces form runs, each of which is coded by one thread. The content: the fine part of all rates (u8); for
-each piece the coarse part of its rate (u8; 0 if the piece is zero) and its scale (u16); for each run the number of
-words of its levels (u32); the indices of all signs, two per byte; the words of all levels (u16). A scale is
+Consecutive pieces form runs; each run is coded by one thread. The content: the fine part of all rates (u8); for each
+piece the coarse part of its rate (u8; 0 if the piece is zero) and its scale (u16); for each run the number of words of
+its levels (u32); the indices of all signs, two per byte; the words of all levels (u16). A scale is
 `2^((number - 2^15) / 512)`, or 0 if the number is 0.
 """
 
@@ -91,7 +91,7 @@ class Paths(Stage[PathPlan]):
     progress: Progress | None = None
 
     def head_bytes(self, rate: float) -> int:
-        """Return the bytes of the table and of all runs without their signs and levels, at this average rate."""
+        """Return the bytes of the table and of all runs at this average rate, not counting signs and levels."""
         per_run = _LENGTH.itemsize
         if rate >= SIGNS_UP_TO:
             per_run += level_paths.STATES
@@ -172,7 +172,10 @@ def _read_runs(content: bytes, sign_blocks: list[int]) -> list[CodedRun]:
 
 
 def encode_run(pieces: list[Piece], rotated: Float32, memories: Memories) -> tuple[CodedRun, Float64]:
-    """Code the pieces of a run; also return each piece's inner product with its code, and the code's squared norm."""
+    """Code the pieces of a run.
+
+    Return the coded run and, for each piece, its inner product with its code, and the squared norm of its code.
+    """
     products = np.zeros((len(pieces), 2))
     signs = [np.zeros(0, dtype=np.uint8)]
     for n, piece in enumerate(pieces):
@@ -190,7 +193,10 @@ def encode_run(pieces: list[Piece], rotated: Float32, memories: Memories) -> tup
 
 
 def _encode_levels(pieces: list[Piece], rotated: Float32, memory: int, products: Float64) -> UInt16:
-    """Return the words of the pieces that are coded by levels, and set their products."""
+    """Return the words of the pieces that are coded by levels.
+
+    Set their rows of `products`: the inner product of a piece with its code, and the squared norm of the code.
+    """
     coders = level_paths.new_coders(sum(piece.end - piece.start for piece in pieces if piece.by_levels))
     machine = level_paths.machine(memory)
     for n in reversed(range(len(pieces))):
@@ -207,7 +213,7 @@ def _encode_levels(pieces: list[Piece], rotated: Float32, memory: int, products:
 
 
 def decode_run(pieces: list[Piece], coded: CodedRun, memories: Memories, out: Float32) -> None:
-    """Set `out` to the pieces of a run, whose numbers are untrusted."""
+    """Set `out` to the pieces of a run; the numbers in `coded` are untrusted."""
     place = 0
     for piece in pieces:
         if piece.sign_blocks:
@@ -242,7 +248,7 @@ def _best_scales(squares: Float64, products: Float64, echo: float) -> Float64:
 def _scale_numbers(scales: Float64, rng: np.random.Generator) -> Int64:
     """Return the integers that stand for the scales (see `_scales`), rounded up or down at random without bias.
 
-    Scales below the smallest that can be sent are rounded to it or to zero.
+    A scale below the smallest one that can be sent is rounded at random to that smallest scale or to zero.
     """
     exact = 512 * np.log2(scales, out=np.full(scales.size, -64.0), where=scales > 0) + (1 << 15)
     lower = np.clip(np.floor(exact), 0, (1 << 16) - 2)

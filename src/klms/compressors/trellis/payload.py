@@ -23,13 +23,13 @@ from klms.errors import CorruptMessage
 _HEAD = struct.Struct("<BBBB")
 HEAD_BYTES = _HEAD.size
 ENTRY = np.dtype([("rate", "u1"), ("scale", "<u2")])
-"""An entry of the table of pieces: the coarse part of its rate, and its scale."""
+"""An entry of the table of pieces: the coarse part of the piece's rate, and the piece's scale."""
 _LENGTH = 4  # bytes of the length of a section
 _HAS_OUTLIERS, _HAS_LOW_RANK, _FINE = 1 << 7, 1 << 6, 0x0F
 
 
 class Memories(NamedTuple):
-    """Bits of earlier indices that the two trellises depend on."""
+    """Memory of both trellises: the numbers of bits of earlier indices on which their candidates depend."""
 
     signs: int
     levels: int

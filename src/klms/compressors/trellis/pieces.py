@@ -1,8 +1,8 @@
 """Pieces of an update, each rotated by itself. They follow the arrays of the layout, so that rates suit each array.
 
-A region is one array, or all the arrays that are too small for pieces of their own; these come last. A region is cut
-into pieces whose sizes are powers of two, and the remainder at its end becomes one padded piece. A gathered vector
-holds the regions one after the other, with their padding.
+A region is one array with pieces of its own; the last region consists of all arrays that are too small for that. A
+region is cut into pieces whose sizes are powers of two, and the remainder at its end becomes one padded piece. A
+gathered vector holds the regions one after the other, with their padding.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ from klms.numerics.parallel import over
 _BITS_OF_A_PIECE = 256  # minimum, on average: a scale estimated from fewer bits is unreliable, and costs 24 bits itself
 _BITS_OF_A_LARGE_PIECE = 4096
 LEAST_LARGEST = 1 << 16
-"""Minimum size of the largest pieces. It still fits into a cache; smaller pieces would only cost time."""
+"""Minimum size of the largest pieces. Pieces of this size still fit into a cache; smaller ones would only cost time."""
 
 
 class Regions(NamedTuple):
-    """Boundaries of the regions in a gathered vector, with padding, and each region's number of entries without it."""
+    """Boundaries of the regions in a gathered vector, and each region's number of entries without padding."""
 
     bounds: Int64
     sizes: Int64

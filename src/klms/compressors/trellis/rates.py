@@ -2,12 +2,12 @@
 
 At the price of `2 ln 2 theta` per bit, a piece of `n` entries with mean square `s^2` is best coded at the rate `r` at
 which `u = 4^r` solves `theta (u - 1)^2 = s^2 u`; its error is `n s^2 / (u - 1)`. For estimates that minimise the error
-(`contracting`), which is then `n s^2 / u`, the best rate has `u = s^2 / theta`, or 1 if that ratio is below 1. With one
-`theta` for all pieces, the sum of their errors is the smallest possible with their total number of bits.
+(`contracting`), the error is `n s^2 / u`, and the best rate has `u = s^2 / theta`, or `u = 1` if that ratio is below 1.
+With one `theta` for all pieces, the sum of their errors is the smallest possible with their total number of bits.
 
-A rate is a number `FINE coarse + fine`, where `fine` is common to all pieces of a message. From `LEVELS` on, the piece
-is coded by levels with the step of index `number - LEVELS`; below, by signs at `2^((number - LEVELS) / 128)` bits per
-coordinate; at `coarse = 0` it is all zeros.
+A rate is a number `FINE coarse + fine`, where `fine` is common to all pieces of a message. If the number is at least
+`LEVELS`, the piece is coded by levels with the step of index `number - LEVELS`; otherwise, by signs at
+`2^((number - LEVELS) / 128)` bits per coordinate. A piece with `coarse = 0` is all zeros.
 """
 
 import math

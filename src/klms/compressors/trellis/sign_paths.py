@@ -28,7 +28,7 @@ _KEY = SharedKey(seed=0, round=0, client=0)  # a constant of the format; these w
 
 @cache
 def generators() -> UInt16:
-    """Return the generators of `_GENERATORS` coordinates; further ones repeat them."""
+    """Return the generators of the first `_GENERATORS` coordinates; further coordinates use the same ones again."""
     return frozen(drawn_words(_KEY, U_STREAM, _GENERATORS))
 
 

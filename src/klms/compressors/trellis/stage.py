@@ -12,7 +12,10 @@ P = TypeVar("P")
 
 
 class Stage(ABC, Generic[P]):
-    """A stage sends its part of a gathered vector and leaves the rest to the next stage."""
+    """A stage sends its part of an update and leaves the rest to the next stage.
+
+    Vectors are in the order of the pieces (`Pieces.gather`).
+    """
 
     @abstractmethod
     def plan(self, rest: Float32, bits: float, rng: np.random.Generator) -> P:
@@ -20,11 +23,11 @@ class Stage(ABC, Generic[P]):
 
     @abstractmethod
     def encode(self, plan: P, rest: Float32, key: SharedKey, rng: np.random.Generator) -> bytes:
-        """Remove the planned part from `rest`, in place, and return it as bytes; empty if there is nothing to send."""
+        """Remove the planned part from `rest`, in place, and return this part as bytes; empty if nothing is sent."""
 
     @abstractmethod
     def decode(self, content: bytes, key: SharedKey, out: Float32) -> None:
-        """Add the part that the untrusted content holds to a gathered vector, in place."""
+        """Add to `out`, in place, the part that the untrusted content holds."""
 
     def take(self, rest: Float32, bits: float, key: SharedKey, rng: np.random.Generator) -> bytes:
         """Plan and encode."""

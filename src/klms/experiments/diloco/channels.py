@@ -39,7 +39,7 @@ class _Peers:
 
 
 class Gathered(_Peers):
-    """Every worker sends one message to all others, and averages the decoded messages of all, including its own."""
+    """Every worker sends one message to all others, and averages all decoded messages, including its own."""
 
     def __init__(
         self, model: Arrays, names: Names, workers: int, compressor: Compressor, *, seed: int, feedback: bool
@@ -72,7 +72,9 @@ class Gathered(_Peers):
 
 
 class PowerSGD(_Peers):
-    """Sends matrices as products of two factors, which workers sum in turn (Vogels et al., 2019), with error feedback.
+    """Sends matrices as products of two factors, with error feedback (Vogels et al., 2019).
+
+    Workers sum first one factor, and then the other.
 
     Factors, and arrays that are not matrices, are sent in half precision. A worker sends its part of a sum, and
     receives the sum.

@@ -70,7 +70,7 @@ class DilocoRun(NamedTuple):
 
 
 def grid(*, seeds: int = SEEDS, only: Sequence[str] = ()) -> list[DilocoRun]:
-    """Return the runs seed by seed; `only` names some ways, to which the way without compression is always added."""
+    """Return the runs seed by seed. `only` names the ways to run; the way without compression is always included."""
     for name in only:
         check_name("way of diloco", name, [str(way) for way in WAYS])
     ways = [way for way in WAYS if not only or way == NONE or str(way) in only]
@@ -85,7 +85,7 @@ def summary(outcome: dict[str, Any]) -> str:
 
 
 class Row(NamedTuple):
-    """One way with one number of workers, averaged over seeds."""
+    """Results of one way to average updates with one number of workers, averaged over seeds."""
 
     workers: int
     way: str
@@ -99,7 +99,7 @@ class Row(NamedTuple):
 
     @property
     def family(self) -> str:
-        """The scheme, and whether it has error feedback on top, without its rate or its rank."""
+        """The name of the scheme without its rate or rank, and whether error feedback is added to it."""
         scheme, *details = self.way.split(", ")
         return f"{scheme}, error feedback" if "error feedback" in details else scheme
 
@@ -128,7 +128,7 @@ def _row(workers: int, way: str, outcomes: Sequence[dict[str, Any]]) -> Row:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Return a table with a line for every way and number of workers."""
+    """Return a table with a line for every combination of a number of workers and a way to average updates."""
     lines = []
     without: dict[int, float] = {}
     for row in rows(results):

@@ -1,4 +1,4 @@
-"""Channels, which move models down and updates up in a run, and count the bytes of both directions."""
+"""Channels move models down and updates up in a run, and count the bytes of both directions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

@@ -33,8 +33,8 @@ class PanelRun(NamedTuple):
 def grid(*, seeds: int = SEEDS, only: Sequence[str] = ()) -> list[PanelRun]:
     """Return the runs seed by seed, so that every federation has its first seed early.
 
-    `only` names some of the codings or ablations; the runs without compression, for comparison, are always added to
-    them. Ablations are run only if they are named.
+    `only` names some of the codings or ablations; the runs without compression are always included, for comparison.
+    Ablations are run only if they are named.
     """
     for name in only:
         check_name("coding of the panel", name, [str(coding) for coding in CODINGS + ABLATIONS])
@@ -65,7 +65,7 @@ def lost(coded: dict[str, Any], stock: dict[str, Any]) -> float:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Return a table of what every coding costs in accuracy and saves in bytes, per federation, averaged over seeds."""
+    """Return a table per federation of what every coding costs in accuracy and saves in bytes, averaged over seeds."""
     shown_codings = [str(coding) for coding in CODINGS]
     rows = [row for row in _rows(results) if row.coding in shown_codings]
     codings = list(dict.fromkeys(row.coding for row in rows))
@@ -98,7 +98,7 @@ def ablations(results: dict[str, Any]) -> str:
 
 
 def _of_runs(runs: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Return the mean and the maximum of what runs `lost`, and the median factor by which they sent fewer bytes."""
+    """Return the mean and the maximum loss of the runs (`lost`), and the median of their `times_smaller_total`."""
     losses, times = [], []
     for name in names:
         federation, _, seed = name.split("; ")

@@ -94,7 +94,7 @@ def train(
 ) -> Outcome:
     """Train a task over a channel. The metric is measured in the last rounds, and after every `every` rounds.
 
-    The order in which clients see their examples depends on the number of the round, which starts with `first`.
+    Rounds are numbered from `first`; the order in which clients see their examples depends on the number of the round.
     """
     names = Names.of(channel.model)
     weights = _weights(task)

@@ -31,7 +31,8 @@ _PROGRAMS = Path(sys.executable).parent
 def superlink(port: int, tls: KeyPair | None, *, simulated: bool) -> list[str]:
     """Return the command of a SuperLink that has all its APIs on one port and keeps its state in memory.
 
-    Stored state would outlive the SuperLink, and SuperNodes of an earlier one would count as online for up to a minute.
+    Stored state would outlive the SuperLink, and SuperNodes of an earlier SuperLink would count as online for up to a
+    minute.
     """
     command = [program("flower-superlink"), "--host", HOST, "--port", str(port)]
     command += ["--disable-runtime-dependency-installation", *(["--simulation"] if simulated else [])]
@@ -71,7 +72,7 @@ def answers(address: Address, certificate: Path | None) -> bool:
 
 
 def ask(home: Path, mark: str, timeout: float, *words: str) -> dict[str, Any]:
-    """Return the JSON answer of a `flwr` command. Ask sparingly: a command takes more than a second of CPU time."""
+    """Return the JSON answer of a `flwr` command. Ask rarely: a command takes more than a second of CPU time."""
     command = [program("flwr"), *words, CONNECTION, "--format", "json"]
     name, settings = f"`flwr {' '.join(words)}`", {**environment(home), MARK: mark}
     try:
