@@ -239,7 +239,8 @@ def test_a_node_that_loses_its_model_in_every_round_is_left_out_and_costs_no_mor
     honest, _ = spent()
     lost, result = spent(loses(1))
     assert lost < 2 * honest
-    assert all(counts_of(metrics) == {"ok": 2, "lost": 1} for metrics in result.train_metrics_clientapp.values())
+    later = [metrics for number, metrics in result.train_metrics_clientapp.items() if number > 4]
+    assert all(counts_of(metrics) == {"ok": 2, "lost": 1} for metrics in later)
 
 
 # 5. Attributes set after wrapping

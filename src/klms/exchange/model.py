@@ -15,14 +15,14 @@ import math
 import re
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from klms.compressors.base import Vector
+from klms.compressors.base import LARGEST_ENTRY, Vector, largest_entry
 from klms.compressors.layout import Layout
 from klms.container import DTYPES, Array
 from klms.errors import CorruptMessage, InvalidArgument, TrainingDiverged
@@ -105,8 +105,11 @@ class Model:
         ]
         return b"".join([dtypes, *parts])
 
-    def read_head(self, head: bytes) -> tuple[DTypes, dict[str, Array]]:
-        """Return the dtypes of the arrays that were sent, and the sent arrays that are not in the vector."""
+    def read_head(self, head: bytes, *, trusted: bool = False) -> tuple[DTypes, dict[str, Array]]:
+        """Return the dtypes of the arrays that were sent, and the sent arrays that are not in the vector.
+
+        Arrays of a sender that is not `trusted` must be finite where they were.
+        """
         at, unchanged = len(self.arrays), {}
         if not set(head[:at]) <= {_ABSENT, *DTYPES} or len(head) < at:
             raise CorruptMessage(f"the head does not begin with the dtypes of {at} arrays")
@@ -128,7 +131,8 @@ class Model:
             unchanged[name] = value
         if at != len(head):
             raise CorruptMessage(f"the head has {len(head) - at} bytes after the arrays")
-        check_finite(unchanged)
+        if not trusted:
+            check_finite(unchanged, self.arrays)
         return dtypes, unchanged
 
     def apply(self, update: Vector, dtypes: DTypes, unchanged: Mapping[str, Array]) -> dict[str, Array]:
@@ -162,33 +166,51 @@ class Model:
 
 @dataclass(frozen=True)
 class Apart:
-    """Names of the arrays that are not part of the vector, decided when the arrays are first seen.
+    """Names of the arrays that are not part of the vector, decided when an array is first seen.
 
     Their types may change later: a strategy's average may turn integers into floating-point numbers.
     """
 
-    integers: frozenset[str]
-    statistics: frozenset[str]
+    exact: frozenset[str] = frozenset()
+    """Integers, and arrays that no update can change, such as a mask of infinities."""
+    statistics: frozenset[str] = frozenset()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shapes of all arrays that were seen."""
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> Self:
-        integers = frozenset(name for name, array in arrays.items() if array.dtype.kind != "f")
-        return cls(integers, statistics_of(arrays))
+        return cls().with_new(arrays)
 
-    def to_json(self) -> list[list[str]]:
-        return [sorted(self.integers), sorted(self.statistics)]
+    def with_new(self, arrays: Mapping[str, Array]) -> Self:
+        """Return a copy that also knows these arrays; those with known names and shapes are not looked at again."""
+        new = {name: array for name, array in arrays.items() if self.shapes.get(name) != array.shape}
+        if not new:
+            return self
+        exact = frozenset(name for name, array in new.items() if array.dtype.kind != "f" or not _may_change(array))
+        statistics = statistics_of({name: array for name, array in new.items() if name not in exact})
+        shapes = {name: array.shape for name, array in new.items()}
+        return replace(
+            self,
+            exact=(self.exact - new.keys()) | exact,
+            statistics=(self.statistics - new.keys()) | statistics,
+            shapes={**self.shapes, **shapes},
+        )
+
+    def to_json(self) -> list[Any]:
+        return [sorted(self.exact), sorted(self.statistics), {name: list(shape) for name, shape in self.shapes.items()}]
 
     @classmethod
-    def from_json(cls, kept: Sequence[Sequence[str]]) -> Self:
+    def from_json(cls, kept: Sequence[Any]) -> Self:
         """Undo `to_json`."""
-        integers, statistics = kept
-        return cls(frozenset(integers), frozenset(statistics))
+        exact, statistics, shapes = kept
+        return cls(frozenset(exact), frozenset(statistics), {name: tuple(shape) for name, shape in shapes.items()})
 
     def model(self, arrays: Mapping[str, Array], bits: float | None) -> Model:
         """Return the model; its running statistics are sent coarsely if the rate is below 8 bits per parameter."""
+        exact, statistics = self.exact & arrays.keys(), self.statistics & arrays.keys()
         if bits is not None and bits < _COARSE_BITS:
-            return Model(arrays, self.integers, self.statistics)
-        return Model(arrays, self.integers | self.statistics)
+            return Model(arrays, exact, statistics)
+        return Model(arrays, exact | statistics)
 
 
 def _as_type(values: Array, dtype: np.dtype[Any]) -> Array:
@@ -241,8 +263,20 @@ def _is_statistic(name: str, array: Array) -> bool:
     return bool(array.min() >= 0 < array.max())
 
 
-def check_finite(arrays: Mapping[str, Array]) -> None:
-    """Raise an error if an entry is infinite or not a number: it would spoil every average."""
+def _may_change(array: Array) -> bool:
+    """Return whether updates of an array can be compressed: all of its entries are finite, and not of extreme size."""
+    return largest_entry(array) <= LARGEST_ENTRY  # false for NaN, too
+
+
+def check_finite(arrays: Mapping[str, Array], base: Mapping[str, Array] | None = None) -> None:
+    """Raise an error if an entry is infinite or not a number, which would spoil every average, unless the base has it.
+
+    A base may have masks of infinities, which training leaves unchanged.
+    """
     for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if array.dtype.kind != "f" or np.isfinite(array).all():
+            continue
+        own = None if base is None else base.get(name)
+        odd = ~np.isfinite(array)
+        if own is None or own.shape != array.shape or not np.array_equal(array[odd], own[odd], equal_nan=True):
             raise CorruptMessage(f"{name} is not finite")

@@ -24,7 +24,7 @@ from klms.container import Array, Arrays, Description, describe, read_arrays, re
 from klms.errors import CorruptMessage
 from klms.exchange.broadcast import SERVER
 from klms.exchange.held import echo_in
-from klms.exchange.model import Model, check_finite
+from klms.exchange.model import Model
 from klms.frame import digest_of
 
 _LENGTH = struct.Struct("<I")
@@ -104,7 +104,7 @@ class ModelSteps:
             raise CorruptMessage("a step describes the arrays if, and only if, it starts from nothing")
         description = read_description(described) if described else None
         model = self.model(state if description is None else _zeros_of(description, len(described), len(message)))
-        dtypes, exact = model.read_head(head)
+        dtypes, exact = model.read_head(head, trusted=True)
         if dtypes.keys() != model.arrays.keys():
             raise CorruptMessage("a step of the model leaves arrays out")
         change = np.zeros(0, dtype=np.float32)
@@ -121,7 +121,6 @@ class ModelSteps:
 
     def read(self, snapshot: bytes, number: int) -> dict[str, Array]:
         arrays, _ = read_arrays(snapshot)
-        check_finite(arrays)
         return arrays
 
     def digest(self, state: Arrays, number: int) -> bytes:

@@ -11,6 +11,7 @@ from klms.exchange.rate_control import RateControl
 from klms.exchange.rates import Moment, RateRule
 
 log = logging.getLogger("klms")
+_UNMEASURED = 4.0  # bits at which the error is below 0.5 per cent: SCAFFOLD then learns as without compression
 
 
 @dataclass
@@ -36,11 +37,16 @@ class RoundRates:
             self.up(round_)
         self.down(round_, 1, 1)
 
-    def up(self, round_: int, parameters: int = 0, clients: int = 1, client: str = "") -> CompressionPolicy:
-        """Return the policy for a client's update of `parameters` parameters, in a round with `clients` clients."""
+    def up(
+        self, round_: int, parameters: int = 0, clients: int = 1, client: str = "", *, unmeasured: bool = False
+    ) -> CompressionPolicy:
+        """Return the policy for a client's update of `parameters` parameters, in a round with `clients` clients.
+
+        `unmeasured` says that the effect of the update's noise is not measured, or not that of all of its arrays.
+        """
         bits = self.rule.up(self._moment(round_, parameters, clients, client))
         if bits is not None and not self.rule.heads:
-            return CompressionPolicy.at(bits)
+            return CompressionPolicy.at(max(bits, _UNMEASURED) if unmeasured else bits)
         if ("up", bits) not in self._made:
             policy = CompressionPolicy.of(self.scheme, bits, self.settings, self.array_bits, self.overhead)
             self._made["up", bits] = policy

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from klms.compressors.arguments import check_model, like_held, message_bytes, named_arrays, number
+from klms.compressors.base import Vector
 from klms.compressors.schemes import UPDATE_SCHEMES
 from klms.compressors.trellis import TrellisSettings, product
 from klms.container import Array, Arrays, describe, grouped, joined, read_arrays, write_arrays
@@ -43,6 +44,7 @@ from klms.numerics.checks import check_name, integer
 
 log = logging.getLogger("klms")
 _MOST_ROUNDS = (1 << 32) - 1  # the round of a frame has 32 bits
+_CLAIMS = 3  # to have lost the model that are believed at once: a machine may restart again and again
 _LARGEST_WEIGHT = 1e15  # so that sums of weights and of their squares stay finite
 
 
@@ -71,6 +73,8 @@ class Sent:
     """For each term that later requests held, the last of these requests. They may not have arrived."""
     snapshot_round: int = -1
     """The round in which the client last turned out not to hold the model; -1 for never."""
+    claims: int = 0
+    """Number of times that the client claimed not to hold the model."""
 
     def reached(self, request: tuple[int, int], terms: Terms) -> bool:
         """Record that the client received a request; return False if it has already answered a later request."""
@@ -163,6 +167,7 @@ class Server:
         self._asks: dict[tuple[object, ...], Ask] = {}
         self._asked: set[str] = set()
         self._lags: list[int] = []
+        self._partial = False  # whether the last reply left arrays out, so that its noise is not measured
         self.uplink_bytes = 0
         """Bytes of all accepted replies since the start."""
         self.downlink_bytes = 0
@@ -215,6 +220,8 @@ class Server:
         self._lags = []
         self._asks.clear()
         self.uplink.begin()
+        for sent in self._sent.values():
+            sent.expected = {which: one for which, one in sent.expected.items() if which[0] >= round_ - self.late}
 
     def step(self, model: Mapping[str, Any]) -> None:
         """Lead all clients to this model, or as close to it as the rate allows, and start the next round.
@@ -255,7 +262,8 @@ class Server:
         """
         base = self.base() if base is None else base
         sent = self._sent.setdefault(client, Sent())
-        policy = self.rates.up(self.round, _entries(base.arrays), self.clients or 1, client)
+        unmeasured = self._partial or (base.coded and len(base.arrays) > len(self.held.model))
+        policy = self.rates.up(self.round, _entries(base.arrays), self.clients or 1, client, unmeasured=unmeasured)
         ask = self._ask(base, policy)
         number, self._number = self._number, self._number + 1
         terms = ask.request.terms()
@@ -271,7 +279,6 @@ class Server:
         request = replace(frame, body=body.to_bytes()).to_bytes()
         state = self.held.number if base.coded else None
         expected = Expected(frame, ask.request, terms, ask.model, ask.coder, policy.bits, state)
-        sent.expected = {which: one for which, one in sent.expected.items() if which[0] >= self.round - self.late}
         sent.expected[self.round, number] = expected
         self._asked.add(client)
         self.downlink_bytes += len(request)
@@ -285,20 +292,20 @@ class Server:
         client is left out.
         """
         reply = message_bytes("reply", reply)
-        sent = self._sent.get(client)
-        if sent is None or not sent.expected:
-            raise SideInformationMismatch("this client was not asked, or it has answered already")
         nbytes = len(reply)
         if self._key is not None and reply[:2] != b"KX":
             reply = self._key.open(reply)
         elif self._key is not None and Frame.from_bytes(reply, Kind.REPLY, Kind.LOST).body:
             raise SideInformationMismatch("the reply is not sealed: with client_secrets, all clients must seal")
         received = Frame.from_bytes(reply, Kind.REPLY, Kind.LOST)
+        if received.first < self.round - self.late:
+            raise WrongRound(f"the reply is of round {received.first}, this is round {self.round}")
+        sent = self._sent.get(client)
+        if sent is None or not sent.expected:
+            raise SideInformationMismatch("this client was not asked, or it has answered already")
         latest = next(reversed(sent.expected.values()))
         expected = sent.expected.get((received.first, received.second), latest)
         received.check_belongs_to(expected.frame)
-        if received.first < self.round - self.late:
-            raise WrongRound(f"the reply is of round {received.first}, this is round {self.round}")
         answered = (received.first, received.second)
         del sent.expected[answered]
         if sent.reached(answered, expected.terms):
@@ -329,8 +336,10 @@ class Server:
         if not is_late:
             reply.learn(decoded)
         bits = reply.expected.bits
-        if update.size and bits is not None and reply.model is reply.expected.model:
-            self.rates.control.add(self.round, update, self.scale * reply.norm, weight, bits)
+        self._partial = reply.model is not reply.expected.model and bool(reply.dtypes)
+        if update.size and bits is not None and self.held.state and not self._partial:
+            own, norm = self._of_model(reply, update)
+            self.rates.control.add(self.round, own, norm, weight, bits)
         self.uplink_bytes += reply.nbytes
         if reply.looks_like_updates:
             log.warning(
@@ -338,6 +347,24 @@ class Server:
                 'If clients send differences instead of trained arrays, pass replies="updates"'
             )
         return arrays
+
+    def _of_model(self, reply: Reply, update: Vector) -> tuple[Vector, float]:
+        """Return the model's part of an update of the model and of arrays beside it, and its norm before coding.
+
+        The noise of a message is spread evenly over its entries.
+        """
+        layout, norm = self._rule().model(self.held.state).layout, self.scale * reply.norm
+        sent = reply.model.layout
+        if sent == layout:
+            return update, norm
+        own = np.zeros(layout.d, dtype=np.float32)
+        places, found = dict(layout.split(own)), 0
+        for name, part in sent.split(update):
+            if name in places and places[name].shape == part.shape:
+                places[name][...] = part
+                found += part.size
+        noise = max(0.0, product(update, update) - norm**2) * found / update.size
+        return own, math.sqrt(max(0.0, product(own, own) - noise))
 
     def forget(self, client: str) -> None:
         """Assume that a client holds nothing."""
@@ -431,13 +458,15 @@ class Server:
     def _lost(self, client: str, sent: Sent) -> None:
         """Record that a client does not hold the model; raise `OutOfSync`, or `LostAgain` if it just had a snapshot.
 
-        A client gets another snapshot only after so many rounds that the steps since its last snapshot are about as
-        large as a snapshot. A client that always claims to have lost its model thus costs at most twice the bytes.
+        After some claims, a client gets another snapshot only after so many rounds that the steps since its last
+        snapshot are about as large as a snapshot. A client that always claims to have lost its model thus costs about
+        twice the bytes.
         """
         sent.forget_terms()
         latest = len(self.held.trail.steps[-1]) if self.held.trail.steps else math.inf
         rounds = self._rule().nbytes(self.held.state) / max(1, latest)
-        if sent.snapshot_round >= 0 and self.round - sent.snapshot_round < rounds:
+        sent.claims += 1
+        if sent.claims > _CLAIMS and self.round - sent.snapshot_round < rounds:
             self.held = self.held.reached(client)  # it gets what everybody gets, until its next snapshot
             raise LostAgain(f"client {client!r} has lost the model again, after it was sent a snapshot")
         sent.snapshot_round = self.round

@@ -37,9 +37,9 @@ class Uplink:
     """Coder of the latest plan and layout. If either changes, the side information is built up anew."""
 
     @property
-    def integers(self) -> frozenset[str]:
-        """Arrays that held integers when they were first sent."""
-        return frozenset() if self.apart is None else self.apart.integers
+    def exact(self) -> frozenset[str]:
+        """Arrays that are always sent unchanged, such as those that held integers when they were first sent."""
+        return frozenset() if self.apart is None else self.apart.exact
 
     def begin(self) -> None:
         """Start a round, and forget what was learned in the last round if it was not aggregated."""
@@ -52,9 +52,8 @@ class Uplink:
             self.coder = replace(self.coder, side=self.coder.learner.finish())
 
     def apart_of(self, arrays: Mapping[str, Array]) -> Apart:
-        """Return which arrays are not compressed, as decided with the first model."""
-        if self.apart is None:
-            self.apart = Apart.of(arrays)
+        """Return which arrays are not compressed, as decided when each of them was first seen."""
+        self.apart = Apart.of(arrays) if self.apart is None else self.apart.with_new(arrays)
         return self.apart
 
     def ask(self, arrays: Mapping[str, Array], policy: CompressionPolicy) -> Ask:

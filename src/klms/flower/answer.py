@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Self
 
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -14,6 +15,16 @@ from klms.exchange.server import Base, Server
 from klms.flower.records import ARRAYS, RECORD, Places, answers, arrays_of, gathered, scattered
 
 _LARGEST_WEIGHT = 1e15  # so that sums of weights stay finite
+
+
+class Alike(Enum):
+    """How alike the answers of a round must be for a strategy. Flower's own aggregation takes none that differ."""
+
+    NOT = 0
+    """The strategy has an `aggregate_train` of its own."""
+    IN_ARRAYS = 1
+    """The strategy aggregates metrics in a way of its own."""
+    WHOLLY = 2
 
 
 @dataclass(frozen=True)
@@ -60,9 +71,12 @@ class Answer:
         for which, record in list(content.array_records.items()):
             try:
                 plain[which] = arrays_of(record)
-            except Exception as error:  # NumPy's reader of foreign bytes raises errors of every kind
-                raise SideInformationMismatch(f"{which} does not hold arrays: {error}") from error
-            check_finite(plain[which])
+            except InvalidArgument as error:
+                if which in matched:
+                    raise SideInformationMismatch(f"{which} does not hold arrays: {error}") from error
+                continue  # a record of the app's own, which is left to the strategy
+            if which in matched:
+                check_finite_like(plain[which], asked.original.array_records[matched[which]])
             try:
                 found = gathered(places, {matched.get(which, which): plain[which]})
             except InvalidArgument:
@@ -106,9 +120,10 @@ class Answer:
         records = self.message.content.metric_records.values()
         return [1.0] if key is None else [record[key] for record in records if key in record]
 
-    @property
-    def signature(self) -> tuple[tuple[str, ...], ...]:
-        """Names, types and sizes of the answer's contents, which aggregation expects to be the same in all answers."""
+    def signature(self, alike: Alike) -> tuple[tuple[str, ...], ...]:
+        """Return names, types and sizes of those of the answer's contents that must be the same in all answers."""
+        if alike == Alike.NOT:
+            return ()
         metrics = [
             (which, *(f"{name}:{len(v) if isinstance(v, list) else 0}" for name, v in sorted(record.items())))
             for which, record in self.message.content.metric_records.items()
@@ -119,7 +134,8 @@ class Answer:
                 record, own = self.asked.places[name]
                 described = f"{own}:{dtype}:{self.reply.expected.model.arrays[name].shape}"
                 arrays.setdefault(self.names[record], []).append(described)
-        return (*metrics, *((which, *arrays[which]) for which in sorted(arrays)))
+        described_arrays = [(which, *arrays[which]) for which in sorted(arrays)]
+        return (*(metrics if alike == Alike.WHOLLY else ()), *described_arrays)
 
     def decode(self, server: Server, weight: float) -> dict[str, Array]:
         """Return the arrays of the model in this answer, as precisely as they were conveyed, and count their bytes.
@@ -141,6 +157,14 @@ class Answer:
         records = {self.names[record]: own for record, own in scattered(self.asked.places, arrays).items()}
         others = {name: item for name, item in self.message.content.items() if name not in (RECORD, *records)}
         self.message.content = RecordDict({**records, **others})
+
+
+def check_finite_like(arrays: Mapping[str, Array], sent: ArrayRecord) -> None:
+    """Raise an error if an entry is infinite or not a number, unless it was sent like that."""
+    try:
+        check_finite(arrays)
+    except CorruptMessage:
+        check_finite(arrays, arrays_of(sent))
 
 
 def _names(asked: Asked, content: RecordDict, reply: Reply | None) -> dict[str, str]:

@@ -56,6 +56,8 @@ def compress(*called: object, threads: int = 1, seed: int | None = None) -> "Mod
             return Message(RecordDict({RECORD: ConfigRecord({REPLY: lost.reply})}), reply_to=message)
         keep(context, _STATE, client.state)
         reply = call_next(message, context)
+        if _STATE not in context.state:  # the app has replaced the state, or cleared it
+            keep(context, _STATE, client.state)
         if reply.has_error():
             return reply
         replaced, trained = _compressible(reply.content, places, client)

@@ -4,7 +4,8 @@ A node that was never seen gets only a request. A node without the mod then fail
 it gets the arrays in the same round and in all later ones. A node that turns out to hold another model gets a snapshot.
 
 Flower's strategies assume that all replies have the same records, arrays and metrics, and one weight each. A single
-client that differs would spoil the round for all, so it is left out and counted.
+client that differs would spoil the round for all, so it is left out and counted. A strategy with its own
+`aggregate_train` gets all replies that have arrays.
 """
 
 import logging
@@ -21,7 +22,7 @@ from klms.errors import InvalidArgument, KLMSError, OutOfSync, SideInformationMi
 from klms.exchange.model import Model
 from klms.exchange.robust import Robust
 from klms.exchange.server import Base, Server
-from klms.flower.answer import Answer, Asked
+from klms.flower.answer import Alike, Answer, Asked
 from klms.flower.records import MODEL, RECORD, REPLY, REQUEST, Places, arrays_of, equal, matched, places_of
 from klms.frame import cause_of, digest_of
 from klms.methods.limits import MessageBound
@@ -141,6 +142,7 @@ class Phase:
             messages = [one.message for one in repeated]
             later = self._sorted(self.grid.send_and_receive(messages, timeout=self.timeout), repeated)
             answers, failed = answers + later[0], failed + later[1]
+            self.counts["lost"] += len(later[2])
         return answers, failed
 
     def _again(self, asked: Asked) -> Asked:
@@ -202,20 +204,21 @@ class Phase:
         opened = self.server.open(str(asked.node), payload if isinstance(payload, bytes) else b"")
         return Answer.read(asked, reply, opened)
 
-    def trained(self, answers: Sequence[Answer], key: str | None, robust: Robust | None) -> list[Message]:
+    def trained(self, answers: Sequence[Answer], key: str | None, robust: Robust | None, alike: Alike) -> list[Message]:
         """Decode the training answers and return those that are accepted, all in memory, as strategies need them.
 
-        `key` is the metric by which the strategy weights clients; None if there is no such metric.
+        `key` is the metric by which the strategy weights clients; None if there is no such metric. An answer is left
+        out if it is less `alike` most others than the strategy needs.
         """
         usable = [one for one in answers if one.usable(key)]
-        common = Counter(one.signature for one in usable).most_common(1)
+        common = Counter(one.signature(alike) for one in usable).most_common(1)
         usual = common[0][0] if common else None
-        bound = _bound_among([one for one in usable if one.signature == usual])
+        bound = _bound_among([one for one in usable if one.signature(alike) == usual])
 
         def weight(one: Answer) -> float:
             if not one.usable(key):
                 raise SideInformationMismatch("it has no arrays, or no metric to weight them by")
-            if one.signature != usual:
+            if one.signature(alike) != usual:
                 raise SideInformationMismatch("its records, arrays or metrics differ from those of most clients")
             if one.reply is not None:
                 bound.check(one.reply.message)
@@ -253,7 +256,7 @@ class Phase:
         if not usual:
             return decoded
         arrays = next(arrays for which, arrays in bases.items() if digests[which] == usual)
-        model = Model(arrays, sent_unchanged=self.server.uplink.integers or frozenset())
+        model = Model(arrays, sent_unchanged=self.server.uplink.exact)
         kept = [pair for pair, digest in zip(decoded, own, strict=True) if digest == usual]
         average, clipped = robust.average_arrays(model, [arrays for _, arrays in kept])
         self.counts["clipped"] += clipped

@@ -101,8 +101,11 @@ def record_of(arrays: Mapping[str, NumPyArray]) -> ArrayRecord:
 
 
 def arrays_of(record: Mapping[str, Array]) -> dict[str, NumPyArray]:
-    """Undo `record_of`. If the bytes are not arrays, errors of any type may be raised."""
-    arrays = {name: array.numpy() for name, array in record.items()}
+    """Undo `record_of`; raise an `InvalidArgument` if the bytes are not arrays."""
+    try:
+        arrays = {name: array.numpy() for name, array in record.items()}
+    except Exception as error:  # NumPy's reader of foreign bytes raises errors of every kind
+        raise InvalidArgument(f"these bytes are not arrays: {error}") from error
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise InvalidArgument("these bytes are an archive of arrays, not a single array")
     return arrays

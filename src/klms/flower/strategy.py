@@ -14,9 +14,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from klms.errors import CorruptMessage, InvalidArgument, NothingTrained
-from klms.exchange.model import check_finite
 from klms.exchange.robust import Robust
 from klms.exchange.server import Server
+from klms.flower.answer import Alike, check_finite_like
 from klms.flower.phase import Phase, Run
 from klms.flower.records import arrays_of, record_of
 from klms.flower.surroundings import check_kind, check_within
@@ -71,6 +71,7 @@ class Compressed(Strategy):
         """The exchange with the clients; every start makes a new one."""
         self._run = Run()
         self._phase: Phase | None = None
+        self._given = ArrayRecord()
         self._started = False
 
     @property
@@ -137,13 +138,14 @@ class Compressed(Strategy):
             super().__setattr__(name, value)
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **own: Any
     ) -> Iterable[Message]:
         """Put a request into every message of the strategy."""
         self.server.clients = self.server.clients or self._likely_clients(grid)
         number = int(self._exchange.get("rounds_before", 0)) + server_round
         self.server.begin(max(number, self.server.unused_round))
-        messages = self._prepared("configure_train", server_round, arrays, config, grid)
+        self._given = arrays
+        messages = self._prepared("configure_train", server_round, arrays, config, grid, **own)
         self._run.asked += len(messages)
         return messages
 
@@ -151,15 +153,20 @@ class Compressed(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decode the sound replies, count the others by cause, and leave the aggregation to the strategy."""
-        assert self._phase is not None
         phase = self._phase
+        if phase is None:  # a `start` of the strategy's own has made the messages, of which klms knows nothing
+            aggregated: tuple[ArrayRecord | None, MetricRecord | None]
+            aggregated = self._inner["aggregate_train"](server_round, replies)
+            return aggregated
         answers, failed = phase.settle(replies)
         if lacking := sum(one.reply is None and bool(one.asked.places) for one in answers):
             text = "klms: %d replies are uncompressed: their ClientApps lack the mod"
             self._run.tell("mod", text, lacking)
         start = time.perf_counter()
         bytes_before, entries_before = self.uplink_bytes, self._run.entries_up
-        messages = phase.trained(answers, _weight_metric(self.strategy), self.robust)
+        alike = _alike(self.strategy) if self.robust is None else Alike.WHOLLY
+        key = None if alike == Alike.NOT else _weight_metric(self.strategy)
+        messages = phase.trained(answers, key, self.robust, alike)
         seconds = time.perf_counter() - start
         arrays, metrics = None, None
         if len(messages) >= self.min_replies:
@@ -172,6 +179,8 @@ class Compressed(Strategy):
             if self.on_failure == "stop":
                 raise NothingTrained(f"round {server_round}: {too_few}{self._run.because}")
             log.warning("klms: %s: the model stays unchanged", too_few)
+            if failed and not messages:
+                self._inner["aggregate_train"](server_round, failed)  # strategies may count failures
         nbytes = self.uplink_bytes - bytes_before
         metrics = self._with_counts(metrics, nbytes)
         metrics["klms-bits-per-parameter"] = 8 * nbytes / max(1, self._run.entries_up - entries_before)
@@ -179,18 +188,21 @@ class Compressed(Strategy):
         return arrays, metrics
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **own: Any
     ) -> Iterable[Message]:
         """Send the model only to nodes that do not hold it."""
-        return self._prepared("configure_evaluate", server_round, arrays, config, grid)
+        return self._prepared("configure_evaluate", server_round, arrays, config, grid, **own)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        assert self._phase is not None
+        metrics: MetricRecord | None
+        if self._phase is None:
+            metrics = self._inner["aggregate_evaluate"](server_round, replies)
+            return metrics
         answers, failed = self._phase.settle(replies)
         before = self.uplink_bytes
         messages = self._phase.evaluated(answers)
-        metrics: MetricRecord | None = self._inner["aggregate_evaluate"](server_round, [*messages, *failed])
-        if not self._phase.asked:
+        metrics = self._inner["aggregate_evaluate"](server_round, [*messages, *failed])
+        if metrics is None or not self._phase.asked:
             return metrics
         metrics = self._with_counts(metrics, self.uplink_bytes - before)
         if self.server.quality is not None:  # of the training in this round
@@ -207,11 +219,12 @@ class Compressed(Strategy):
         return metrics
 
     def _prepared(
-        self, hook: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self, hook: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **own: Any
     ) -> list[Message]:
         coded = self._coded(arrays, closer=hook == "configure_evaluate")
-        messages = list(self._inner[hook](server_round, arrays if coded is None else coded, config, grid))
-        self._phase = Phase(self.server, self._run, grid, self._timeout, coded)
+        sent = None if coded is None else ArrayRecord(dict(coded))  # strategies may change the record that they get
+        messages = list(self._inner[hook](server_round, arrays if coded is None else coded, config, grid, **own))
+        self._phase = Phase(self.server, self._run, grid, self._timeout, sent)
         self._phase.prepare(messages)
         return messages
 
@@ -236,7 +249,7 @@ class Compressed(Strategy):
         """Return the strategy's result. If it is not finite, return None, so that the model stays unchanged."""
         assert self._phase is not None
         try:
-            check_finite({} if arrays is None else arrays_of(arrays))
+            check_finite_like({} if arrays is None else arrays_of(arrays), self._given)
         except CorruptMessage as error:
             log.warning("klms: the round is undone: %s after aggregation", printable(error))
             self._phase.counts["undone"] += 1
@@ -255,6 +268,20 @@ def _by_client(up: Callable[..., float]) -> Callable[..., float]:
     if "round" in signature(up).parameters:
         return lambda round, client: up(round=round, node=int(client))
     return lambda client: up(node=int(client))
+
+
+def _alike(strategy: object) -> Alike:
+    """Return how alike answers must be for a strategy: Flower's own aggregation takes no answers that differ."""
+    if not _is_flower_s(type(strategy).aggregate_train):  # type: ignore[attr-defined]
+        return Alike.NOT
+    if not _is_flower_s(getattr(strategy, "train_metrics_aggr_fn", None)):
+        return Alike.IN_ARRAYS
+    inside = getattr(strategy, "strategy", None)
+    return Alike.WHOLLY if inside is None else _alike(inside)
+
+
+def _is_flower_s(function: object) -> bool:
+    return getattr(function, "__module__", "flwr.").startswith("flwr.")
 
 
 def _weight_metric(strategy: object) -> str | None:

@@ -92,7 +92,7 @@ class SendModel(_Filter):
         with self._lock:
             if model is not None and not _equal(model, self._model):
                 self.server.step(model)
-                self._model = model
+                self._model = {name: array.copy() for name, array in model.items()}
             return self.server.request(client)
 
 
