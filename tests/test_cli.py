@@ -168,6 +168,12 @@ def test_the_library_imports_neither_torch_nor_flower_nor_the_command_line():
     assert done.stdout.strip() == "[]"
 
 
+def test_the_export_is_reached_after_import_klms_alone():
+    check = "import klms; print(klms.runs.export.own_model.__name__, klms.runs.export.load.__name__)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert done.stdout.strip() == "own_model load", done.stderr
+
+
 def completed(*words: str) -> list[str]:
     """What click completes the last word to."""
     words, incomplete = list(words[:-1]), words[-1]

@@ -9,6 +9,7 @@ import pytest
 
 import klms
 import klms.data
+from klms.engine.federation import RunDescription
 from klms.experiments import catalogue, demo, results, results_file
 from klms.report import page
 from klms.report.collect import collect
@@ -40,7 +41,7 @@ def test_run_folders_and_settings(tmp_path):
     path = str(tmp_path / "run")
     RunFolder.check_free(path)
     assert RunFolder.create(path, config).path == Path(path)
-    assert RunFolder.open_or_create(path, config).config() == config
+    assert RunFolder.open_or_create(path, config, RunDescription()).config() == config
     assert RunFolder(path).config() == config
 
 

@@ -2,6 +2,7 @@
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this
 if TYPE_CHECKING:
+    from klms import runs as runs
     from klms import theory as theory
     from klms.codec import *  # noqa: F403
     from klms.compression import compress as compress
@@ -36,7 +37,7 @@ _HOMES = {
     "inspect": "runs.inspection",
 }
 """Modules that define the public names outside the codec."""
-_MODULES = ("codec", "errors", "numerics", "theory")
+_MODULES = ("codec", "errors", "numerics", "runs", "theory")
 
 
 def __getattr__(name: str) -> object:

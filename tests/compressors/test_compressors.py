@@ -119,6 +119,18 @@ def test_a_zero_update_is_fine_everywhere():
         assert np.isfinite(scheme.decode(message, side, key=KEY).vector).all()
 
 
+@pytest.mark.parametrize("size", [1e-38, 1e-40, 1e-44])
+def test_updates_below_the_smallest_normal_float32_have_signs(size):
+    update = np.full(D, size, dtype=np.float32) * np.sign(vector())
+    p = plus_probability(update, LAYOUT, 2.0)
+    assert np.isfinite(p).all()
+    assert ((p >= 0.5) == (update > 0))[p != 0.5].all()
+    for name in ("stochastic sign", "klms sign"):
+        scheme = all_schemes()[name]
+        message = scheme.encode(update, scheme.start(), key=KEY, rng=np.random.default_rng(0))
+        assert np.isin(scheme.decode(message, scheme.start(), key=KEY).vector, (-1, 1)).all()
+
+
 def test_stochastic_signs_have_the_papers_law():
     p = plus_probability(vector(), LAYOUT, 2.0)
     scale = 2.0 * np.sqrt(np.mean(vector()[LAYOUT.parts[0]].astype(float) ** 2))

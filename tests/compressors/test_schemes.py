@@ -57,6 +57,23 @@ def test_a_scheme_sends_a_vector(name):
         assert message[3] == scheme.wire_number
 
 
+@pytest.mark.parametrize("name", SCHEMES)
+def test_layers_without_entries_change_nothing_that_arrives(name):
+    """They may stand first, last or between others."""
+    names, shapes = LAYOUT.names, LAYOUT.shapes
+    hollow = Layout(
+        ("first", *names[:1], "between", *names[1:], "last"), ((0,), *shapes[:1], (0, 3), *shapes[1:], (0,))
+    )
+    scheme = SCHEMES[name]
+    decoded = []
+    for layout in (LAYOUT, hollow):
+        compressor = scheme.create(layout, {})
+        update, side = material(name, compressor)
+        message = compressor.encode(update, side, key=KEY, rng=np.random.default_rng(0))
+        decoded.append(compressor.decode(message, side, key=KEY).vector)
+    np.testing.assert_array_equal(decoded[0], decoded[1])
+
+
 def test_schemes_with_one_wire_number_read_each_other():
     numbers = {}
     for name, scheme in SCHEMES.items():

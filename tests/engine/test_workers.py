@@ -4,13 +4,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from pickle import PicklingError
 
 import pytest
 
 from klms.engine.workers import pool_of
-from klms.errors import KLMSError, WorkerDied
+from klms.errors import InvalidArgument, KLMSError, WorkerDied
 from tests.support import tasks
 from tests.support.commands import eventually, members, send, started, started_script
 from tests.support.small_data import write_mnist
@@ -66,14 +67,20 @@ def test_an_exception_is_raised_here_with_the_traceback_from_there(pool):
 @pytest.mark.parametrize(
     ("function", "item", "message"),
     [
-        (len, lambda: None, "pickle"),
         (tasks.make_function, 0, "pickle"),
         (tasks.fail_oddly, 0, "Odd: odd exception"),
     ],
 )
-def test_what_cannot_be_pickled_is_an_error(pool, function, item, message):
+def test_results_that_cannot_be_pickled_are_an_error(pool, function, item, message):
     with pytest.raises((AttributeError, PicklingError, RuntimeError), match=message):
         list(pool.map(function, [item]))
+    assert list(pool.map(len, ["a"])) == [1]
+
+
+@pytest.mark.parametrize("item", [lambda: None, threading.Lock()], ids=["lambda", "lock"])
+def test_items_that_cannot_be_pickled_are_refused(pool, item):
+    with pytest.raises(InvalidArgument, match=r"other processes \(.*pickle.*\): define them .*, or use workers=1"):
+        list(pool.map(len, [item]))
     assert list(pool.map(len, ["a"])) == [1]
 
 

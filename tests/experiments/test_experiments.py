@@ -321,6 +321,17 @@ def test_the_commands(tmp_path, mnist):
     rows = ["--only", "fedpm-klms, fewer bits", "--only", "drive", "--method", "qsgd-klms"]
     some = CliRunner().invoke(app, ["experiment", "status", "table1", *rows, "--seeds", "1"])
     assert "of 6 complete" in some.output
+    for command in ("status", "compare"):
+        for name in ("panel", "diloco"):
+            shown = CliRunner().invoke(app, ["experiment", command, name])
+            assert shown.exit_code == 1
+            assert f"the runs of {name} have no folders" in " ".join(shown.output.split())
+            assert f"klms experiment run {name}" in " ".join(shown.output.split())
+    wrong = CliRunner().invoke(app, ["experiment", "status", "table1", "--data", "zzz"])
+    assert wrong.exit_code == 1
+    assert "there is no data set 'zzz'" in wrong.output
+    wrong = CliRunner().invoke(app, ["experiment", "run", "kl-by-layer", "--data-dir", "a\udcff"])
+    assert r"the path a\udcff is not UTF-8" in wrong.output
     wrong = CliRunner().invoke(app, ["experiment", "run", "tabel1"])
     assert wrong.exit_code == 1
     assert "table1" in wrong.output

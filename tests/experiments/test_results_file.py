@@ -2,11 +2,15 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from klms.cli import app
 from klms.errors import InvalidArgument
-from klms.experiments import grid, results_file
+from klms.experiments import catalogue, grid, results_file
+from klms.experiments.results import file_name
 from tests.experiments.tiny import experiment
 
 HERE, THERE = {"torch": "2.13", "numpy": "2.4"}, {"torch": "2.12", "numpy": "2.4"}
@@ -14,11 +18,15 @@ HERE, THERE = {"torch": "2.13", "numpy": "2.4"}, {"torch": "2.12", "numpy": "2.4
 
 def results(rows, versions=HERE):
     """Results on MNIST: settings and accuracies by seed, for every row."""
+
+    def run(accuracy):
+        return {"accuracy": accuracy, "bits_per_parameter": 0.1, "versions": versions}
+
     made = {
         row: {
             "config": {"method": "fedavg", "lr": lr},
             "examples": {"train": 60, "test": 10},
-            "seeds": {seed: {"accuracy": accuracy, "versions": versions} for seed, accuracy in seeds.items()},
+            "seeds": {seed: run(accuracy) for seed, accuracy in seeds.items()},
         }
         for row, (lr, seeds) in rows.items()
     }
@@ -88,8 +96,8 @@ def test_runs_of_other_versions_say_so(tmp_path):
     written = json.loads(file.read_text())
     assert written["versions"] == HERE
     assert written["data"]["mnist"]["a"]["seeds"] == {
-        "0": {"accuracy": 0.5},
-        "1": {"accuracy": 0.7, "versions": THERE},
+        "0": {"accuracy": 0.5, "bits_per_parameter": 0.1},
+        "1": {"accuracy": 0.7, "bits_per_parameter": 0.1, "versions": THERE},
     }
     assert results_file.read(file) == merged
     most, _ = merge(merged, results({"b": (0.1, {"1": 0.7, "2": 0.7})}, THERE))
@@ -126,3 +134,50 @@ def test_what_is_no_results_file_is_not_overwritten(tmp_path, content):
     with pytest.raises(InvalidArgument, match="not a results file"):
         results_file.commit(file, experiment(tmp_path), "small", [])
     assert file.read_text() == content
+
+
+DAMAGE = {
+    "data": [],
+    "data.mnist": 3,
+    "data.mnist.a": [],
+    "data.mnist.a.config": [["lr", 0.1]],
+    "data.mnist.a.examples": [60],
+    "data.mnist.a.examples.train": "60",
+    "data.mnist.a.seeds": {"first": {"accuracy": 0.5, "bits_per_parameter": 0.1}},
+    "data.mnist.a.seeds.0": 0.5,
+    "data.mnist.a.seeds.0.accuracy": float("nan"),
+    "data.mnist.a.seeds.0.bits_per_parameter": None,
+    "data.mnist.a.seeds.0.nll": "low",
+    "data.mnist.a.seeds.0.versions": {"torch": 2},
+    "versions": ["2.13"],
+}
+
+
+@pytest.mark.parametrize("place", DAMAGE)
+@pytest.mark.parametrize("command", ["compare", "run"])
+def test_a_damaged_results_file_is_one_line_that_names_it(tmp_path, monkeypatch, place, command):
+    file, tiny = tmp_path / "tiny-small.json", experiment(tmp_path)
+    monkeypatch.setattr(catalogue, "load", lambda name: tiny)
+    results_file.write(file, tiny, "small", results({"a": (0.1, {"0": 0.5})}))
+    found = json.loads(file.read_text())
+    inside = found
+    *folders, last = place.split(".")
+    for name in folders:
+        inside = inside[name]
+    inside[last] = DAMAGE[place]
+    file.write_text(json.dumps(found))
+    shown = CliRunner().invoke(
+        app, ["experiment", command, "tiny", "--results", str(tmp_path), "--runs", str(tmp_path)]
+    )
+    assert isinstance(shown.exception, SystemExit)
+    assert f"{file} is not a results file" in shown.output.replace("\n", "")
+
+
+def test_every_committed_file_can_be_read():
+    folder = Path(__file__).parents[2] / "results"
+    read = [
+        results_file.read(folder / file_name(name, profile))
+        for name in catalogue.TRAINED
+        for profile in catalogue.load(name).profiles
+    ]
+    assert sum(map(bool, read)) >= 12

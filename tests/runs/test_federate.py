@@ -26,6 +26,7 @@ from klms.runs.run_folder import RunFolder
 from klms.runs.settings import resolve
 from tests.support import models
 from tests.support.models import three_classes
+from tests.support.small_data import write_mnist
 
 SETTINGS = {
     "fedpm-klms": {"optimizer": "adam", "lr": 0.1, "target": 4.0, "bits": 6},
@@ -128,6 +129,34 @@ def test_parameters_that_require_no_gradients_stay_constant():
     assert run.accuracy == by_hand(module, three_classes(90, seed=9))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_models_of_other_floating_point_types_train_in_float32(dtype):
+    start = seeded(lambda: models.Mixed(dtype))
+    run = klms.federate(start, three_clients(), method="fedavg", rounds=1, **COMMON, test=three_clients()[0])
+    rounded = klms.federate(
+        copy.deepcopy(start).float(), three_clients(), method="fedavg", rounds=1, **COMMON, test=three_clients()[0]
+    )
+    assert digests(run) == digests(rounded)
+    assert run.metrics == rounded.metrics
+    trained = run.model()
+    before = start.state_dict()
+    assert {name: value.dtype for name, value in trained.state_dict().items()} == {
+        name: value.dtype for name, value in before.items()
+    }
+    assert torch.equal(trained.first.weight, start.first.weight)
+    torch.testing.assert_close(trained.second.weight, rounded.model().second.weight.to(dtype), rtol=0, atol=0)
+    assert trained(torch.zeros(2, 12, dtype=dtype)).dtype == dtype
+
+
+def test_complex_parameters_are_refused_unless_they_are_frozen():
+    with pytest.raises(InvalidArgument, match="parameter phase is complex, and only real parameters can be trained"):
+        train(models.Rotated)
+    frozen = seeded(models.Rotated)
+    frozen.phase.requires_grad_(False)
+    run = klms.federate(frozen, three_clients(), method="fedavg", rounds=1, **COMMON)
+    assert run.model().phase.dtype == torch.complex64
+
+
 class Listed(Sequence):
     """Pairs in a sequence of the user's own."""
 
@@ -172,6 +201,11 @@ def test_workers_change_no_byte():
     assert digests(one) == digests(two)
     assert one.state.to_bytes() == two.state.to_bytes()
     assert one.accuracy == two.accuracy
+
+
+def test_workers_need_a_loss_that_another_process_can_import():
+    with pytest.raises(InvalidArgument, match=r"model, data and loss go to other processes.*use workers=1"):
+        train(models.WithDropout, workers=2, loss=lambda output, y: functional.cross_entropy(output, y))
 
 
 def test_a_line_per_round_says_what_went_up_and_down(capsys):
@@ -240,6 +274,49 @@ def test_a_finished_run_is_extended_with_the_same_bytes(tmp_path):
     assert digests(extended) == digests(whole)
     with pytest.raises(RunFolderError, match=r"other settings \(rounds\)"):
         train(models.WithDropout, "eden", rounds=1, folder=tmp_path / "run")
+
+
+OTHERS = {
+    "another model: the layer first.weight of 480 parameters instead of the layer weight of 36 parameters": {
+        "kind": models.Plane
+    },
+    "other data: client 1 had 60 examples instead of 50": {
+        "clients": [three_classes(60, 0), three_classes(50, 1), three_classes(60, 2)]
+    },
+    "other data: client 0 had other numbers of examples per class": {
+        "clients": [three_classes(60, client) for client in (5, 6, 7)]
+    },
+    "other data: 90 test examples instead of 30": {"test": three_classes(30)},
+}
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+@pytest.mark.parametrize("message", OTHERS)
+def test_a_run_is_not_resumed_with_another_model_or_other_data(tmp_path, message, rounds):
+    """An extension is refused as well, before anything in the folder changes."""
+    train(models.WithDropout, rounds=2, folder=tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(RunFolderError, match=f"was begun with {message}"):
+        train(**{"kind": models.WithDropout, "rounds": rounds, "folder": tmp_path} | OTHERS[message])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert train(models.WithDropout, rounds=rounds, folder=tmp_path).rounds == rounds
+
+
+def test_a_damaged_description_is_written_anew_by_the_resumed_run(tmp_path):
+    train(models.WithDropout, rounds=1, folder=tmp_path)
+    whole = (tmp_path / "run.json").read_text()
+    (tmp_path / "run.json").write_text(whole.replace("first", "fist"))
+    train(models.WithDropout, rounds=1, folder=tmp_path)
+    assert (tmp_path / "run.json").read_text() == whole
+
+
+def test_test_data_may_be_given_later_and_a_run_without_rounds_may_begin_anew(tmp_path):
+    train(models.WithDropout, rounds=1, test=None, folder=tmp_path / "untested")
+    assert train(models.WithDropout, rounds=2, folder=tmp_path / "untested").accuracy is not None
+    with pytest.raises(InvalidArgument):
+        train(models.Line, folder=tmp_path / "begun")
+    assert RunFolder(tmp_path / "begun").description().layers
+    assert train(models.WithDropout, folder=tmp_path / "begun").rounds == 3
 
 
 def test_a_run_is_shown_in_one_line():
@@ -352,3 +429,17 @@ def test_a_device_that_is_not_there_is_told_before_data_is_read(tmp_path):
         klms.federate(seeded(models.WithDropout), [Unread()], device="cuda")
     with pytest.raises(InvalidArgument, match=message):  # before it is noticed that the folder holds no data
         Federation.create(resolve("fedavg", given={"device": "cuda", "data_dir": tmp_path}))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"width": 1e4}, r"lenet at width 10000 has .* parameters, but a message holds at most 4,294,967,295"),
+        ({"width": 1e300}, "there is no lenet for inputs of shape .* at width 1e\\+300"),
+        ({"model": "lstm", "width": 1e-3}, "there is no lstm .*a layer would have no parameters"),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_refused_before_it_is_allocated(tmp_path, given, message):
+    config = resolve("fedavg", given={"data_dir": write_mnist(tmp_path), **given})
+    with pytest.raises(InvalidArgument, match=message):
+        Federation.create(config)

@@ -128,6 +128,44 @@ def test_truth_values_among_named_inputs_stay_what_they_are():
     assert read.x["x"].dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    ("inputs", "wanted"),
+    [
+        (np.ones((4, 28, 28), np.uint8), np.uint8),
+        (np.ones((4, 3, 8, 8), np.uint8), np.uint8),
+        (np.ones((4, 12), np.uint8), np.float32),
+        (np.ones(4, np.uint8), np.float32),
+        ({"pixels": np.ones((4, 3, 8, 8), np.uint8)}, np.uint8),
+        ({"mask": np.ones((4, 6, 6), np.uint8)}, np.int64),
+        ({"mask": np.ones((4, 6), np.uint8)}, np.int64),
+    ],
+)
+def test_only_bytes_in_the_shape_of_images_are_images(inputs, wanted):
+    read = examples_from((inputs, [0, 1, 2, 0])).x
+    array = next(iter(read.values())) if isinstance(inputs, dict) else read
+    assert array.dtype == wanted
+    assert array.min() == array.max() == 1
+
+
+def test_a_mask_of_bytes_is_a_mask():
+    wanted = klms.federate(seeded(outputs.TinyBert), TEXTS, **SHORT, test=TEXTS[0])
+    as_bytes = [columns(items) for items in TEXTS]
+    for given in as_bytes:
+        given["attention_mask"] = given["attention_mask"].astype(np.uint8)
+    run = klms.federate(seeded(outputs.TinyBert), as_bytes, **SHORT, test=as_bytes[0])
+    assert digests(run) == digests(wanted)
+    assert run.metrics == wanted.metrics
+
+
+def test_bytes_that_are_no_images_keep_their_values():
+    x, y = three_classes(30)
+    x = np.clip(20 * x + 100, 0, 255).astype(np.uint8)
+    run = klms.federate(seeded(Plane), [(x, y)], **SHORT, test=(x, y))
+    wanted = klms.federate(seeded(Plane), [(x.astype(np.float32), y)], **SHORT, test=(x.astype(np.float32), y))
+    assert digests(run) == digests(wanted)
+    assert run.metrics == wanted.metrics
+
+
 KINDS = (
     outputs.InTuple,
     outputs.AfterItsLoss,
@@ -186,6 +224,68 @@ def test_targets_that_are_not_classes_need_a_loss(where):
     with pytest.raises(InvalidArgument, match=r"float32, which are not classes: give a loss.*mse_loss"):
         klms.federate(seeded(WithDropout), **given, **SHORT)
     assert klms.federate(seeded(Line), [numbers], **SHORT, loss=functional.mse_loss).ledger[0].train_loss > 0
+
+
+NOT_CLASSES = {
+    "one logit": (1, [0, 1], lambda scores, y: functional.binary_cross_entropy_with_logits(scores[:, 0], y.float())),
+    "one logit of zeros": (
+        1,
+        [0],
+        lambda scores, y: functional.binary_cross_entropy_with_logits(scores[:, 0], 0.0 * y),
+    ),
+    "ordinal": (
+        2,
+        [0, 1, 2],
+        lambda scores, y: functional.binary_cross_entropy_with_logits(scores, (y[:, None] > torch.arange(2)).float()),
+    ),
+    "counts": (1, [0, 3, 7], lambda scores, y: functional.poisson_nll_loss(scores[:, 0], y.float())),
+    "hinge": (1, [-1, 1], lambda scores, y: functional.relu(1 - scores[:, 0] * y).mean()),
+    "negative targets": (3, [-2, -1], lambda scores, y: functional.mse_loss(scores.sum(1), y.float())),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CLASSES)
+def test_integers_that_are_not_classes_are_evaluated_by_the_loss(name):
+    scores, labels, loss = NOT_CLASSES[name]
+    x, y = three_classes(30)
+    data = (x, np.resize(labels, y.shape))
+    run = klms.federate(seeded(nn.Linear, 12, scores), [data], **SHORT, test=data, loss=loss)
+    with torch.no_grad():
+        by_hand = float(loss(run.model()(torch.from_numpy(x)), torch.from_numpy(data[1])))
+    assert run.metrics == {"loss": pytest.approx(by_hand, rel=1e-5)}
+
+
+@pytest.mark.parametrize("loss", [None, functional.cross_entropy])
+def test_labels_to_ignore_do_not_count_in_testing(loss):
+    x, y = three_classes(60)
+    some = np.arange(60) % 3 > 0
+    ignored = (x, np.where(some, y, -100))
+    run = klms.federate(seeded(nn.Linear, 12, 3), [ignored], **SHORT, test=ignored, loss=loss)
+    wanted = klms.federate(seeded(nn.Linear, 12, 3), [ignored], **SHORT, test=(x[some], y[some]), loss=loss)
+    assert run.metrics == pytest.approx(wanted.metrics)
+    assert run.accuracy is not None
+
+
+@pytest.mark.parametrize("where", ["clients", "test"])
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (-1, "label -1 is not a class: classes are numbered from 0, and -100 marks labels to ignore"),
+        (3, "label 3 is not a class: the model has scores for 3 classes"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(label, message, where):
+    x, y = three_classes(30)
+    wrong = (x, np.where(np.arange(30) == 4, label, y))
+    given = {"clients": [(x, y)], "test": (x, y)} | {where: [wrong] if where == "clients" else wrong}
+    with pytest.raises(InvalidArgument, match=message):
+        klms.federate(seeded(nn.Linear, 12, 3), **given, **SHORT)
+
+
+def test_labels_that_are_all_ignored_are_refused():
+    x, y = three_classes(30)
+    with pytest.raises(InvalidArgument, match="all labels are -100, which the loss ignores"):
+        klms.federate(seeded(nn.Linear, 12, 3), [(x, np.full_like(y, -100))], **SHORT)
 
 
 def test_a_batch_of_one_example_trains():

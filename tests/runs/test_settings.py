@@ -6,7 +6,7 @@ import pytest
 from klms.compressors.layout import Layout
 from klms.compressors.schemes import SCHEMES
 from klms.errors import InvalidArgument
-from klms.methods.table import METHODS
+from klms.methods.table import METHODS, RunConfig
 from klms.runs.settings import PROFILES, check_built_in, check_effects, parse_options, resolve, to_toml
 
 
@@ -63,7 +63,7 @@ def test_a_quality_wins_over_the_rate_of_a_profile_and_survives_toml(tmp_path):
 
 
 def test_a_configuration_survives_toml(tmp_path):
-    config = resolve("qsgd-klms", profile="small", given={"bits": 5, "split": "noniid", "data_dir": 'ä/"b"'})
+    config = resolve("qsgd-klms", profile="small", given={"bits": 5, "split": "noniid", "data_dir": 'ä/"b"\x7f\n'})
     file = tmp_path / "config.toml"
     file.write_text(to_toml(config))
     assert resolve("qsgd-klms", file=file) == config
@@ -83,6 +83,7 @@ def test_a_configuration_survives_toml(tmp_path):
         ),
         (lambda: resolve("fedpm", given={"rounds": 0}), "rounds must be at least 1, got 0"),
         (lambda: resolve("fedpm", given={"per_round": 11}), "per_round"),
+        (lambda: resolve("fedpm", given={"data_dir": "a\udcffb"}), r"data_dir: the path a\\udcffb is not UTF-8"),
         (lambda: parse_options(["--sever-lr", "1"]), "did you mean --server-lr"),
         (lambda: parse_options(["--zzz", "1"]), "--help lists"),
         (lambda: parse_options(["--batch-size", "1"]), "did you mean --batch?"),
@@ -94,6 +95,14 @@ def test_a_configuration_survives_toml(tmp_path):
 def test_errors_say_what_is_wrong_and_suggest_names(call, message):
     with pytest.raises(InvalidArgument, match=message):
         call()
+
+
+@pytest.mark.parametrize("name", [name for name, field in RunConfig.model_fields.items() if field.annotation is float])
+@pytest.mark.parametrize("value", ["inf", float("inf"), float("-inf"), float("nan")])
+def test_every_number_is_finite(name, value):
+    """TOML writes other numbers in another way than JSON."""
+    with pytest.raises(InvalidArgument, match=f"{name} must be a finite number, got -?(inf|nan)"):
+        resolve("fedavg", given={name: value})
 
 
 def test_a_settings_file_that_cannot_be_read(tmp_path):
@@ -140,12 +149,22 @@ WITHOUT_EFFECT = [
     ("fedpm", {"levels": 1}, "fedpm has no setting levels, which belongs to qsgd"),
     ("trellis", {"vocabulary": 500}, "mnist is not text: vocabulary would have no effect"),
 ]
+NOT_TOGETHER = [
+    ({"data": "shakespeare"}, "shakespeare has texts, which lenet cannot read; models that can: lstm"),
+    ({"model": "lstm"}, "mnist has images, which lstm cannot read; models that can: lenet, conv4, conv6, resnet18"),
+]
 
 
 @pytest.mark.parametrize(("method", "given", "message"), WITHOUT_EFFECT)
 def test_a_setting_that_would_have_no_effect_is_refused(method, given, message):
     with pytest.raises(InvalidArgument, match=message):
         taken(method, given)
+
+
+@pytest.mark.parametrize(("given", "message"), NOT_TOGETHER)
+def test_a_model_that_cannot_read_the_data_is_refused(given, message):
+    with pytest.raises(InvalidArgument, match=message):
+        taken("fedavg", given)
 
 
 def taken(method, given):
@@ -162,7 +181,7 @@ def test_settings_that_have_an_effect_are_taken():
         ("trellis", {"split": "noniid", "c_max": 2}),
         ("dp-rec", {"delta": 1e-6, "private_randomness": "system", "target": 4.0}),
         ("sgld", {"batch": 7}),
-        ("trellis", {"data": "shakespeare", "vocabulary": 500}),
+        ("trellis", {"data": "shakespeare", "model": "lstm", "vocabulary": 500}),
     ]:
         taken(method, given)
 

@@ -69,6 +69,32 @@ class PartlyFrozen(nn.Module):
         return self.second(torch.relu(self.first(x)))
 
 
+class Mixed(nn.Module):
+    """A frozen layer, a normalisation, a buffer and a trained layer, all of one floating-point type."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.first = nn.Linear(12, 40).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(40)
+        self.register_buffer("shift", torch.ones(40))
+        self.second = nn.Linear(40, 3)
+        self.to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.norm(self.first(x)) + self.shift))
+
+
+class Rotated(nn.Linear):
+    """A layer whose outputs are scaled by the magnitude of complex parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(12, 3)
+        self.phase = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.phase.abs()
+
+
 class Line(nn.Module):
     """A linear function with one output, for regression."""
 

@@ -146,7 +146,7 @@ def status(
 
     Example: `klms experiment status table1`
     """
-    experiment = catalogue.load(name)
+    experiment = _with_folders(name)
     rows = []
     complete = 0
     for cell in experiment.cells(profile, runs, data=data, only=only, methods=method, seeds=seeds):
@@ -171,7 +171,7 @@ def compare(
 
     Example: `klms experiment compare table1`, after `klms experiment run table1 --only fedpm-klms`
     """
-    experiment = catalogue.load(name)
+    experiment = _with_folders(name)
     file = results / committed.file_name(name, profile)
     if not file.exists():
         raise fail(f"there is no {file} to compare with: run this in the repository, or name the folder with --results")
@@ -186,6 +186,16 @@ def compare(
     say(found.verdict())
     if not found.equal:
         raise typer.Exit(1)
+
+
+def _with_folders(name: str) -> catalogue.Experiment:
+    """Load an experiment whose runs have folders."""
+    if name in (panel.NAME, diloco.NAME):
+        raise fail(
+            f"the runs of {name} have no folders, only a results file: klms experiment run {name} executes the runs "
+            "that this file lacks, and shows its table"
+        )
+    return catalogue.load(name)
 
 
 def _pair(values: tuple[float, float]) -> tuple[str, str, str]:

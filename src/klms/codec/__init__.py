@@ -6,6 +6,7 @@ from its modules.
 
 from klms.codec.blocks import (
     MAX_BLOCK_SIZE,
+    MAX_COORDINATES,
     MAX_GROUP,
     BlockMerger,
     Blocks,
@@ -29,6 +30,7 @@ from klms.numerics.philox import SharedKey
 __all__ = [
     "MAX_BITS",
     "MAX_BLOCK_SIZE",
+    "MAX_COORDINATES",
     "MAX_GROUP",
     "MAX_SCALARS",
     "SELECTIONS",

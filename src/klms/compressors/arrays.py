@@ -53,7 +53,7 @@ class Source(ABC):
 
 
 class ArraySource(Source):
-    """A NumPy array with any strides and byte order, or the bits of bfloat16."""
+    """A NumPy array with any strides and byte order, or an array of bfloat16 numbers, as their bits."""
 
     def __init__(self, array: Array) -> None:
         if is_bfloat16(array.dtype):

@@ -252,7 +252,10 @@ def _blocks(side: Side) -> Blocks:
 
 
 class Once(Generic[T]):
-    """A value that is computed from an array, and kept until it is asked for with another array: once per round."""
+    """A value that is computed from an array and kept until a call passes another array.
+
+    Thus it is computed once per round.
+    """
 
     def __init__(self) -> None:
         self._held: tuple[Source, T] | None = None

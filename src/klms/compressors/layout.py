@@ -36,11 +36,15 @@ class Layout:
         return tuple(slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True))
 
     def buckets(self, size: int) -> Int64:
-        """Return boundaries that cut every tensor into pieces of at most `size`; 0 keeps tensors whole."""
+        """Return boundaries that cut every tensor into pieces of at most `size`; 0 keeps tensors whole.
+
+        Tensors without entries have no pieces.
+        """
         bounds = [0]
         for part in self.parts:
             bounds += [*range(part.start + size, part.stop, size)] if size else []
-            bounds.append(part.stop)
+            if part.stop > part.start:
+                bounds.append(part.stop)
         return np.array(bounds, dtype=np.int64)
 
     def only(self, names: Collection[str]) -> "Layout":

@@ -239,7 +239,11 @@ def _blend(
     prior: float,
     thresholds: UInt16,
 ) -> None:
-    """Write the thresholds of the frequencies of -1, 0 and 1; the expected ones have the weight of `prior` clients."""
+    """Write the thresholds for the frequencies of -1, 0 and 1.
+
+    The frequencies are averages of the clients' counts and of the expected frequencies, which weigh as much as `prior`
+    clients.
+    """
     for b in range(first, end):
         more = prior * expected[b]
         for i in range(bounds[b], bounds[b + 1]):

@@ -19,7 +19,7 @@ Needs = Mapping[str, Mapping[str, object]]
 class Settings(BaseModel):
     """Settings of a scheme or a method: the only place for defaults, bounds and descriptions of settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     needs: ClassVar[Needs] = {}
     """Settings that have an effect only while other settings have certain values."""
@@ -53,7 +53,12 @@ def reasons(error: ValidationError) -> str:
 
 
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}  # pydantic's names of bounds
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}  # and names of types
+_KINDS = {  # and the first words of its names of other errors
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+}
 _LONGEST = 80  # characters of a value that are shown
 
 

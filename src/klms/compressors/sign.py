@@ -30,7 +30,8 @@ def plus_probability(update: Vector, layout: Layout, scale: float) -> Vector:
     bounds = layout.buckets(0)
     squares = np.add.reduceat(update.astype(np.float64) ** 2, bounds[:-1])
     widths = scale * np.sqrt(squares / np.diff(bounds))
-    factors = np.divide(1.0, widths, out=np.zeros(widths.size), where=widths > 0).astype(np.float32)
+    factors = np.divide(1.0, widths, out=np.zeros(widths.size), where=widths > 0)
+    factors = np.minimum(factors, np.finfo(np.float32).max).astype(np.float32)  # finite for subnormal entries
     ratio = update * np.repeat(factors, np.diff(bounds))
     return np.asarray(1 / (1 + np.exp(-np.clip(ratio, -30, 30))))
 

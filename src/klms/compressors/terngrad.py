@@ -40,6 +40,8 @@ class TernGrad(Compressor):
         symbols = np.empty(update.size, dtype=np.uint8)
         for n, part in enumerate(self.layout.parts):
             piece = update[part]
+            if not piece.size:
+                continue
             if self.clip:
                 most = self.clip * np.sqrt(np.mean(np.square(piece, dtype=np.float64))).astype(np.float32)
                 piece = np.clip(piece, -most, most)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, NonNegativeInt, field_validator
 
 from klms import data as datasets
+from klms.codec import MAX_COORDINATES
 from klms.data import Dataset, splits
 from klms.errors import InvalidArgument, MissingExtra
 from klms.learning.examples import Examples, examples_from
@@ -56,6 +58,29 @@ class RunDescription(BaseModel, frozen=True):
             raise ValueError("clients have different numbers of classes, or none")
         return split
 
+    def difference(self, other: "RunDescription") -> str:
+        """Return the first difference in the model or the data, in words; an empty string if there is none.
+
+        What one of the two descriptions leaves out, such as the split on a Flower server, is not compared.
+        """
+        if self.layers and other.layers:
+            for mine, theirs in zip_longest(self.layers, other.layers):
+                if mine != theirs:
+                    return f"another model: {_layer(mine)} instead of {_layer(theirs)}"
+        if self.split and other.split:
+            for client, (mine, theirs) in enumerate(zip_longest(self.split, other.split, fillvalue=())):
+                if sum(mine) != sum(theirs):
+                    return f"other data: client {client} had {sum(mine):,} examples instead of {sum(theirs):,}"
+                if mine != theirs:
+                    return f"other data: client {client} had other numbers of examples per class"
+        if self.tested and other.tested and self.tested != other.tested:
+            return f"other data: {self.tested:,} test examples instead of {other.tested:,}"
+        return ""
+
+
+def _layer(layer: Layer | None) -> str:
+    return f"the layer {layer.name} of {layer.size:,} parameters" if layer else "no further layer"
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -78,6 +103,7 @@ class Federation:
         network_type = _network_type(config.device)
         dataset = datasets.load(config.data, folder=config.data_dir, vocabulary=config.vocabulary, length=config.length)
         shape = tuple(dataset.train_x.shape[1:])
+        _check_size(config, shape, dataset.classes)
         network = network_type.create(config.model, shape, dataset.classes, config.width, config.device)
         count = config.test_images or None
         test = Examples(dataset.test_x[:count], dataset.test_y[:count])
@@ -155,6 +181,18 @@ def _network_type(device: str) -> "type[Network]":
         raise MissingExtra.told(f"training needs {error.name}", "learn") from error
     pick_device(device)
     return Network
+
+
+def _check_size(config: RunConfig, shape: tuple[int, ...], classes: int) -> None:
+    """Raise an error if there is no such model, or none that a message can hold, before it is allocated."""
+    from klms.learning.models import count_parameters
+
+    count = count_parameters(config.model, shape, classes, config.width)
+    if count > MAX_COORDINATES:
+        raise InvalidArgument(
+            f"{config.model} at width {config.width:g} has {count:,} parameters, but a message holds at most "
+            f"{MAX_COORDINATES:,}: set a smaller width"
+        )
 
 
 def split(config: RunConfig, dataset: Dataset) -> list[Indices]:

@@ -3,8 +3,7 @@
 `klms.exchange.quality` defines the quality. Two numbers may have other sources than in `klms.Server`. The first is the
 gain of a step: where a step is the mean update times the server's learning rate, its gain is the square of that rate;
 for other methods, it is measured from their steps, as in `klms.Server`. The second is the share of an error that
-clients take back: relayed messages add no noise to the model, so nothing shows this share, and the assumed value is
-kept.
+clients undo: relayed messages add no noise to the model, so nothing shows this share, and the assumed value is kept.
 
 The rates of messages include their heads: headers and tables, which are a large part of a small message and convey
 nothing of the update. The bits per parameter that are learned and chosen here do not include the heads.
@@ -44,7 +43,7 @@ def after_step(learned: Learned, layout: Layout, step: Vector, held: Held[State]
 
 
 def needs_mean(method: Method, state: State) -> bool:
-    """Return whether the gain of the step after `state` is measured, for which the mean update must be kept."""
+    """Return whether the gain of the step after `state` is measured, which requires that the mean update be kept."""
     return state.learned is not None and isinstance(method, Dense) and not method.scales_mean
 
 

@@ -26,7 +26,7 @@ def marked_sound(state: State, loss: float) -> State:
 
 
 def returned(state: State, sound: Sound) -> State:
-    """Return the state with the arrays of the last sound one, and with its own number: no key is used twice.
+    """Return `state` with the arrays of the last sound model. It keeps its own number, so that no key is used twice.
 
     Clients keep their states. Relayed steps are dropped, since they lead to the state that is given up. Coded steps are
     kept, since they lead only to the state before the one that is given up.

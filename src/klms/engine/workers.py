@@ -19,7 +19,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
-from klms.errors import WorkerDied
+from klms.errors import InvalidArgument, WorkerDied
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -124,8 +124,14 @@ class _Worker:
         self._task: Task = None
 
     def give(self, task: Task, function: Callable[..., object], *args: Any) -> None:
-        """Send a task. If it cannot be pickled, an error is raised before anything is sent."""
-        data = pickle.dumps((function, args))
+        """Send a task. If it cannot be pickled, an `InvalidArgument` is raised before anything is sent."""
+        try:
+            data = pickle.dumps((function, args))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise InvalidArgument(
+                f"with several workers, model, data and loss go to other processes ({error}): "
+                "define them at the top level of a module, or use workers=1"
+            ) from error
         try:
             self.connection.send_bytes(data)
         except OSError as error:

@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from klms.data import names as data_names
 from klms.errors import InvalidArgument, RunFolderError
 from klms.experiments.toy import TOYS
 from klms.methods.entry import RUN_GROUPS
@@ -119,16 +120,18 @@ class Experiment:
         single = self.rows if shape.get("one_seed") == "all" else shape.get("one_seed", [])
         rows = self.rows_of(profile, only or (), methods or ())
         place = self.place(runs, profile, rounds)
+        for name in data or ():
+            check_name("data set", name, [known.name for known in data_names()])
         cells = []
         for seed, where, row in product(range(seeds), data or shape["data"], rows):
             if seed and row in single:
                 continue
             config = self.config(profile, row, where, seed)
-            update: dict[str, Any] = {"rounds": min(rounds or config.rounds, config.rounds)}
+            values = dict(config) | {"rounds": min(rounds or config.rounds, config.rounds)}
             if data_dir is not None:
-                update["data_dir"] = data_dir / where if (data_dir / where).is_dir() else data_dir
+                values["data_dir"] = data_dir / where if (data_dir / where).is_dir() else data_dir
             folder = RunFolder(place / where / f"{_file_name(row)}-{seed}")
-            cells.append(Cell(row, where, seed, config.model_copy(update=update), folder))
+            cells.append(Cell(row, where, seed, RunConfig.checked(values), folder))
         return cells
 
     def place(self, runs: Path | str, profile: str, rounds: int = 0) -> Path:

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from klms import files
 from klms.errors import InvalidArgument
@@ -26,6 +28,30 @@ Entry = dict[str, Any]
 """A row on a data set: its configuration, the numbers of examples, and the numbers of every seed."""
 Results = dict[str, dict[str, Entry]]
 """Entries by data set and row."""
+
+
+class _Run(BaseModel):
+    """What the file must have for each run; all other numbers of the run are optional."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    __pydantic_extra__: dict[str, float | None]
+
+    accuracy: float
+    bits_per_parameter: float
+    versions: dict[str, str]
+
+
+class _Entry(BaseModel):
+    """What the file must have for each row on a data set."""
+
+    model_config = ConfigDict(strict=True)
+
+    config: dict[str, Any]
+    examples: dict[str, int] = {}
+    seeds: dict[Annotated[str, Field(pattern="^[0-9]{1,19}$")], _Run]
+
+
+_FORM = TypeAdapter(dict[str, dict[str, _Entry]])
 
 
 @dataclass
@@ -95,7 +121,12 @@ def read(path: Path) -> Results:
         found = read_json(path)
         for run in _runs(found["data"]):
             run.setdefault("versions", found["versions"])
+        _FORM.validate_python(found["data"], strict=True)
         return dict(found["data"])
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{', '.join(map(str, first['loc']))}: {first['msg']}"
+        raise InvalidArgument(f"{path} is not a results file ({reason}): move it away") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidArgument(f"{path} is not a results file ({error}): move it away") from error
 

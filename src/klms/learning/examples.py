@@ -98,6 +98,10 @@ def examples_from(data: Any) -> Examples:
     or `label`. A data set is any sequence whose items are pairs or dictionaries of a single example each; it is read
     once, into memory.
 
+    Floating-point numbers become float32, and integers int64. Bytes (uint8) remain bytes if they are images: at least
+    two dimensions per example in a plain `x`, and at least three in a named column, where two may be an attention mask.
+    Other bytes are taken as numbers: float32 in a plain `x`, as dense layers need, and int64 in a named column.
+
     >>> examples_from(([[0.0, 1.0], [2.0, 3.0]], [0, 1])).x.dtype
     dtype('float32')
     >>> items = [{"input_ids": [4, 5], "label": 0}, {"input_ids": [6, 7], "label": 1}]
@@ -108,7 +112,7 @@ def examples_from(data: Any) -> Examples:
         return data
     try:
         x, y = _inputs_and_labels(data)
-        inputs = {name: _column(name, values) for name, values in x.items()} if isinstance(x, Mapping) else _array(x)
+        inputs = {name: _column(name, values) for name, values in x.items()} if isinstance(x, Mapping) else _plain(x)
         labels = _array(y)
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise DataError(
@@ -119,7 +123,7 @@ def examples_from(data: Any) -> Examples:
         if len(array) == 0 or len(array) != len(labels):
             counts = f"{len(array)} inputs and {len(labels)} labels"
             raise DataError(f"{counts}: both numbers must be the same, and at least 1")
-    return Examples(inputs, labels.astype(np.int64) if labels.dtype == np.uint8 else labels)  # labels are not images
+    return Examples(inputs, labels)
 
 
 def _inputs_and_labels(data: Any) -> tuple[Any, Any]:
@@ -158,20 +162,28 @@ def _numpy(values: Any) -> Array:
     return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 
-def _column(name: str, values: Any) -> Array:
-    """Return a column as an array. Booleans stay unchanged, since a mask may be among the named inputs."""
+def _plain(values: Any) -> Array:
+    """Return inputs without a name as an array. Images stay unchanged."""
     array = _numpy(values)
+    if array.dtype != np.uint8:
+        return _array(array)
+    return array if array.ndim > 2 else array.astype(np.float32)
+
+
+def _column(name: str, values: Any) -> Array:
+    """Return a column as an array. Images stay unchanged, and so do booleans, since a column may be a mask."""
+    array = _numpy(values)
+    if array.dtype == np.bool_ or (array.dtype == np.uint8 and array.ndim > 3):
+        return array
     try:
-        return array if array.dtype == np.bool_ else _array(array)
+        return _array(array)
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error}; leave it out") from error
 
 
 def _array(values: Any) -> Array:
-    """Return the values with a dtype that torch trains with: float32, int64, or uint8 for images."""
+    """Return the values with a dtype that torch trains with: float32 or int64."""
     array = _numpy(values)
     if array.dtype.kind not in "fbiu":
         raise ValueError(f"dtype {array.dtype} is not numeric")
-    if array.dtype == np.uint8:
-        return array
     return array.astype(np.float32 if array.dtype.kind in "fb" else np.int64, copy=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from klms.compressors.layout import Layout
 from klms.errors import InvalidArgument
-from klms.learning.examples import Examples, Schedule, each, mixed_batches
+from klms.learning.examples import Array, Examples, Schedule, each, mixed_batches
 from klms.learning.network import Network, TensorInputs, Vector, are_scores, scores_of
 
 Penalty = Callable[[Tensor, Tensor], Tensor | float]
@@ -119,6 +119,7 @@ class Learner:
 
         If labels are not classes, or the model has no scores for them, return for every example the loss of its batch.
         """
+        labels = data.y[self._counts(data.y)]
         point = self.network.tensor(parameters)
         parts = []
         with torch.no_grad(), _mode(self.network, None):
@@ -126,20 +127,19 @@ class Learner:
                 y = self.network.tensor(batch.y)
                 output = self.network(point, self.network.inputs(batch.x), y)
                 scores = scores_of(output, len(batch))
-                if scores is not None and _are_classes(data) and are_scores(scores, y):
+                if scores is not None and are_scores(scores, y) and self.network.are_classes(labels, scores.shape[1]):
                     parts.append(self._probabilities(scores, batch.y))
                 else:
                     parts.append(np.full(len(batch), float(self.network.loss(output, y))))
         return np.concatenate(parts)
 
-    def _probabilities(self, scores: Tensor, labels: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+    def _probabilities(self, scores: Tensor, labels: Array) -> npt.NDArray[np.float64]:
         """Return the class probabilities, one row per label that is not padding.
 
         Rows that are not finite become uniform.
         """
         table = torch.softmax(scores.double(), dim=1).cpu().numpy()
-        if table.ndim > 2:
-            table = np.moveaxis(table, 1, -1)[labels != self.network.padding]
+        table = np.moveaxis(table, 1, -1)[self._counts(labels)]
         diverged = ~np.isfinite(table).all(axis=1, keepdims=True)
         return np.where(diverged, 1 / table.shape[1], table)
 
@@ -147,8 +147,12 @@ class Learner:
         """Return accuracy, likelihood and calibration if `predictions` are probabilities; otherwise, the mean loss."""
         if predictions.ndim == 1:
             return {"loss": float(predictions.mean())}
-        labels = data.y[data.y != self.network.padding] if data.y.ndim > 1 else data.y
+        labels = data.y[self._counts(data.y)]
         return classification_metrics(predictions, labels.astype(np.int64))
+
+    def _counts(self, labels: Array) -> npt.NDArray[np.bool_]:
+        """Return which labels are not padding."""
+        return np.asarray(labels != self.network.padding, dtype=np.bool_)
 
     def module_with(self, parameters: Vector, clients: Sequence[Examples]) -> nn.Module:
         """Return a module with these parameters.
@@ -188,10 +192,6 @@ class Learner:
 
     def _loss(self, parameters: Tensor, x: TensorInputs, y: Tensor) -> Tensor:
         return self.network.loss(self.network(parameters, x, y), y)
-
-
-def _are_classes(data: Examples) -> bool:
-    return data.y.dtype.kind in "iu"
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from klms.compressors.layout import Layout
 from klms.data.text import PADDING
 from klms.errors import InvalidArgument
-from klms.learning.examples import Examples, Inputs, each
+from klms.learning.examples import Array, Examples, Inputs, each
 from klms.learning.models import CHANNELS_LAST, build
 
 Vector = npt.NDArray[np.float32]
@@ -60,7 +60,18 @@ def class_loss(output: object, y: Tensor) -> Tensor:
             "(examples, places): give another loss, such as loss=lambda output, y: output.loss for a model that "
             "computes its own"
         )
-    return functional.cross_entropy(scores, y)
+    try:
+        return functional.cross_entropy(scores, y)
+    except IndexError as error:
+        raise not_a_class(int(y.max()), scores.shape[1]) from error
+
+
+def not_a_class(label: int, classes: int) -> InvalidArgument:
+    """Return the error for a label that the model has no score for."""
+    return InvalidArgument(
+        f"label {label} is not a class: the model has scores for {classes} classes, numbered from 0: give it more "
+        "outputs, or give a loss"
+    )
 
 
 def are_scores(scores: Tensor, y: Tensor) -> bool:
@@ -78,6 +89,12 @@ def built_with_seed(model: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return model()
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names and values of a module's parameters and buffers."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -108,6 +125,8 @@ class Network:
     """Initial parameters that came with the module; None for the built-in models, which are initialised by seed."""
     norms: tuple[str, ...] = ()
     """Normalisation layers of the user's module with running statistics; these statistics are not used here."""
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
+    """Floating-point types of the user's parameters and buffers where they are not float32, in which klms computes."""
     channels_last: bool = False
     """Whether batches of images are laid out with channels last. Deep convolutions are faster on this layout."""
 
@@ -124,18 +143,26 @@ class Network:
 
         Normalisation layers use the statistics of each batch, so that nothing but parameters has to be sent.
         """
-        own = copy.deepcopy(module)
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and parameter.is_complex():
+                raise InvalidArgument(
+                    f"parameter {name} is complex, and only real parameters can be trained: split it into its real and "
+                    "imaginary parts, or freeze it"
+                )
+        dtypes = {name: tensor.dtype for name, tensor in _tensors(module) if tensor.is_floating_point()}
+        own = copy.deepcopy(module).float()
         norms = []
         for name, part in own.named_modules():
             if isinstance(part, _NormBase) and part.track_running_stats:
                 part.track_running_stats = False
                 norms.append(name)
-        pieces = [p.detach().cpu().float().reshape(-1) for p in own.parameters() if p.requires_grad]
+        pieces = [p.detach().cpu().reshape(-1) for p in own.parameters() if p.requires_grad]
         if not pieces:
             raise InvalidArgument("the model has no parameters that require gradients: there is nothing to train")
         start = torch.cat(pieces).numpy()
         network = cls._wrap(own, device)
-        return replace(network, loss=loss or class_loss, own_parameters=start, norms=tuple(norms))
+        others = {name: dtype for name, dtype in dtypes.items() if dtype != torch.float32}
+        return replace(network, loss=loss or class_loss, own_parameters=start, norms=tuple(norms), dtypes=others)
 
     @classmethod
     def _wrap(cls, module: nn.Module, device: str) -> "Network":
@@ -174,12 +201,36 @@ class Network:
 
     def check_labels(self, data: Examples) -> Examples:
         """Return the examples; raise an error if the loss cannot use their labels."""
-        if self.loss is class_loss and data.y.dtype.kind not in "iu":
+        if self.loss is not class_loss:
+            return data
+        if data.y.dtype.kind not in "iu":
             raise InvalidArgument(
                 f"the labels are of type {data.y.dtype}, which are not classes: give a loss for them, such as "
                 "loss=torch.nn.functional.mse_loss, or make them integers"
             )
+        labels = data.y[data.y != self.padding]
+        if labels.size == 0:
+            raise InvalidArgument(f"all labels are {self.padding}, which the loss ignores")
+        if labels.min() < 0:
+            raise InvalidArgument(
+                f"label {labels.min()} is not a class: classes are numbered from 0, and {self.padding} marks labels to "
+                "ignore: change it, or give a loss"
+            )
         return data
+
+    def are_classes(self, labels: Array, classes: int) -> bool:
+        """Return whether labels, without padding, are classes that the model has scores for.
+
+        The losses of klms need such labels: a label beyond the classes raises an error. With a loss of the user, such a
+        label shows that the output does not hold scores of classes.
+        """
+        if labels.dtype.kind not in "iu" or labels.size == 0:
+            return False
+        if self.loss not in (class_loss, next_word_loss):
+            return classes > 1 and bool(labels.min() >= 0) and bool(labels.max() < classes)
+        if labels.max() >= classes:
+            raise not_a_class(int(labels.max()), classes)
+        return True
 
     def inputs(self, x: Inputs) -> TensorInputs:
         """Copy inputs to the model's device."""
@@ -200,6 +251,8 @@ class Network:
         module.load_state_dict(tensors, strict=False)
         if self.norms:
             self._measure_statistics(module, batches)
+        for name, tensor in _tensors(module):
+            tensor.data = tensor.to(self.dtypes.get(name, tensor.dtype))
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in tensors)
         return module

@@ -22,6 +22,7 @@ from klms.methods.base import Method
 from klms.methods.limits import RobustSettings
 from klms.methods.rate_schedule import RateSchedule
 from klms.methods.state import RATE, State
+from klms.printable import printable
 
 if TYPE_CHECKING:
     from klms.learning.learner import Learner
@@ -36,6 +37,16 @@ class DataSettings(Settings):
     test_images: int = Field(0, ge=0, description="Number of test examples to evaluate on; 0 for all.")
     vocabulary: int = Field(2000, ge=10, description="Size of a text's vocabulary.")
     length: int = Field(20, ge=2, description="Words per text.")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _writable(cls, folder: Path | None) -> Path | None:
+        """Refuse a path that UTF-8, in which a run folder keeps its settings, cannot represent."""
+        try:
+            str(folder).encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"the path {printable(folder)} is not UTF-8: rename it") from None
+        return folder
 
 
 class ClientSettings(Settings):
@@ -61,6 +72,8 @@ class ClientSettings(Settings):
 
 MODELS = ("lenet", "conv4", "conv6", "resnet18", "lstm")
 """Models that `klms.learning.models` can build, listed here so that a name can be checked without torch."""
+TEXT_MODELS = ("lstm",)
+"""Those of the models that read texts; the others read images."""
 
 
 class TrainingSettings(Settings):

@@ -94,8 +94,8 @@ def start_or_resume(
 def serve(
     federation: Federation, config: RunConfig, path: Path | str, engine: Engine, *, progress: OnRound | None = None
 ) -> Summary:
-    """Start or resume a run on an engine of another program. A folder that exists must have the same `config`."""
-    folder = RunFolder.open_or_create(path, config)
+    """Start or resume a run on an engine of another program. A folder that exists must be of the same run."""
+    folder = RunFolder.open_or_create(path, config, federation.description)
     _, records = execute(federation, config, engine, folder=folder, progress=progress)
     return Summary.of(config.method, records)
 

@@ -90,7 +90,8 @@ def federate(
         model: Any torch module. It is copied, and training starts from its parameters.
         clients: One data set per client: a pair `(x, y)` of arrays or tensors, or a torch `Dataset` of pairs or of
             dictionaries. In a dictionary, `labels` holds the labels, and the model is called with the other entries as
-            keyword arguments.
+            keyword arguments. Inputs of dtype uint8 are images, which are scaled to [-1, 1], if they have at least two
+            dimensions per example, or three in a dictionary; all other numbers keep their values.
         method: One of `klms methods`.
         rounds: Number of rounds.
         test: A data set to evaluate on; None for no evaluation.
@@ -107,6 +108,7 @@ def federate(
 
     Raises:
         InvalidArgument: A setting does not exist, has no effect, or has an invalid value.
+        RunFolderError: The folder holds a run with other settings, another model or other data.
 
     >>> import torch                                                                          # doctest: +SKIP
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))             # doctest: +SKIP
@@ -120,7 +122,7 @@ def federate(
     config = resolve(method, given=values)
     check_effects(config, settings)
     federation = Federation.of(config, model, clients, test, loss=loss, threads=cores())
-    written = None if folder is None else RunFolder.open_or_create(Path(folder), config)
+    written = None if folder is None else RunFolder.open_or_create(Path(folder), config, federation.description)
     shown = progress or (print_round if sys.stderr.isatty() else None)
     state, ledger = execute(federation, config, local_engine(workers), folder=written, progress=shown)
     summary = Summary.of(config.method, ledger)

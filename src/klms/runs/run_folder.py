@@ -70,20 +70,26 @@ class RunFolder:
         return made
 
     @classmethod
-    def open_or_create(cls, path: Path | str, config: RunConfig) -> Self:
-        """Return the folder of the run in `path`, which must have these settings; create it if there is none.
+    def open_or_create(cls, path: Path | str, config: RunConfig, description: RunDescription) -> Self:
+        """Return the folder of the run in `path`; create it if there is none.
 
-        With more rounds than before, the run is extended.
+        The run must have these settings, and once a round is complete, this model and data. With more rounds than
+        before, it is extended.
         """
         folder = cls(path)
         if not folder.exists():
             return cls.create(path, config)
         found = folder.config()
-        if config.rounds > found.rounds and found.model_copy(update={"rounds": config.rounds}) == config:
-            folder.extend(config)
-        elif found != config:
+        if found.model_copy(update={"rounds": max(config.rounds, found.rounds)}) != config:
             odd = ", ".join(name for name, value in config if value != getattr(found, name))
             raise RunFolderError(f"{path} holds a run with other settings ({odd}): use its settings, or another folder")
+        begun = RunDescription()
+        with suppress(RunFolderError):  # a damaged description is written anew
+            begun = folder.description()
+        if folder.rounds() and (odd := begun.difference(description)):
+            raise RunFolderError(f"{path} was begun with {odd} (resume it with its own, or use another folder)")
+        if config.rounds > found.rounds:
+            folder.extend(config)
         return folder
 
     @classmethod

@@ -10,7 +10,7 @@ from pathlib import Path
 from klms import data, files
 from klms.compressors.scheme import without_effect
 from klms.errors import InvalidArgument
-from klms.methods.entry import MODELS
+from klms.methods.entry import MODELS, TEXT_MODELS
 from klms.methods.table import METHODS, RunConfig
 from klms.numerics.checks import OTHER_NAMES, check_name
 from klms.runs.run_files import CONFIG, LARGEST
@@ -86,11 +86,16 @@ def check_effects(config: RunConfig, given: Iterable[str]) -> None:
 def check_built_in(config: RunConfig, given: Iterable[str]) -> None:
     """Raise an `InvalidArgument` if the data set or the model is unknown, before anything large is imported.
 
-    Also raise it if settings for text were given for images.
+    Also raise it if the model cannot read this kind of data, or if settings for text were given for images.
     """
     kinds = {info.name: info.kind for info in data.names()}
     check_name("data set", config.data, kinds)
     check_name("model", config.model, MODELS)
+    fitting = [name for name in MODELS if (name in TEXT_MODELS) == (kinds[config.data] == "text")]
+    if config.model not in fitting:
+        kind = kinds[config.data]
+        choice = ", ".join(fitting)
+        raise InvalidArgument(f"{config.data} has {kind}s, which {config.model} cannot read; models that can: {choice}")
     of_texts = [name for name in given if name in ("vocabulary", "length")]
     if of_texts and kinds[config.data] != "text":
         raise InvalidArgument(f"{config.data} is not text: {of_texts[0]} would have no effect")
@@ -151,4 +156,9 @@ def _as_option(setting: str) -> str:
 def to_toml(config: RunConfig) -> str:
     """Write the whole configuration as TOML that `resolve` can read."""
     values = config.model_dump(mode="json", exclude_none=True)
-    return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in values.items())
+
+
+def _toml_value(value: object) -> str:
+    """Write a finite number, a truth value or a string: as in JSON, except that TOML forbids a bare DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -23,7 +23,7 @@ from klms.numerics.jit import Float32, Float64, Int64, UInt64, kernel
 from klms.numerics.philox import DITHER_STREAM, buffer_size, drawn_words, words
 
 MANTISSA = 21
-"""Number of low bits of a magnitude, those that are not part of the number of its bin."""
+"""The number of a magnitude's bin is its float32 bit pattern without this many low bits."""
 NOTHING = (1 << 31 - MANTISSA) - 1
 """The bin of NaN. A region with this threshold has no outliers."""
 
