@@ -75,7 +75,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove the files that killed writers left in a folder; no other process may be writing there."""
+    """Remove the partial files that writers left in a folder when they were killed.
+
+    No other process may be writing there.
+    """
     for left in folder.glob(f"klms-{'[0-9a-f]' * 2 * _TOKEN}.new"):
         with suppress(OSError):  # the folder is read-only, or this is a folder
             left.unlink()

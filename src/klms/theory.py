@@ -1,4 +1,4 @@
-"""The paper's theory as functions: the number of candidates, the bound of Theorem 1, the survived fraction.
+"""The paper's theory as functions: candidates needed, the bound of Theorem 1, the fraction of an update that arrives.
 
 KL divergences and overheads are in bits, as everywhere; the paper's `r` is `overhead * log 2`.
 """

@@ -97,7 +97,7 @@ class _Pair(NamedTuple):
 
 @kernel
 def _write_nats(pair: _Pair, start: int, out: Float64, scratch: Float64) -> None:
-    """Write the KL in nats of the coordinates from `start` onwards to `out`."""
+    """Write to `out` the KL, in nats, of the coordinates from `start` onwards."""
     for o in range(out.size):
         out[o] = np.float64(pair.q_std[start + o]) / np.float64(pair.p_std[start + o])
     take_logarithms(out, scratch)
@@ -120,7 +120,10 @@ class _Block(NamedTuple):
 
 @cache
 def _encoder_tables(bits: int) -> tuple[Float64, Float64 | None]:
-    """Return the means over cells of `_FINE_BITS` bits, and the Walsh spectra if `bits` index bits need them."""
+    """Return the means of `Q` and `Q^2` over cells of `_FINE_BITS` bits, and the Walsh spectra.
+
+    Indices of at most `_LOOKUP_BITS` bits need no spectra; these are then None.
+    """
     return _cell_means(_FINE_BITS), _walsh_terms() if bits > _LOOKUP_BITS else None
 
 

@@ -72,7 +72,7 @@ class CodedRule(Rule[T], Protocol[T]):
     def code(self, base: T, wanted: T, number: int, rate: float, echo: float = 1.0) -> bytes:
         """Return a step from the base to state `number`, at `rate` bits per parameter.
 
-        `echo` is the share of the step's error that the next difference is expected to take back. The larger it is, the
+        `echo` is the share of the step's error that the next difference is expected to undo. The larger it is, the
         shorter the step: at 0, the step's length is right on average; at 1, its error is smallest.
         """
 
@@ -212,10 +212,10 @@ def lead(
 
 
 def echo_in(difference: Vector, error: Vector) -> float:
-    """Return the share of the last error that this difference takes back, from 0 to 1.
+    """Return the share of the last error that this difference undoes, from 0 to 1.
 
-    Clients' next updates repair part of the error, and a strategy that keeps a model of its own takes back all of it.
-    Noise would then add up, unless steps are shortened by the share of the error that would be taken back.
+    Clients' next updates repair part of the error, and a strategy that keeps a model of its own undoes all of it.
+    Noise would then add up, unless steps are shortened by the share of the error that would be undone.
 
     >>> error = np.ones(4, dtype=np.float32)
     >>> echo_in(np.array([1, -1, 0, -1], dtype=np.float32), error)

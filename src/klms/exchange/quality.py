@@ -3,7 +3,7 @@
 Coding adds noise of energy `U` to the clients' mean update `u`, and of energy `D` to the model that clients start from.
 The noise does harm in three ways, each of which the server can measure:
 
-- In the next round, clients take back a share `c` of an error (`c = -<u, e> / |e|^2`) instead of progressing. Per unit
+- In the next round, clients undo a share `c` of an error (`c = -<u, e> / |e|^2`) instead of progressing. Per unit
   of progress `<u, s>` of the server's step `s`, that is the **repair share** `c (G U + D) / <u, s>`. An optimizer at
   the server adds the noise of an update to the model with a gain `G` (`server_gain.py`); FedAvg has `G = 1`, `s = u`.
 - Weights that noise has enlarged learn more slowly, above all before a normalisation layer. This harm grows with the
@@ -43,7 +43,7 @@ LEAST, MOST = 0.02, 8.0
 """Minimum and maximum bits per parameter that may be requested."""
 CODE = 1.25
 """Relative error of a code times `4^r - 1`, assumed until it is measured."""
-_REPAIR = 0.1  # share of an error that clients take back, and its standard deviation, until the share is measured
+_REPAIR = 0.1  # share of an error that clients undo, and its standard deviation, until the share is measured
 _KEPT = 0.5  # weight of earlier rounds in an average of logarithms
 _REMEMBERED = 0.8  # weight of earlier rounds in the estimate of the repaired share, which is noisier
 _TRIED = 96  # rates that a search tries
@@ -128,7 +128,7 @@ class Knowledge:
 
     @property
     def repair(self) -> float:
-        """Share of an error that clients take back: the estimate plus one standard deviation."""
+        """Share of an error that clients undo: the estimate plus one standard deviation."""
         return max(0.0, self.repaired / self.certainty) + 1 / math.sqrt(self.certainty)
 
     @classmethod

@@ -122,6 +122,7 @@ def draw(folder: Path | str, figures: Path | str) -> None:
     rows = [Row(**row) for row in measured["rows"]]
     pictures.mean_estimation(rows, measured["clients"], figures / "mean.png")
     peers.draw(_read(folder, peers.NAME), figures / "peers.png")
+    pictures.diloco(_read(folder, diloco.NAME), figures / "diloco.png")
     totals = {
         "6,000 images, 25 rounds": _read(folder, "both-ways"),
         "all images, 20 rounds": _read(folder, "table1", "cpu"),

@@ -57,7 +57,10 @@ def scattered(places: Places, arrays: Mapping[str, NumPyArray]) -> dict[str, Arr
 
 
 def answers(received: Iterable[str], replied: Iterable[str]) -> dict[str, str]:
-    """Return the reply's record for each record of the message: by name, or, if both have exactly one, that one."""
+    """Return, for each record of the message, the record of the reply with the same name.
+
+    If message and reply have exactly one record each, these two correspond whatever their names.
+    """
     received, replied = list(received), list(replied)
     if len(received) == len(replied) == 1:
         return {received[0]: replied[0]}

@@ -96,7 +96,7 @@ class Compressed(Strategy):
         self._inner["summary"]()
 
     def start(self, *arguments: Any, **keywords: Any) -> Result:
-        """Run the strategy's own `start`, even if a custom strategy overrides it, with compression inside.
+        """Run the `start` of the wrapped strategy, which may be an override of Flower's, with compression inside.
 
         While `start` runs, the strategy's hooks are replaced by ours, which delegate to them.
         """
