@@ -276,7 +276,7 @@ class _FrequencyLearner(BlockLearner):
         self._count += 1
 
     def finish(self) -> Side:
-        return {**super().finish(), "counts": self._counts.copy(), "count_of": np.array(self._count)}
+        return {**super().finish(), "counts": self._counts, "count_of": np.array(self._count)}
 
 
 QSGD_KLMS = Scheme(
