@@ -28,10 +28,10 @@ def test_everything_is_compressed_but_integers_and_what_cannot_bear_noise():
     assert MODEL.layout.names == ("conv", "bias", "table")
     assert MODEL.layout.d == 5015
     assert MODEL.size == 12 + 3 + 3 + 1 + 5000 + 0 + 2
-    assert MODEL.head_bytes == len(ARRAYS) + 4 * 3 + 8 + 2  # a client trains in float32 at most
+    assert MODEL.head_bytes == 1 + len(ARRAYS) + 4 * 3 + 8 + 2  # a client trains in float32 at most
     at_few_bits = Apart.of(ARRAYS).model(ARRAYS, 0.1)
     assert at_few_bits.layout.names == MODEL.layout.names
-    assert at_few_bits.head_bytes == len(ARRAYS) + 4 + 3 + 8 + 2  # a step, and a byte for each variance
+    assert at_few_bits.head_bytes == 1 + len(ARRAYS) + 4 + 3 + 8 + 2  # a step, and a byte for each variance
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,10 @@ def test_what_would_poison_an_average_is_refused_where_it_arrives():
     with pytest.raises(CorruptMessage, match="variance is not finite"):
         MODEL.read_head(head)
     with pytest.raises(CorruptMessage, match="conv cannot be int64"):
-        MODEL.read_head(bytes([7]) + head[1:])
+        MODEL.read_head(bytes([1] + [7] * len(ARRAYS)))
+    other = MODEL.write_head(trained(conv=ARRAYS["conv"].astype(np.float64)), np.random.default_rng(0))
+    assert len(other) == len(head) + len(ARRAYS)  # only types that differ from the known ones are listed
+    assert MODEL.read_head(other)[0]["conv"] == np.float64
     dtypes, unchanged = MODEL.read_head(MODEL.write_head(trained(), np.random.default_rng(0)))
     update = np.zeros(MODEL.layout.d, dtype=np.float32)
     update[-1] = np.inf

@@ -143,11 +143,17 @@ def test_the_default_is_the_scheme_of_least_error():
 def test_a_payload_keeps_to_the_bits_whatever_the_padding(scheme, values, d, bits):
     made = model(d, beside=10)
     name, settings = fitted(scheme, bits, values, made)
-    update = np.random.default_rng(0).standard_normal(d).astype(np.float32)
     compressor = UPDATE_SCHEMES[name].make(made.layout, settings, 1)
-    message = compressor.encode(update, {}, key=SharedKey(1, 2, 3), rng=np.random.default_rng(0))
-    sent = 8 * (OVERHEAD + made.head_bytes + len(message)) / made.size
-    assert 0.85 * bits < sent <= bits * (1 + 1e-9 if name == "eden" else 1.005)  # levels are entropy-coded
+    sent = []
+    for seed in range(5):
+        update = np.random.default_rng(seed).standard_normal(d).astype(np.float32)
+        message = compressor.encode(update, {}, key=SharedKey(1, 2, 3), rng=np.random.default_rng(0))
+        sent.append(8 * (OVERHEAD + made.head_bytes + len(message)) / made.size)
+    if name == "eden":
+        assert 0.85 * bits < min(sent) <= max(sent) <= bits * (1 + 1e-9)
+    else:  # levels are entropy-coded, so the length varies
+        assert 0.85 * bits < np.mean(sent) <= 1.005 * bits
+        assert max(sent) <= 1.02 * bits
 
 
 def test_settings_are_converted_and_keep_the_defaults_of_their_scheme():
@@ -164,7 +170,7 @@ def test_tiny_models_are_sent_unchanged():
 def test_the_bits_count_the_whole_payload():
     name, settings = fitted("auto", 1.0, {}, model(44_190, beside=236))
     assert name == "trellis"
-    assert 0.8 < settings.rate <= (44_426 - 8 * (OVERHEAD + 2 + 4 * 236)) / 44_190
+    assert 0.8 < settings.rate <= (44_426 - 8 * (OVERHEAD + 1 + 4 * 236)) / 44_190
     with pytest.raises(InvalidArgument, match=r"use at least 0\.1"):
         fitted("auto", 0.1, {}, model(44_190, beside=236))
 

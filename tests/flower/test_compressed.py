@@ -373,10 +373,10 @@ def test_a_node_that_answers_twice_does_not_stand_in_for_one_that_is_missing():
 
 
 def test_a_client_s_choice_of_dtype_is_not_everybody_s():
-    def short(node, reply):  # the first byte of the head is the dtype of the first array
+    def short(node, reply):  # dtypes are listed, that of the first array is another one
         if node == 1:
             record = reply.content["klms"]
-            record["reply"] = with_head(record["reply"], lambda head: b"\x01" + head[1:])
+            record["reply"] = with_head(record["reply"], lambda head: b"\x01\x01\x02\x02" + head[1:])
         return reply
 
     arrays, metrics, _ = one_round(short)

@@ -33,7 +33,7 @@ def run(rounds=3, nodes=4, **settings):
 
 
 def test_every_node_may_have_a_rate_of_its_own():
-    bits, result = run(up=lambda round, node: 2 if node == 1 else 0.5, down=1)
+    bits, result = run(up=lambda round, client: 2 if client == "1" else 0.5, down=1)
     assert all(1.9 < sent <= 2.01 for sent in bits[1])
     assert all(0.45 < sent <= 0.505 for node in (2, 3, 4) for sent in bits[node])
     assert all(metrics["klms-ok"] == 4 for metrics in result.train_metrics_clientapp.values())

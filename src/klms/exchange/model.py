@@ -5,10 +5,11 @@ tolerate noise: the running statistics of normalisation layers, since a running 
 Running statistics are sent coarsely, as differences of 8 bits. They are sent unchanged if the rate is 8 bits per
 parameter or more, or if the scheme has no rate. Integers and booleans are sent unchanged.
 
-The head of a payload holds the dtype of every array (one byte each, 0 for an array that the client did not return)
-and, end to end, the arrays that are not in the vector: unchanged, or as a step (f32) and a number of steps for each
-entry (i8). The sign of the step says whether the trained array has negative entries; if it has none, as a variance,
-rounding must not make any.
+The head of a payload begins with 0 (u8) if it has all arrays, with the dtypes that the receiver knows. Otherwise it
+begins with 1 and the dtype of every array (one byte each, 0 for an array that the client did not return). The arrays
+that are not in the vector follow, end to end: unchanged, or as a step (f32) and a number of steps for each entry (i8).
+The sign of the step says whether the trained array has negative entries; if it has none, as a variance, rounding must
+not make any.
 """
 
 import math
@@ -39,6 +40,7 @@ _STEP = struct.Struct("<f")
 DTypes = dict[str, np.dtype[Any]]
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _ABSENT = 0
+_AS_KNOWN, _LISTED = b"\x00", b"\x01"
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ class Model:
         unchanged = [array for name, array in self.arrays.items() if name not in self._compressed | self.coarse]
         coarse = sum(_STEP.size + self.arrays[name].size for name in self.coarse)
         sizes = (a.size * min(a.itemsize, 4 if a.dtype.kind == "f" else 8) for a in unchanged)
-        return len(self.arrays) + coarse + sum(sizes)
+        is_wide = any(array.dtype.kind == "f" and array.itemsize > 4 for array in self.arrays.values())
+        listed = len(self.arrays) if is_wide else 0
+        return len(_LISTED) + listed + coarse + sum(sizes)
 
     def only(self, names: Collection[str]) -> Self:
         """Return the part of the model whose arrays have these names."""
@@ -97,23 +101,25 @@ class Model:
 
     def write_head(self, trained: Mapping[str, Array], rng: np.random.Generator) -> bytes:
         """Return the head of the payload. `trained` has passed `check`. Coarse arrays are rounded at random."""
-        dtypes = bytes(_NUMBERS[trained[name].dtype] if name in trained else _ABSENT for name in self.arrays)
+        dtypes = {name: array.dtype for name, array in trained.items()}
+        if all(dtypes.get(name) == array.dtype for name, array in self.arrays.items()):
+            types = _AS_KNOWN
+        else:
+            types = _LISTED + bytes(_NUMBERS[dtypes[name]] if name in dtypes else _ABSENT for name in self.arrays)
         parts = [
             _coarsely(self.arrays[name], trained[name], rng) if name in self.coarse else trained[name].tobytes()
             for name in self.arrays
             if name in trained and name not in self._compressed
         ]
-        return b"".join([dtypes, *parts])
+        return b"".join([types, *parts])
 
     def read_head(self, head: bytes, *, trusted: bool = False) -> tuple[DTypes, dict[str, Array]]:
         """Return the dtypes of the arrays that were sent, and the sent arrays that are not in the vector.
 
         Arrays of a sender that is not `trusted` must be finite where they were.
         """
-        at, unchanged = len(self.arrays), {}
-        if not set(head[:at]) <= {_ABSENT, *DTYPES} or len(head) < at:
-            raise CorruptMessage(f"the head does not begin with the dtypes of {at} arrays")
-        dtypes = {name: DTYPES[number] for name, number in zip(self.arrays, head, strict=False) if number != _ABSENT}
+        dtypes, at = self._read_types(head)
+        unchanged = {}
         for name, dtype in dtypes.items():
             if name in self._compressed:
                 if dtype.kind != "f":
@@ -134,6 +140,17 @@ class Model:
         if not trusted:
             check_finite(unchanged, self.arrays)
         return dtypes, unchanged
+
+    def _read_types(self, head: bytes) -> tuple[DTypes, int]:
+        """Return the dtypes of the arrays that were sent, and the number of bytes that say so."""
+        if head[:1] == _AS_KNOWN:
+            return {name: array.dtype for name, array in self.arrays.items()}, 1
+        end = 1 + len(self.arrays)
+        numbers = head[1:end]
+        if head[:1] != _LISTED or len(head) < end or not set(numbers) <= {_ABSENT, *DTYPES}:
+            raise CorruptMessage(f"the head does not begin with the dtypes of {len(self.arrays)} arrays")
+        listed = zip(self.arrays, numbers, strict=True)
+        return {name: DTYPES[number] for name, number in listed if number != _ABSENT}, end
 
     def apply(self, update: Vector, dtypes: DTypes, unchanged: Mapping[str, Array]) -> dict[str, Array]:
         """Return the client's arrays, as precisely as the scheme conveys them."""

@@ -35,8 +35,9 @@ WEIGHTS = 5.0
 ADAPTIVE = 10.0
 """Coefficient, in the harm, of the noise that an optimizer mistakes for size. It is large, because most coordinates of
 an update are far smaller than the update's root mean square, while noise is spread evenly."""
-MOMENTUM = 10.0
-"""Gain that is assumed until steps show whether the server has momentum: about the gain at a momentum of 0.7."""
+MOMENTUM = 3.0
+"""Gain that is assumed until steps show whether the server has momentum: about the geometric mean of the gains without
+momentum (1) and at a momentum of 0.7 (11)."""
 FIRST_ROUND = 1.0
 """Bits per parameter of the updates in the first round, before anything has been measured."""
 LEAST, MOST = 0.02, 8.0

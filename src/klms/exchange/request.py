@@ -28,7 +28,7 @@ from klms.container import read_arrays, write_arrays
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync, UnsupportedMessage
 from klms.frame import fingerprint
 
-VERSION = 8
+VERSION = 9
 _WHOLE = 1
 _HEAD = struct.Struct("<BI")
 _LENGTH = struct.Struct("<I")

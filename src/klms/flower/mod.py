@@ -10,19 +10,7 @@ from klms.container import Array as NumPyArray
 from klms.errors import CorruptMessage, InvalidArgument, OutOfSync
 from klms.exchange.client import Client
 from klms.flower import records
-from klms.flower.records import (
-    ARRAYS,
-    MODEL,
-    RECORD,
-    REPLY,
-    REQUEST,
-    Places,
-    arrays_of,
-    gathered,
-    keep,
-    kept,
-    places_of,
-)
+from klms.flower.records import ARRAYS, MODEL, RECORD, REPLY, REQUEST, Places, arrays_of, keep, kept, places_of
 from klms.printable import printable
 
 if TYPE_CHECKING:
@@ -114,7 +102,7 @@ def _compressible(reply: RecordDict, places: Places, client: Client) -> tuple[li
 def _fitting(places: Places, record: str, answer: str, reply: RecordDict, client: Client) -> dict[str, NumPyArray]:
     """Return the arrays of a record by their names in `places`. If they do not fit, log why, and return no arrays."""
     try:
-        own = gathered(places, {record: arrays_of(reply.array_records[answer])})
+        own = records.gathered(places, {record: arrays_of(reply.array_records[answer])})
         client.check(own)
         return own
     except InvalidArgument as error:

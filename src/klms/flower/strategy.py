@@ -31,11 +31,11 @@ class Compressed(Strategy):
     """Any strategy, with models and updates at few bits per parameter. Clients without the mod take part uncompressed.
 
     `exchange` are the arguments of `klms.Server`: `bits_per_parameter`, `up`, `down`, `budget`, `scheme`, `seed` and so
-    on. A function that sets a rate may ask for the `round` and, for the uplink, for the `node`. With fewer than
-    `min_replies` sound replies, the model stays unchanged or training stops with an error, as `on_failure` says. If no
-    reply is accepted in any round, training always ends with an error. Updates are passed on as clients sent them,
-    unless `robust` gives the share of clients that may be hostile; the influence of hostile clients is then bounded
-    (`klms.exchange.robust`). A model that is not finite is discarded.
+    on. A function that sets a rate may ask for the `round` and, for the uplink, for the `client`, which is the id of
+    the node as text. With fewer than `min_replies` sound replies, the model stays unchanged or training stops with an
+    error, as `on_failure` says. If no reply is accepted in any round, training always ends with an error. Updates are
+    passed on as clients sent them, unless `robust` gives the share of clients that may be hostile; the influence of
+    hostile clients is then bounded (`klms.exchange.robust`). A model that is not finite is discarded.
     """
 
     def __init__(
@@ -58,8 +58,6 @@ class Compressed(Strategy):
         self.on_failure = on_failure
         self.robust = Robust(robust) if robust else None
         self._exchange = exchange
-        if callable(up := exchange.get("up")) and "node" in signature(up).parameters:
-            self._exchange["up"] = _by_client(up)
         self._begin()
         check_within(strategy, self.server.rates.known(self.server.round))
         self._inner: dict[str, Callable[..., Any]] = {name: getattr(strategy, name) for name in _HOOKS}
@@ -261,13 +259,6 @@ class Compressed(Strategy):
         nodes = max(len(list(grid.get_node_ids())), int(getattr(self.strategy, "min_available_nodes", 1)))
         share = float(getattr(self.strategy, "fraction_train", 1.0))
         return max(1, int(nodes * share), int(getattr(self.strategy, "min_train_nodes", 1)))
-
-
-def _by_client(up: Callable[..., float]) -> Callable[..., float]:
-    """Return a function of the node as a function of the client, the exchange's word for a node."""
-    if "round" in signature(up).parameters:
-        return lambda round, client: up(round=round, node=int(client))
-    return lambda client: up(node=int(client))
 
 
 def _alike(strategy: object) -> Alike:

@@ -1,5 +1,6 @@
 """A message of the dense scheme, as a sequence of stages."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -10,17 +11,33 @@ from klms.codec import Decoded, SharedKey
 from klms.compressors.base import Compressor, Side, Vector
 from klms.compressors.envelope import OVERHEAD, unwrap, wrap
 from klms.compressors.layout import Layout
+from klms.compressors.trellis import level_paths, sign_paths
 from klms.compressors.trellis.low_rank import LowRank, LowRankPlan
 from klms.compressors.trellis.outliers import Outliers, PriceCurve
 from klms.compressors.trellis.paths import Paths
 from klms.compressors.trellis.payload import HEAD_BYTES, Memories, Payload, section
 from klms.compressors.trellis.pieces import Pieces
-from klms.compressors.trellis.rates import MAX_RATE, MIN_RATE
+from klms.compressors.trellis.rates import MAX_RATE, MIN_RATE, SIGNS_UP_TO
+from klms.compressors.trellis.sign_paths import MAX_MEMORY
 from klms.errors import CorruptMessage, InvalidArgument
 from klms.numerics.parallel import Progress
 
 Effort = Literal["fast", "balanced", "best"]
-_MEMORIES: dict[str, Memories] = {"fast": Memories(2, 3), "balanced": Memories(4, 5), "best": Memories(6, 8)}
+
+
+class Search(NamedTuple):
+    """Search steps that an encoder may take, each about a nanosecond; one more bit of memory doubles their number.
+
+    A step is a candidate of a block of signs, or a transition of the trellis of levels.
+    """
+
+    per_parameter: int
+    free: int
+    """Number of steps that any message may take: about a twentieth of a second, so small models get more memory."""
+
+
+_SEARCHES: dict[str, Search] = {"fast": Search(11, 0), "balanced": Search(42, 1 << 26), "best": Search(256, 1 << 26)}
+"""The steps per parameter are those of memories of at least 2, 4 and 6 bits for signs, and 3, 5 and 8 for levels."""
 
 NUMBER = 12
 """Number of the scheme in its messages."""
@@ -29,7 +46,6 @@ _MOSTLY = 0.5  # echo above which later messages can make up for what is left ou
 # Bound on the ratio of a message's length to the length at its rate. The ratio was at most 0.99 in 1,800 honest
 # messages, some of heavy-tailed or constant updates.
 _SPARE_RATE = 1.25
-_CHEAP_SIGNS = 0.03  # bits per parameter up to which signs have one more bit of memory
 
 
 class Stages(NamedTuple):
@@ -68,8 +84,8 @@ class Trellis(Compressor):
             raise InvalidArgument(f"rate must be from {MIN_RATE:g} to {MAX_RATE:g} bits per parameter, got {self.rate}")
         if not 0 <= self.echo <= 1:
             raise InvalidArgument(f"echo must be from 0 to 1, got {self.echo}")
-        if self.effort not in _MEMORIES:
-            raise InvalidArgument(f"effort must be one of {', '.join(_MEMORIES)}; got {self.effort!r}")
+        if self.effort not in _SEARCHES:
+            raise InvalidArgument(f"effort must be one of {', '.join(_SEARCHES)}; got {self.effort!r}")
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -77,9 +93,16 @@ class Trellis(Compressor):
 
     @property
     def memories(self) -> Memories:
-        """Memory of both trellises. At low rates, there are few blocks of signs, so one more bit is affordable."""
-        signs, levels = _MEMORIES[self.effort]
-        return Memories(signs + (self.rate <= _CHEAP_SIGNS), levels)
+        """Memory of both trellises: as much as the search steps of the effort allow.
+
+        At low rates, there are few blocks of signs, so more memory is affordable.
+        """
+        search = _SEARCHES[self.effort]
+        steps = max(search.per_parameter, search.free // max(1, self.d))
+        blocks = min(self.rate, SIGNS_UP_TO) / sign_paths.BITS
+        signs = math.floor(math.log2(steps / blocks)) - sign_paths.BITS
+        levels = max(memory for memory in level_paths.MEASURED_RATES if 1 << memory <= steps)
+        return Memories(min(max(signs, 0), MAX_MEMORY), levels)
 
     @property
     def free_bits(self) -> float:

@@ -77,7 +77,7 @@ CODINGS = (
 )
 ABLATIONS = tuple(
     Coding(quality=1.0, constant=(name, value))
-    for name, values in {"WEIGHTS": (1.0, 2.5, 10.0), "ADAPTIVE": (0.0, 5.0, 20.0), "MOMENTUM": (1.0, 100.0)}.items()
+    for name, values in {"WEIGHTS": (1.0, 2.5, 10.0), "ADAPTIVE": (0.0, 5.0, 20.0), "MOMENTUM": (1.0, 10.0)}.items()
     for value in values
 )
 """The default quality with one of its constants changed, in the federations that `affected` names."""
