@@ -13,7 +13,7 @@ from klms.engine.ledger import LedgerRecord
 from klms.errors import MissingExtra
 from klms.exchange.quality import TARGET
 from klms.experiments.diloco.diloco import rows as diloco_rows
-from klms.experiments.results_file import Entry, Results
+from klms.experiments.results_file import Results
 from klms.experiments.tables import HALF_A_POINT, beside_klms, mean, megabytes
 
 if TYPE_CHECKING:
@@ -45,19 +45,21 @@ def toy(results: dict[str, Any], path: Path | str) -> None:
     figure.savefig(path, dpi=150)
 
 
-def both_ways(rows: Mapping[str, Entry], path: Path | str) -> None:
-    """Draw every row's bytes in both directions and its accuracy; the row with the fewest bytes is on top."""
-    totals = {name: megabytes(row, "up", "down") for name, row in rows.items()}
-    shown = {name: rows[name] for name in sorted(totals, key=lambda name: -totals[name])}
-    totals = {name: totals[name] for name in shown}
-    figure = new_figure(8, 3.6)
-    axes = figure.add_subplot()
-    colours = ["C0" if "klms" in name or "trellis" in name else "0.6" for name in shown]
-    bars = axes.barh(list(shown), list(totals.values()), color=colours)
-    texts = [f"{totals[name]:,.1f} MB, accuracy {mean(row, 'accuracy'):.3f}" for name, row in shown.items()]
-    axes.bar_label(bars, texts, padding=4)
-    axes.set(xscale="log", xlabel="megabytes up and down together, all clients and rounds")
-    axes.set_xlim(1, 60 * max(totals.values()))
+def both_ways(results: Results, path: Path | str) -> None:
+    """Draw the bytes of every row in both directions, and its accuracy; one panel per data set."""
+    figure = new_figure(8, 1.2 + 0.27 * sum(1.5 + len(rows) for rows in results.values()))
+    panels = figure.subplots(len(results), 1, height_ratios=[1 + len(rows) for rows in results.values()], sharex=True)
+    for axes, (data, rows) in zip(panels, results.items(), strict=True):
+        totals = {name: megabytes(row, "up", "down") for name, row in rows.items()}
+        shown = sorted(totals, key=lambda name: -totals[name])  # the row with the fewest bytes is on top
+        colours = ["C0" if "klms" in name or "trellis" in name else "0.6" for name in shown]
+        bars = axes.barh(shown, [totals[name] for name in shown], color=colours)
+        texts = [f"{totals[name]:,.1f} MB, accuracy {mean(rows[name], 'accuracy'):.3f}" for name in shown]
+        axes.bar_label(bars, texts, padding=4, fontsize=9)
+        axes.set_title(f"{data}, {rows[shown[0]]['config']['model']}", fontsize=10)
+        axes.tick_params(axis="y", labelsize=9)
+    panels[-1].set(xscale="log", xlabel="megabytes up and down together, all clients and rounds")
+    panels[-1].set_xlim(0.5, 30_000)
     figure.savefig(path, dpi=150)
 
 

@@ -88,8 +88,8 @@ def _profile(folder: Path | str, profile: str) -> str:
 
 
 def readme(folder: Path | str, text: str) -> str:
-    """Return the README with a new table."""
-    return _with_table(text, tables.readme(_all_of_mnist(folder)))
+    """Return the README with a new table for every data set of table 1."""
+    return _with_table(text, tables.both_ways_by_data(_read(folder, "table1", "cpu")))
 
 
 def peers_page(folder: Path | str, text: str) -> str:
@@ -116,7 +116,7 @@ def draw(folder: Path | str, figures: Path | str) -> None:
     figures.mkdir(parents=True, exist_ok=True)
     for name in TOYS:
         pictures.toy(_read(folder, name), figures / f"{name}.png")
-    pictures.both_ways(_all_of_mnist(folder), figures / "both-ways.png")
+    pictures.both_ways(_read(folder, "table1", "cpu"), figures / "both-ways.png")
     pictures.fewest_bits(_fewest_bits(folder), figures / "fewest-bits.png")
     measured = _read(folder, "mean")
     rows = [Row(**row) for row in measured["rows"]]
@@ -142,7 +142,3 @@ def _fewest_bits(folder: Path | str) -> dict[str, Results]:
 
 def _mnist(folder: Path | str) -> dict[str, Entry]:
     return {**_read(folder, "table1")["mnist"], **_read(folder, "sgld-vs-qlsd")["mnist"]}
-
-
-def _all_of_mnist(folder: Path | str) -> dict[str, Entry]:
-    return dict(_read(folder, "table1", "cpu")["mnist"])

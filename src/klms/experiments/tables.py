@@ -121,11 +121,6 @@ def _trained(row: Entry) -> str:
     return f"{config['model']}{width}, {config['rounds']} rounds, {train} training and {test} test images"
 
 
-def readme(rows: Mapping[str, Entry]) -> str:
-    """Return the table of the README: both directions of runs on all of MNIST."""
-    return _rows(rows, _BOTH_WAYS)
-
-
 def claims(rows: Mapping[str, Entry]) -> str:
     """Return the paper's claims as measured: each method with KLMS compared with the method without it."""
     lines = ["| with KLMS, without | difference in accuracy | at least | times fewer bits | at least | |"]
