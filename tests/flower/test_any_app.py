@@ -486,10 +486,12 @@ def other_head(change):
         lambda sent: sent.update({"arrays": [1, 2]}),
         lambda sent: sent.update({"arrays": "arrays"}),
         lambda sent: sent.update({"reply": b""}),
-        other_head(lambda head: bytes(4)),  # no array at all
-        other_head(lambda head: bytes([0]) + head[1:]),  # an array of the vector less than its message holds
-        other_head(lambda head: head[:1] + bytes([0]) + head[2:]),  # its bytes are still there
-        other_head(lambda head: head[:1] + bytes([77]) + head[2:]),
+        other_head(lambda head: bytes([1, 0, 0, 0, 0])),  # no array at all
+        other_head(lambda head: bytes([1, 0, 2, 2, 2]) + head[1:]),  # one array less than the message holds
+        other_head(lambda head: bytes([1, 2, 0, 2, 2]) + head[1:]),
+        other_head(lambda head: bytes([1, 2, 77, 2, 2]) + head[1:]),
+        other_head(lambda head: bytes([2]) + head[1:]),
+        other_head(lambda head: b""),
     ],
 )
 def test_payloads_of_several_records_are_screened(change):
