@@ -55,8 +55,8 @@ def compress(
             any device, or others that NumPy can read, such as those of JAX and TensorFlow. Arrays of integers and
             booleans are sent unchanged, in addition to the coded ones; long double becomes float64, and float16 is
             clipped to its range. Complex numbers, dates, text, objects and masked arrays are refused.
-        bits_per_parameter: Length of the whole message, from 0.0001 to 8 bits per parameter; by default 1, if there is
-            no `budget_bytes` either. Names and shapes take up to half of it, and more if there are many tiny arrays.
+        bits_per_parameter: Length of the whole message, from 0.0001 to 8 bits per parameter; by default 1, unless
+            `budget_bytes` is given. Names and shapes take up to half of it, and more if there are many tiny arrays.
         key: Randomness that sender and receiver share; no two messages may have the same key. Without a key, the
             message carries a random seed of its own, at no cost in bytes.
         budget_bytes: Length that the message never exceeds, instead of `bits_per_parameter`.

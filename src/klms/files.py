@@ -1,7 +1,7 @@
 """Files of run folders and data sets: read without waiting and within bounds, written completely or not at all.
 
-A folder may come from an untrusted source. It may hold a named pipe, on which a reader would wait forever; a link to a
-device without an end; or a file of many gigabytes that takes no space on disk. All files are therefore opened here, and
+A folder may come from an untrusted source. It may hold a named pipe, on which a reader would wait forever; a link to an
+endless device; or a file of many gigabytes that takes no space on disk. All files are therefore opened here, and
 everything is refused except regular files up to a size that the reader states. A link to a regular file may be read,
 because large files are often kept on another disk. Nothing is written through a link, because a link could lead to any
 file of the user.

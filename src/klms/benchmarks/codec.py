@@ -29,7 +29,7 @@ _ORACLE_WORK = 40_000_000  # candidates times coordinates, which take about a se
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. The oracle codes only the first coordinates, as many as it can in about a second."""
+    """One measurement. The oracle, a plain NumPy codec, codes only as many coordinates as it can in about a second."""
 
     family: str = shown("family")
     bits: int = shown("bits", "d")

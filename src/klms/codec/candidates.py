@@ -55,7 +55,10 @@ def signed(word: np.uint16) -> np.int16:
 
 @inlined
 def expand(first: np.int16, generators: Int16, row: int, bits: int, out: Int16) -> None:
-    """Expand `first`, the word of a candidate, to all `2^bits` values of the lowest `bits` bits of its index."""
+    """Write the words of the `2^bits` candidates that differ from a candidate only in the lowest bits of their index.
+
+    `first` is the word of the candidate in whose index these bits are 0.
+    """
     out[0] = first
     half = 1
     for j in range(bits):

@@ -43,7 +43,7 @@ class Reported:
 
 
 class Shown(Enum):
-    """Marks a field by where it is shown."""
+    """Marks of a field that say where the field is shown."""
 
     IN_SUMMARY = "in the summary of a run, as it is at the last evaluation"
     IN_LOG = "in the log line of a round"

@@ -41,9 +41,9 @@ class Broadcast:
 
     @property
     def start(self) -> int:
-        """Number of the state before the one to which the first step leads.
+        """Number of the state just before the one to which the first step leads.
 
-        If this step is a jump, it starts elsewhere.
+        A step builds on this state, but a jump builds on the anchor.
         """
         return self.number - len(self.steps)
 

@@ -204,8 +204,8 @@ class Server:
     def unused_round(self) -> int:
         """Smallest number that `begin` accepts.
 
-        If a client was asked in the present round already, that is the next round: the keys of the present one are
-        used.
+        If a client was already asked in the present round, this is the number of the next round, because the keys of
+        the present one have been used.
         """
         return self.round + 1 if self._number else self.round
 

@@ -42,7 +42,7 @@ class Uplink:
         return frozenset() if self.apart is None else self.apart.exact
 
     def begin(self) -> None:
-        """Start a round, and forget what was learned in the last round if it was not aggregated."""
+        """Start a round, and forget what was learned in the last round if that round was not aggregated."""
         if self.coder is not None:
             self.coder = replace(self.coder, learner=self.coder.compressor.learner(self.coder.side))
 

@@ -164,7 +164,10 @@ def _runs(results: Results) -> list[dict[str, Any]]:
 def commit(
     path: Path, experiment: Experiment, profile: str, cells: Sequence[Cell], *, replace: bool = False
 ) -> Changes:
-    """Merge the complete runs among `cells` into the file at `path`; with `replace`, they replace equal runs in it."""
+    """Merge the complete runs among `cells` into the file at `path`.
+
+    With `replace`, they replace runs in the file that have the same settings and seed.
+    """
     results = read(path)
     changes = merge(results, collect(experiment, cells), replace=replace)
     if changes.added or changes.replaced:

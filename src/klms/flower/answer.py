@@ -121,7 +121,7 @@ class Answer:
         return [1.0] if key is None else [record[key] for record in records if key in record]
 
     def signature(self, alike: Alike) -> tuple[tuple[str, ...], ...]:
-        """Return names, types and sizes of those of the answer's contents that must be the same in all answers."""
+        """Return the names, types and sizes of the contents that must be the same in all answers."""
         if alike == Alike.NOT:
             return ()
         metrics = [

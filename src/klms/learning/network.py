@@ -221,8 +221,8 @@ class Network:
     def are_classes(self, labels: Array, classes: int) -> bool:
         """Return whether labels, without padding, are classes that the model has scores for.
 
-        The losses of klms need such labels: a label beyond the classes raises an error. With a loss of the user, such a
-        label shows that the output does not hold scores of classes.
+        The losses of klms need such labels: a label beyond the classes raises an error. With the user's own loss, such
+        a label shows that the output does not hold scores of classes.
         """
         if labels.dtype.kind not in "iu" or labels.size == 0:
             return False

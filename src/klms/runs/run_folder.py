@@ -3,9 +3,9 @@
 Reading is tolerant, because a report reads folders while they are being written, or after they were copied around:
 damaged parts are left out and explained. The line of a round is written before its checkpoint, so a run that is killed
 at any moment has at least the lines of its checkpoint; resuming drops lines beyond the checkpoint, and so loses at most
-one round. Every file carries a digest or a checksum of itself (`digests.py`, and the frame of the checkpoint), and
-resuming refuses a folder in which a digest or checksum does not match. A folder may come from anybody; `run_files.py`
-states the maximum size of every file, and only its functions read and write files.
+one round. Every file that is read again carries its own digest or checksum (`digests.py`, and the frame of the
+checkpoint), and resuming refuses a folder in which a digest or checksum does not match. A folder may come from anybody;
+`run_files.py` states the maximum size of every file, and only its functions read and write files.
 """
 
 import csv
