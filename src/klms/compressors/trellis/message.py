@@ -26,7 +26,7 @@ Effort = Literal["fast", "balanced", "best"]
 
 
 class Search(NamedTuple):
-    """Search steps that an encoder may take, each about a nanosecond; one more bit of memory doubles their number.
+    """Search steps that an encoder may take, each less than a nanosecond; one more bit of memory doubles their number.
 
     A step is a candidate of a block of signs, or a transition of the trellis of levels.
     """
