@@ -304,7 +304,7 @@ def _table(array: Array) -> tuple[Array, npt.NDArray[np.uint8]] | None:
 
 
 def _deflated(array: Array, *, strings: bool) -> bytes:
-    """Deflate an array; without `strings`, in a tenth of the time, since repeated strings are not searched for."""
+    """Deflate an array. Without `strings`, repeated strings are not searched for, which takes a tenth of the time."""
     strategy = zlib.Z_DEFAULT_STRATEGY if strings else zlib.Z_RLE
     deflater = zlib.compressobj(wbits=-zlib.MAX_WBITS, strategy=strategy)
     return deflater.compress(array.tobytes()) + deflater.flush()

@@ -83,11 +83,11 @@ class Cost:
     parameters: int
     nbytes: int
     client: float
-    """Seconds in which the client reads the request and writes the reply."""
+    """Seconds that the client takes to read the request and write the reply."""
     receive: float
-    """Seconds in which the server reads the reply."""
+    """Seconds that the server takes to read the reply."""
     step: float
-    """Seconds in which the server codes the step to the next model, once for all clients."""
+    """Seconds that the server takes to code the step to the next model, once for all clients."""
 
 
 def measured(parameters: int, bits: float) -> Cost:

@@ -23,8 +23,8 @@ Merging = Literal["location", "count", "median"]
 class Blocks:
     """A partition of `[0, d)` into half-open ranges `[bounds[m], bounds[m+1])`, each of 1 to 65536 coordinates.
 
-    Each group of `group` blocks divides a larger range, a piece, evenly; a message with memory carries only the sizes
-    of the pieces.
+    Each group of `group` blocks divides a larger range evenly. A message with memory carries only the sizes of these
+    ranges, which are called pieces here.
     """
 
     def __init__(self, bounds: npt.ArrayLike, group: int = 1) -> None:

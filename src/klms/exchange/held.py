@@ -37,8 +37,8 @@ JUMP_RATE = 2.8
 _NEGLIGIBLE = 1e-7  # squared error of the clients' state, relative to a jump, that is not worth further bits
 _SHARES = 256  # levels to which an echo is rounded, so that rounding errors in a sum change no byte
 _BEARABLE = 2.0
-"""Largest error of a jump that may become part of the model, in units of a step's noise; steps bring the error to about
-1."""
+"""Largest error of a jump that may become part of the model, in units of a step's noise. The steps after a jump
+bring its error down to about one such unit."""
 
 
 class Rule(Protocol[T]):

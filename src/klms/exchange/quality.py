@@ -97,8 +97,8 @@ class Measured:
     def noiseless_progress(self) -> float:
         """Progress without noise.
 
-        Its lower bound is `spread`, the change that other clients would cause, amplified as the step amplifies the
-        update.
+        It is at least `spread`, the change that other clients would cause, times the factor by which the step amplifies
+        the update.
         """
         slope = math.sqrt(self.gain.immediate)
         return max(self.progress - slope * self.noise_up, slope * self.spread, _LEAST_PROGRESS * slope * self.update)

@@ -94,7 +94,7 @@ class Compressed(Strategy):
         self._inner["summary"]()
 
     def start(self, *arguments: Any, **keywords: Any) -> Result:
-        """Run the `start` of the wrapped strategy, which may be an override of Flower's, with compression inside.
+        """Run the `start` of the wrapped strategy (Flower's, or an override of it) with compression inside.
 
         While `start` runs, the strategy's hooks are replaced by ours, which delegate to them.
         """

@@ -124,7 +124,7 @@ class Trellis(Compressor):
         return self._stages(self.pieces, self.memories).low_rank.plan(gathered, self.free_bits, rng)
 
     def price_curve(self, gathered: Vector, plan: LowRankPlan) -> PriceCurve:
-        """Subtract the planned products from `gathered`; return the bits of the other stages by the price of a bit."""
+        """Subtract the planned products from `gathered`; return the bits of the other stages at each price per bit."""
         stages = self._stages(self.pieces, self.memories)
         stages.low_rank.remove(plan, gathered)
         return stages.outliers.price_curve(gathered)
