@@ -32,7 +32,7 @@ def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 DATA_SETS = [entry.name for entry in ENTRIES]
 PROFILE = typer.Option(
-    help="Take the settings of this profile: small (minutes per run on two cores), cpu (an hour) or paper (for a GPU).",
+    help="Take the settings of this profile: small (minutes per run on two cores), cpu (an hour or two) or paper (for a GPU).",
     autocompletion=completing(PROFILES),
 )
 
