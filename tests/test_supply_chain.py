@@ -1,6 +1,10 @@
 """What klms is installed with is pinned, digested and named."""
 
+import ast
 import json
+import re
+import sys
+import tomllib
 from pathlib import Path
 
 from tools import supply_chain
@@ -45,3 +49,19 @@ def test_the_bill_of_materials_is_cyclonedx_and_the_same_every_time():
     assert any(reference.startswith("pkg:pypi/numpy@") for reference in references)
     assert any(reference.startswith("pkg:npm/uplot@") for reference in references)
     assert text == supply_chain.sbom()
+
+
+def test_every_package_that_is_imported_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [one for extra in project["optional-dependencies"].values() for one in extra]
+    declared = {re.split(r"[^\w.-]", one)[0].lower().replace("-", "_") for one in [*project["dependencies"], *extras]}
+    names = {"pil": "pillow", "pydantic_core": "pydantic"}
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            modules = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                modules = [str(node.module)]
+            for module in modules:
+                top = module.partition(".")[0].lower()
+                known = top in sys.stdlib_module_names or top in ("klms", "klms_app")
+                assert known or names.get(top, top) in declared, f"{file.name} imports {top}"

@@ -7,7 +7,7 @@
 Compressed messages cannot be summed like numbers, so every process gathers the messages of all processes, decodes them
 and averages the results. All processes decode the same bytes in the same order and therefore hold the same gradient.
 The decoded gradient is unbiased, so neither error feedback nor memory of the size of the gradients is needed.
-If a bucket of any process is not finite or has entries above 1e15, its mean is NaN in all processes, so that
+If a bucket of any process is not finite or has entries above 1e12, its mean is NaN in all processes, so that
 `GradScaler` skips the step as it does without the hook.
 This module needs the extra `learn`.
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from klms.codec import SharedKey
+from klms.compressors.arguments import number
 from klms.compressors.layout import Layout
 from klms.compressors.trellis import Effort, Trellis, fitting
 from klms.errors import InvalidArgument, MissingExtra, TrainingDiverged
@@ -54,6 +55,7 @@ class CompressionState:
     """Bytes of the same gradients without compression."""
 
     def __post_init__(self) -> None:
+        number("bits_per_parameter", self.bits_per_parameter)
         Trellis(Layout((), ()), self.bits_per_parameter, self.effort)  # raises an error if a setting is out of range
         if self.seed < 0 or self.step < 0:
             raise InvalidArgument(f"seed and step must not be negative, got {self.seed} and {self.step}")

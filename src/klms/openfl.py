@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klms import compress, decompress
+from klms.compressors.arguments import number
 from klms.errors import InvalidArgument, MissingExtra
 from klms.numerics.checks import check_name
 
@@ -45,7 +46,7 @@ class KlmsTransformer(Transformer):
     """Codes tensors at `bits_per_parameter`; small tensors get a higher rate, and the smallest are sent unchanged."""
 
     def __init__(self, bits_per_parameter: float = 1.0) -> None:
-        if not 0.0001 <= bits_per_parameter <= _MOST:
+        if not 0.0001 <= number("bits_per_parameter", bits_per_parameter) <= _MOST:
             raise InvalidArgument(f"bits_per_parameter must be from 0.0001 to {_MOST:g}, got {bits_per_parameter}")
         self.lossy = True
         self.bits_per_parameter = bits_per_parameter

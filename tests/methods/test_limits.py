@@ -57,7 +57,7 @@ def test_by_default_updates_are_averaged_to_the_bit_whatever_their_size():
 
 
 @pytest.mark.parametrize("hostile", [1, 3])
-@pytest.mark.parametrize("scale", [-1.0, -10.0, 1e6, 1e14])
+@pytest.mark.parametrize("scale", [-1.0, -10.0, 1e6, 1e11])
 def test_hostile_updates_hardly_move_a_robust_average(scale, hostile, caplog):
     common = np.random.default_rng(5).normal(0, 0.1, D).astype(np.float32)
     honest = [common + 0.2 * update for update in updates(10)]
@@ -75,8 +75,8 @@ def test_hostile_updates_hardly_move_a_robust_average(scale, hostile, caplog):
 def test_a_result_that_is_not_finite_is_thrown_away():
     method = dense()
     state = method.init()
-    large = replace(state, shared={"weights": np.full(D, 9e14, dtype=np.float32)})
-    outcome = played(method, large, [np.full(D, 9e14, dtype=np.float32)])
+    large = replace(state, shared={"weights": np.full(D, 9e11, dtype=np.float32)})
+    outcome = played(method, large, [np.full(D, 9e11, dtype=np.float32)])
     assert outcome.undone
     assert outcome.state.round == 1
     np.testing.assert_array_equal(outcome.state.shared["weights"], large.shared["weights"])

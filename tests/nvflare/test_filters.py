@@ -369,6 +369,19 @@ def test_one_task_may_be_named_without_a_list(tasks, names):
     assert recipe.tasks == 4 * [names]
 
 
+def test_a_recipe_is_compressed_once_and_for_some_task():
+    recipe = Added()
+    with pytest.raises(InvalidArgument, match="at least one task"):
+        compress(recipe, tasks=[])
+    with pytest.raises(InvalidArgument, match="bits_per_parameter"):
+        compress(recipe, bits_per_paramter=1)
+    recipe = Added()
+    compress(recipe)
+    with pytest.raises(InvalidArgument, match="called once"):
+        compress(recipe)
+    assert len(recipe.tasks) == 4
+
+
 def test_what_the_job_cannot_hold_is_told_when_it_is_made():
     with pytest.raises(InvalidArgument, match="up must not be a function"):
         compress(Added(), up=lambda round: 1)

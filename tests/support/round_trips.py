@@ -36,7 +36,7 @@ UPDATES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "heavy": lambda rng, d: rng.standard_t(1, d),
     "zero": lambda rng, d: np.zeros(d),
     "sparse": lambda rng, d: rng.normal(0, 1, d) * (rng.random(d) < 0.05),
-    "large": lambda rng, d: rng.normal(0, 1e12, d),
+    "large": lambda rng, d: rng.normal(0, 1e11, d),
 }
 
 

@@ -265,3 +265,21 @@ def test_errors_say_what_to_do(arguments, words, tmp_path, monkeypatch):
     assert shown.exit_code == 1
     assert words in shown.output.replace("\n", " ")
     assert not any(one.name.startswith("z") for one in tmp_path.iterdir())
+
+
+def test_the_functions_overwrite_nothing_that_they_read(tmp_path):
+    tensors = np.ones((40, 50), np.float32)
+    np.save(tmp_path / "one.npy", tensors)
+    with pytest.raises(InvalidArgument, match="would overwrite what is read"):
+        encode(tmp_path / "one.npy", tmp_path / "one.npy", 1)
+    encode(tmp_path / "one.npy", tmp_path / "one.klms", 1, base=tmp_path / "one.npy")
+    with pytest.raises(InvalidArgument, match="would overwrite what is read"):
+        decode(tmp_path / "one.klms", tmp_path / "one.npy", base=tmp_path / "one.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "one.npy"), tensors)
+
+
+def test_entries_that_cannot_be_encoded_are_named(tmp_path):
+    np.savez(tmp_path / "some.npz", good=np.ones(50, np.float32), bad=np.array([1, np.nan], np.float32))
+    with pytest.raises(DataError, match=r"some\.npz: tensor 'bad' has entries that are not finite"):
+        encode(tmp_path / "some.npz", tmp_path / "some.klms", 1)
+    assert not (tmp_path / "some.klms").exists()

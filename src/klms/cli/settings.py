@@ -1,10 +1,9 @@
 """Settings of runs on the command line: their help, and their completion in the shell."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
-from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
@@ -21,6 +20,14 @@ ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Click's context settings for a command that accepts a run's settings as additional options."""
 
 
+class Completion(NamedTuple):
+    """A word that the shell offers, as Click describes it. Newer releases of typer have a Click of their own."""
+
+    value: str
+    type: str = "plain"
+    help: str | None = None
+
+
 def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
     """Return a callback that completes a word to one of the names, for the shell after `klms --install-completion`."""
 
@@ -32,7 +39,7 @@ def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 DATA_SETS = [entry.name for entry in ENTRIES]
 PROFILE = typer.Option(
-    help="Take the settings of this profile: small (minutes per run on two cores), cpu (an hour or two) or paper (for a GPU).",
+    help="Take the settings of this profile: small (minutes on two cores), cpu (an hour or two) or paper (for a GPU).",
     autocompletion=completing(PROFILES),
 )
 
@@ -60,7 +67,7 @@ class TakesSettings(TyperCommand):
         if method is None:
             say("\nWith the name of a method, this help lists the settings and the defaults of that method too.")
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete settings, which click does not know as options, and their values."""
         method = ctx.meta["method"]
         if incomplete.startswith("-"):
@@ -69,7 +76,7 @@ class TakesSettings(TyperCommand):
             names = [_as_option(name) for name in used]
         else:
             names = _values(ctx.args[-1] if ctx.args else "")
-        found = [CompletionItem(name) for name in completing(names)(incomplete)]
+        found = [Completion(name) for name in completing(names)(incomplete)]
         return super().shell_complete(ctx, incomplete) + found
 
 

@@ -109,10 +109,7 @@ def decode(
 
 def _check_target(target: Path, force: bool, *sources: Path | None) -> None:
     """End the command if it would overwrite a file that it reads, or any other file unless `force`."""
-    if any(
-        source is not None and source.exists() and target.exists() and target.samefile(source) for source in sources
-    ):
-        raise fail(f"{target} would overwrite what is read: name another file with --out")
+    tensor_files.check_apart(target, *sources)
     if target.exists() and not force:
         raise fail(f"{target} exists: name another file with --out, or overwrite it with --force")
     if not target.parent.is_dir():

@@ -15,7 +15,10 @@ Vector = Float32
 Side = Mapping[str, npt.NDArray[np.generic]]
 """Side information: what server and clients share besides the model. The server sends it in every round."""
 
-LARGEST_ENTRY = 1e15  # so that squares, sums and scales stay finite in float32
+LARGEST_DECODED = 1e15
+"""Largest entry that a decoder returns, so that squares, sums and scales stay finite in float32."""
+LARGEST_ENTRY = 1e12
+"""Largest entry that can be encoded: at the lowest rate, noise makes entries up to 500 times as large."""
 DIVERGED = f"the update is not finite or has entries above {LARGEST_ENTRY:g}: training diverged"
 LOWER_LR = "lower the learning rate"
 
@@ -70,8 +73,8 @@ class Compressor(ABC):
         No entry of the result is so large that it could outweigh all other clients.
         """
         decoded = self._decode(message, side, key)
-        if not largest_entry(decoded.vector) <= LARGEST_ENTRY:  # false for NaN, too
-            raise CorruptMessage(f"a decoded entry is above {LARGEST_ENTRY:g} or not a number")
+        if not largest_entry(decoded.vector) <= LARGEST_DECODED:  # false for NaN, too
+            raise CorruptMessage(f"a decoded entry is above {LARGEST_DECODED:g} or not a number")
         return decoded
 
     @abstractmethod

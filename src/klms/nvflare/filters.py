@@ -23,9 +23,7 @@ from klms import Client, OutOfSync, Server
 from klms.errors import InvalidArgument, KLMSError
 
 Arrays = dict[str, npt.NDArray[Any]]
-_LARGEST_WEIGHT = 1e15
-_KLMS = "klms"
-"""Key of all our entries: in a DXO, its metadata, a Shareable and an FLContext. Also the topic of our messages."""
+_KLMS = "klms"  # key of all our entries: in a DXO, its metadata, a Shareable, an FLContext; topic of our messages
 _PATIENCE = 600.0  # seconds that a client waits for another request, which brings a snapshot of the model
 
 
@@ -57,8 +55,8 @@ class SendModel(_Filter):
             fl_ctx.set_prop(_KLMS, self, private=True, sticky=True)
             fl_ctx.get_engine().register_aux_message_handler(_KLMS, self.request_again)
         elif event_type == EventType.END_RUN:
-            server = self.server
-            self.log_info(fl_ctx, f"klms: {server.uplink_bytes:,} bytes up, {server.downlink_bytes:,} bytes down")
+            up, down = self.server.uplink_bytes, self.server.downlink_bytes
+            self.log_info(fl_ctx, f"klms: {up:,} bytes up, {down:,} bytes down")
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         if shareable["DXO"]["kind"] == DataKind.COLLECTION:  # several models, which NVFlare does not tell apart
@@ -161,8 +159,8 @@ class SendUpdate(_Filter):
 
 def _request_again(lost: OutOfSync, fl_ctx: FLContext) -> bytes:
     """Return another request from the server: one that builds on no state of the client."""
-    question = Shareable({_KLMS: lost.reply})
-    reply = fl_ctx.get_engine().send_aux_request(None, _KLMS, question, _PATIENCE, fl_ctx).get("server")
+    engine, question = fl_ctx.get_engine(), Shareable({_KLMS: lost.reply})
+    reply = engine.send_aux_request(None, _KLMS, question, _PATIENCE, fl_ctx).get("server")
     if reply is None or reply.get_return_code() != ReturnCode.OK:
         raise lost
     return bytes(reply[_KLMS])
@@ -190,7 +188,7 @@ def _arrays_of(dxo: DXO) -> tuple[Arrays, dict[str, Any]]:
 def _weight_of(dxo: DXO) -> float:
     """Return the weight of a result in NVFlare's average."""
     steps = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
-    return float(steps) if isinstance(steps, int | float) and 0 < steps < _LARGEST_WEIGHT else 1.0
+    return float(steps) if isinstance(steps, int | float) and 0 < steps < 1e15 else 1.0
 
 
 def _decoded(dxo: DXO, arrays: Arrays) -> DXO:

@@ -9,6 +9,6 @@
 Nothing is unpickled. Headers are untrusted and read strictly, within bounds; arrays are read in parts.
 """
 
-from klms.tensor_files.coding import Encoded, decode, encode
+from klms.tensor_files.coding import Encoded, check_apart, decode, encode
 
-__all__ = ["Encoded", "decode", "encode"]
+__all__ = ["Encoded", "check_apart", "decode", "encode"]

@@ -19,9 +19,10 @@ import numpy as np
 from klms import files
 from klms.compression import BYTES_PER_BYTE, FREE_BYTES, check_memory
 from klms.compressors.arrays import ArraySource, Source, is_dense, put
+from klms.compressors.base import LARGEST_ENTRY, largest_entry
 from klms.compressors.trellis import Effort, Segment
 from klms.container import Array, Description
-from klms.errors import CorruptMessage, DataError, InvalidArgument, SideInformationMismatch
+from klms.errors import CorruptMessage, DataError, InvalidArgument, SideInformationMismatch, TrainingDiverged
 from klms.numerics.jit import Float32
 from klms.numerics.parallel import Progress
 from klms.tensor_files.formats import NPY, NPZ, format_of, open_tensors, write_tensors
@@ -81,6 +82,7 @@ def encode(
         Sizes, error and time. The message has been decoded once to measure its error.
     """
     path, out, base = _path(path), _path(out), None if base is None else _path(base)
+    check_apart(out, path, base)
     started = time.perf_counter()
     echo = 0.0 if unbiased else 1.0
     coding = Coding(bits_per_parameter, None, budget_bytes, effort, threads, rng, progress, echo)
@@ -96,7 +98,11 @@ def encode(
             meta["base"] = _digest(other, sources)
             sources = {name: _Difference(source, other[name]) for name, source in sources.items()}
         file = stack.enter_context(files.replacing(out))
-        written = write_update(file, sources, meta, coding)
+        try:
+            written = write_update(file, sources, meta, coding)
+        except TrainingDiverged as diverged:
+            entries = f"entries that are not finite, or above {LARGEST_ENTRY:g}"
+            raise DataError(f"{path}: {_not_finite(sources)} has {entries}, which cannot be encoded") from diverged
         error = _relative_error(file, sources, threads)
     parameters = sum(math.prod(source.shape) for source in sources.values() if source.is_dense)
     return Encoded(len(sources), parameters, opened.size, written, error, time.perf_counter() - started)
@@ -125,6 +131,7 @@ def decode(
         The number of tensors.
     """
     path, out, base = _path(path), _path(out), None if base is None else _path(base)
+    check_apart(out, path, base)
     kind = format_of(out)
     with ExitStack() as stack:
         file = stack.enter_context(files.opened(path, LARGEST))
@@ -156,10 +163,25 @@ def decode(
     return len(arrays)
 
 
+def check_apart(target: Path, *sources: Path | None) -> None:
+    """Raise an error if writing the target would overwrite a file that is read."""
+    for source in sources:
+        if source is not None and source.exists() and target.exists() and target.samefile(source):
+            raise InvalidArgument(f"{target} would overwrite what is read: name another file")
+
+
 def _path(path: Path | str) -> Path:
     if not isinstance(path, str | PathLike):
         raise InvalidArgument(f"the path of a file is expected, got {type(path).__name__}")
     return Path(path)
+
+
+def _not_finite(sources: Mapping[str, Source]) -> str:
+    """Return which tensor has an entry that cannot be encoded."""
+    for name, source in sources.items():
+        if source.is_dense and not largest_entry(source.floats(0, math.prod(source.shape))) <= LARGEST_ENTRY:
+            return f"tensor {name!r}" if name else "the array"
+    return "a tensor"
 
 
 class _Difference(Source):

@@ -287,7 +287,8 @@ def fitting(scheme: Trellis, encode: Callable[[Trellis], bytes], most: int | Non
     while most is not None and len(message) > most:
         if scheme.rate <= MIN_RATE:
             raise InvalidArgument(
-                f"{max(most, 0):,} bytes are too few for {scheme.d:,} parameters, which need {len(message):,}"
+                f"the budget leaves {max(most, 0):,} bytes for the entries of {scheme.d:,} parameters, which need "
+                f"{len(message):,}: raise it by {len(message) - max(most, 0):,}"
             )
         scheme = replace(scheme, rate=max(_LOWER_RATE * scheme.rate, MIN_RATE))
         message = encode(scheme)
