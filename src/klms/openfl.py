@@ -53,9 +53,12 @@ class KlmsTransformer(Transformer):
         self._unchanged = Float32NumpyArrayToBytes()
 
     def forward(self, data: npt.ArrayLike, **kwargs: Any) -> tuple[bytes, dict[str, Any]]:
-        array = np.asarray(data, dtype=np.float32)
+        given = np.asarray(data)
+        if given.dtype.kind not in "fiub":
+            raise InvalidArgument(f"only real numbers can be sent, got a tensor of {given.dtype}")
+        array = given.astype(np.float32, copy=False)
         bits = max(self.bits_per_parameter, 8 * _LEAST / max(1, array.size))
-        if bits > _MOST or kwargs.get("unchanged"):
+        if bits > _MOST or given.dtype.kind != "f" or kwargs.get("unchanged"):
             message, metadata = self._unchanged.forward(array)
             return bytes(message), dict(metadata)
         return _message_of(array, min(bits, _MOST)), {"bool_list": [True]}

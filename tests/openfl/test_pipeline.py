@@ -218,3 +218,13 @@ def test_stock_collaborators_do_so_in_the_first_round_alone(tmp_path, rng):
 def test_an_unknown_setting_is_refused():
     with pytest.raises(InvalidArgument, match="Pipeline 'bits'; choose one of bits_per_parameter"):
         Pipeline(bits=1)
+
+
+def test_integers_pass_unchanged_and_complex_numbers_are_refused():
+    pipeline = Pipeline(bits_per_parameter=1)
+    data, metadata = pipeline.transformers[0].forward(np.arange(1000))
+    np.testing.assert_array_equal(pipeline.transformers[0].backward(data, metadata), np.arange(1000, dtype=np.float32))
+    with pytest.raises(InvalidArgument, match="only real numbers"):
+        pipeline.transformers[0].forward(np.ones(1000, complex))
+    with pytest.raises(InvalidArgument, match="must be a number"):
+        Pipeline(bits_per_parameter="1")
