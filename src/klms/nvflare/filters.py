@@ -23,6 +23,7 @@ from klms import Client, OutOfSync, Server
 from klms.errors import InvalidArgument, KLMSError
 
 Arrays = dict[str, npt.NDArray[Any]]
+_LARGEST_WEIGHT = 1e15
 _KLMS = "klms"  # key of all our entries: in a DXO, its metadata, a Shareable, an FLContext; topic of our messages
 _PATIENCE = 600.0  # seconds that a client waits for another request, which brings a snapshot of the model
 
@@ -188,7 +189,7 @@ def _arrays_of(dxo: DXO) -> tuple[Arrays, dict[str, Any]]:
 def _weight_of(dxo: DXO) -> float:
     """Return the weight of a result in NVFlare's average."""
     steps = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
-    return float(steps) if isinstance(steps, int | float) and 0 < steps < 1e15 else 1.0
+    return float(steps) if isinstance(steps, int | float) and 0 < steps < _LARGEST_WEIGHT else 1.0
 
 
 def _decoded(dxo: DXO, arrays: Arrays) -> DXO:

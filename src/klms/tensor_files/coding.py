@@ -102,7 +102,8 @@ def encode(
             written = write_update(file, sources, meta, coding)
         except TrainingDiverged as diverged:
             entries = f"entries that are not finite, or above {LARGEST_ENTRY:g}"
-            raise DataError(f"{path}: {_not_finite(sources)} has {entries}, which cannot be encoded") from diverged
+            whose = str(path) if base is None else f"{path} minus {base}"
+            raise DataError(f"{whose}: {_not_finite(sources)} has {entries}, which cannot be encoded") from diverged
         error = _relative_error(file, sources, threads)
     parameters = sum(math.prod(source.shape) for source in sources.values() if source.is_dense)
     return Encoded(len(sources), parameters, opened.size, written, error, time.perf_counter() - started)

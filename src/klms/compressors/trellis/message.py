@@ -33,7 +33,7 @@ class Search(NamedTuple):
 
     per_parameter: int
     free: int
-    """Number of steps that any message may take: about a twentieth of a second, so small models get more memory."""
+    """Number of steps that any message may take, in about a twentieth of a second; this favours small models."""
 
 
 _SEARCHES: dict[str, Search] = {"fast": Search(11, 0), "balanced": Search(42, 1 << 26), "best": Search(256, 1 << 26)}
@@ -95,7 +95,7 @@ class Trellis(Compressor):
     def memories(self) -> Memories:
         """Memory of both trellises: as much as the search steps of the effort allow.
 
-        At low rates, there are few blocks of signs, so more memory is affordable.
+        At low rates, there are few blocks of signs, so each of them may take more steps.
         """
         search = _SEARCHES[self.effort]
         steps = max(search.per_parameter, search.free // max(1, self.d))
